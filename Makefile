@@ -1,0 +1,55 @@
+# llama-herd: `make demo` shows it, `make test` proves it. Everything lives in .venv.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+PIP     = $(BIN)/python -m pip --disable-pip-version-check
+# Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
+TORCH_INDEX_URL ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format model bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.ready ## run eight jobs through a real worker, on the CPU, with an embedded Redis
+	@$(BIN)/herd demo
+
+test: $(VENV)/.ready ## run the quick tests
+	@$(BIN)/python -m pytest -q
+
+check: $(VENV)/.ready ## lint, types, import walls, compose file and Dockerfile; edits nothing
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	@$(BIN)/hadolint Dockerfile
+
+format: $(VENV)/.ready ## sort imports and lay out the code
+	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .
+
+model: $(VENV)/.ready ## train the bundled model again (about half an hour)
+	@$(BIN)/python -m training.train
+
+bench: $(VENV)/.ready ## measure the bundled model, engine alone and through the queue
+	@$(BIN)/python -m benchmarks.throughput
+
+clean: ## remove the environment
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "llama-herd needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1). Fix: make PYTHON=python3.11"; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { echo "No venv module. Fix (Debian): apt install python3-venv"; rm -rf $(VENV); exit 2; }
+
+# torch first and alone, so that an extra index never sees the other names.
+$(VENV)/.torch: constraints.txt | $(BIN)/python
+	@echo "Installing torch (190 MB as a CPU wheel) ..."
+	@$(PIP) install $(if $(TORCH_INDEX_URL),--retries 0 --timeout 5 --extra-index-url $(TORCH_INDEX_URL)) -q --progress-bar on -c constraints.txt torch==2.13.0
+	@touch $@
+
+$(VENV)/.ready: pyproject.toml constraints.txt $(VENV)/.torch
+	@echo "Installing the other packages ..."
+	@$(PIP) install -q -c constraints.txt -e '.[worker,demo,test]'
+	@touch $@

@@ -1,0 +1,76 @@
+"""Every error that llama-herd raises on purpose.
+
+HerdError
+├── BadInput            what a person gave cannot be used; the command line exits with 2
+│   ├── ModelFileError  a model file is missing, cut off, foreign or of an unsupported kind
+│   ├── DeviceError     the device that was asked for is not there
+│   ├── SettingsError   a setting has a value that cannot work here
+│   └── InvalidJob      a job has fields that cannot be accepted; `fields` names each of them
+├── RedisUnavailable    Redis cannot be reached or refuses us
+├── JobNotFound         no such job, or its record has been forgotten
+├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
+└── DeadlineExceeded    a job was not finished by its deadline
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class HerdError(Exception):
+    """Base of all errors that are raised on purpose."""
+
+
+class BadInput(HerdError, ValueError):
+    """Something a person gave cannot be used. The message names the thing and the fix."""
+
+
+class ModelFileError(BadInput):
+    """A model file cannot be used. The message names the file, the field and both numbers."""
+
+
+class DeviceError(BadInput):
+    """The device that was asked for is not there. The message lists those that are."""
+
+
+class SettingsError(BadInput):
+    """A setting has a value that cannot work here."""
+
+
+class FieldError(NamedTuple):
+    """One field of a job, and what is wrong with it. Never holds what the field contained."""
+
+    field: str
+    message: str
+
+
+class InvalidJob(BadInput):
+    """A job cannot be accepted; `fields` holds one entry for each wrong field."""
+
+    def __init__(self, fields: Sequence[FieldError]) -> None:
+        self.fields = tuple(fields)
+        super().__init__("; ".join(f"{field}: {message}" for field, message in self.fields))
+
+
+class RedisUnavailable(HerdError):
+    """Redis cannot be reached or refuses us. The message names the address and the fix."""
+
+
+class JobNotFound(HerdError):
+    """No job of this id is known: it was never accepted, or its record has been forgotten."""
+
+
+class GenerationError(HerdError):
+    """A job ended with an error. The arguments survive Celery's JSON result backend."""
+
+    def __init__(self, code: str, message: str, retriable: bool = False) -> None:
+        super().__init__(code, message, retriable)
+        self.code = code
+        self.message = message
+        self.retriable = retriable
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class DeadlineExceeded(HerdError):
+    """A job was not finished by its deadline."""

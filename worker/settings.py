@@ -1,0 +1,40 @@
+"""What a worker needs to know besides: which model, on which device, in how much memory."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from llama_herd.tasks.settings import Settings
+
+#: The model that comes with the package.
+BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "model" / "bundled" / "tales.gguf"
+
+
+class WorkerSettings(Settings):
+    """Read from the same variables as `Settings`; see `.env.example` for all of them."""
+
+    model: Path = Field(BUNDLED_MODEL, description="Model file in GGUF; the bundled one unless set.")
+    device: str = Field(
+        "cpu", pattern=r"^(cpu|cuda:\d+)$", description="cpu or cuda:N, N as nvidia-smi counts."
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Arithmetic; auto is float32 on a CPU and bfloat16 on a GPU."
+    )
+    threads: int = Field(0, ge=0, description="CPU threads of torch; 0: as many as there are cores.")
+    slots: int = Field(32, ge=1, le=1024, description="Most sequences in the batch at once.")
+    context_tokens: int = Field(0, ge=0, description="Longest sequence; 0: what the model was made for.")
+    kv_cache_tokens: int = Field(
+        0,
+        ge=0,
+        description="Room of the KV cache in tokens; 0: slots x context, at most half of free memory.",
+    )
+    prefill_tokens: int = Field(1024, ge=1, description="Most prompt tokens that one step computes.")
+    grace_s: float = Field(8.0, ge=0, description="After SIGTERM: how long running jobs may go on.")
+    stall_s: float = Field(30.0, gt=0, description="An engine without a step this long loses its jobs.")
+    log_format: Literal["json", "console"] = Field("json", description="json lines, or text for people.")
+
+    @property
+    def served_model(self) -> str:
+        """The name whose queue this worker reads."""
+        return self.model_name or self.model.stem
