@@ -1,0 +1,82 @@
+"""Reads a file's header front to back, and nothing that is not there."""
+
+import mmap
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+from llama_herd.errors import ModelFileError
+
+U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
+
+Array = npt.NDArray[np.generic]
+
+
+class Cursor:
+    """A position in mapped bytes. Every read is checked against `end` before it is made.
+
+    `field` names what is being read; errors name it with the file, the offset and both numbers.
+    """
+
+    def __init__(self, data: mmap.mmap, end: int, source: str) -> None:
+        self.data = data
+        self.end = end
+        self.source = source
+        self.offset = 0
+
+    def need(self, num_bytes: int, field: str) -> None:
+        """Raise ModelFileError unless `num_bytes` more bytes are there."""
+        left = self.end - self.offset
+        if num_bytes > left:
+            raise self.error(field, f"needs {num_bytes} bytes, {left} are left")
+
+    def u32(self, field: str) -> int:
+        return self._integer(U32, field)
+
+    def u64(self, field: str) -> int:
+        return self._integer(U64, field)
+
+    def _integer(self, layout: struct.Struct, field: str) -> int:
+        self.need(layout.size, field)
+        value: int = layout.unpack_from(self.data, self.offset)[0]
+        self.offset += layout.size
+        return value
+
+    def count(self, limit: int, field: str) -> int:
+        """A 64-bit count, at most `limit`."""
+        value = self.u64(field)
+        if value > limit:
+            raise self.error(field, f"{value} is over the limit of {limit}", U64.size)
+        return value
+
+    def string(self, limit: int, field: str) -> str:
+        """A 64-bit length, at most `limit`, and as many bytes of UTF-8."""
+        num_bytes = self.count(limit, f"length of {field}")
+        self.need(num_bytes, field)
+        start = self.offset
+        self.offset += num_bytes
+        try:
+            return self.data[start : self.offset].decode()
+        except UnicodeDecodeError as error:
+            raise self.error(field, f"is not UTF-8 at its byte {error.start}", num_bytes) from None
+
+    def array(self, dtype: np.dtype[np.generic], length: int, field: str) -> Array:
+        """`length` numbers, copied, so that the file can be closed. Booleans are 0 or 1, floats finite."""
+        num_bytes = length * dtype.itemsize
+        self.need(num_bytes, field)
+        values: Array = np.frombuffer(self.data, dtype, length, self.offset).copy()
+        self.offset += num_bytes
+        if dtype.kind == "b" and values.view(np.uint8).max(initial=0) > 1:
+            raise self.error(field, f"holds {values.view(np.uint8).max()}, a boolean is 0 or 1", num_bytes)
+        if dtype.kind == "f" and not np.isfinite(values).all():
+            raise self.error(field, "holds NaN or infinity, finite numbers are needed", num_bytes)
+        return values
+
+    def error(self, field: str, problem: str, num_bytes_read: int = 0) -> ModelFileError:
+        """What is wrong with `field`, which begins `num_bytes_read` bytes before the present position."""
+        return ModelFileError(
+            f"{self.source}: {field} at byte {self.offset - num_bytes_read}: {problem}. "
+            "The file is damaged or cut off: fetch or convert it again."
+        )

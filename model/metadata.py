@@ -1,0 +1,84 @@
+"""Checked access to what a model says about itself, be it GGUF metadata or a Hugging Face JSON file."""
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.cursor import Array
+
+T = TypeVar("T")
+
+
+class Metadata(Mapping[str, object]):
+    """Keys and values of `source`, the file that errors name.
+
+    Each reader returns a value of its one type, or `default` when the key is absent. It raises
+    ModelFileError when there is no default, and when the value is of another type or out of range.
+    """
+
+    def __init__(self, values: Mapping[str, object], source: str = "metadata") -> None:
+        self._values = values
+        self.source = source
+
+    def __getitem__(self, key: str) -> object:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def integer(self, key: str, lowest: int, highest: int, default: int | None = None) -> int:
+        """An integer from `lowest` to `highest`."""
+        value = self._read(key, (int,), "an integer", default)
+        if not lowest <= value <= highest:
+            raise self.error(key, f"is {value}, allowed are {lowest} to {highest}")
+        return value
+
+    def number(self, key: str, above: float, below: float, default: float | None = None) -> float:
+        """A number above `above` and below `below`."""
+        value = self._read(key, (int, float), "a number", default)
+        if not above < value < below:
+            raise self.error(key, f"is {value}, it must be above {above:g} and below {below:g}")
+        return float(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
+        return self._read(key, (str,), "a string", default)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """A boolean."""
+        return self._read(key, (bool,), "a boolean", default)
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        """An array of strings."""
+        return self._read(key, (tuple,), "an array of strings")
+
+    def array(self, key: str, kind: str, length: int) -> Array:
+        """A numeric array of `length` numbers, of numpy's `kind` ("i" for integers, "f" for floats)."""
+        values = self._read(key, (np.ndarray,), "an array of numbers")
+        if values.dtype.kind != kind:
+            raise self.error(key, f"holds {values.dtype} values, the kind {kind!r} is needed")
+        if len(values) != length:
+            raise self.error(key, f"has {len(values)} elements, {length} are needed")
+        return values
+
+    def nested(self, key: str) -> "Metadata":
+        """A JSON object within this one."""
+        return Metadata(self._read(key, (dict,), "an object"), f"{self.source}: {key}")
+
+    def error(self, key: str, problem: str) -> ModelFileError:
+        """An error that names the file, the key and what is wrong with it."""
+        return ModelFileError(f"{self.source}: {key} {problem}. Take another file or convert it again.")
+
+    def _read(self, key: str, kinds: tuple[type[T], ...], needed: str, default: T | None = None) -> T:
+        value = self._values.get(key, default)
+        if value is None:
+            raise self.error(key, "is missing")
+        is_stray_bool = isinstance(value, bool) and bool not in kinds  # a bool is an int to isinstance
+        if not isinstance(value, kinds) or is_stray_bool:
+            raise self.error(key, f"is of type {type(value).__name__}, {needed} is needed")
+        return value

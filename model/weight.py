@@ -1,0 +1,27 @@
+"""A model's weight as its file holds it: rows of blocks, values not yet touched."""
+
+from dataclasses import dataclass
+
+from gguf import GGMLQuantizationType
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A matrix or vector of `type`, in `blocks` of uint8 (rows, bytes of a row); a vector is one row."""
+
+    type: GGMLQuantizationType
+    shape: tuple[int, ...]  # of the values: (rows, columns) or (values,)
+    blocks: Tensor
+
+
+def unpermute_rows(blocks: Tensor, num_heads: int) -> Tensor:
+    """Reorder the rows of a Q or K projection from RoPE's interleaved pairs to half-split, a head at a time.
+
+    llama.cpp's converter stores rows i and i + D/2 of each head side by side; its RoPE turns neighbours.
+    Rows move as a whole, so this holds for quantised types too. Returns a copy.
+    Source: `permute` in https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
+    """
+    num_rows, row_bytes = blocks.shape
+    pairs = blocks.view(num_heads, num_rows // num_heads // 2, 2, row_bytes)
+    return pairs.transpose(1, 2).reshape(num_rows, row_bytes)
