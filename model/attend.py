@@ -1,0 +1,50 @@
+"""attend: causal attention of a batch over the cache. The one seam for attention kernels.
+
+Shapes: T tokens of the ragged batch, t tokens of a span, B spans, H heads, K kv heads, D head dim,
+S cached length.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from llama_herd.model.batch import Batch
+from llama_herd.model.cache import Cache
+
+
+def attend(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
+    """Causal attention of the queries (T, H, D) over their own sequences: (T, H, D).
+
+    Keys and values of the batch must be written already. Nothing outside a sequence is ever read into it.
+    """
+    if cache.pages.consecutive:
+        return _attend_runs(q, cache, layer, batch)
+    return _attend_pages(q, cache, layer, batch)
+
+
+def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
+    """Span by span over views of the storage: on a CPU faster than copying keys into a padded batch."""
+    attended = []
+    for span in batch.spans:
+        queries = q[span.rows].transpose(0, 1)  # (H, t, D)
+        keys, values = cache.read(layer, span)  # (K, S, D)
+        mask = cache.mask(span.num_tokens, span.start) if span.num_tokens > 1 else None  # (t, S)
+        heads = scaled_dot_product_attention(
+            queries[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
+        )  # (1, H, t, D)
+        attended.append(heads[0].transpose(0, 1))  # (t, H, D)
+    return torch.cat(attended)
+
+
+def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
+    """Spans of one length at a time, their pages gathered into a padded batch."""
+    attended = torch.empty_like(q)
+    for group in batch.groups:
+        queries = q[group.rows].transpose(1, 2)  # (B, H, t, D)
+        keys, values = cache.gather(layer, group.page_table)  # (B, K, S, D)
+        mask = cache.padding_mask(group.positions, num_keys=keys.shape[-2])  # (B, 1, t, S)
+        padding = ~mask[:, :, -1, :, None]  # (B, 1, S, 1): what the last token does not see
+        keys, values = keys.masked_fill(padding, 0), values.masked_fill(padding, 0)
+        heads = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+        attended[group.rows] = heads.transpose(1, 2)  # (B, t, H, D)
+    return attended

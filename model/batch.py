@@ -1,0 +1,124 @@
+"""Batch: the tokens of one forward, of many sequences, prefill and decode together.
+
+Shapes: T tokens of the ragged batch, R rows that want logits, t tokens of a span, B spans, P pages.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
+
+#: Most tokens of a chunk that attend at once. It bounds masks and scores, whatever the prompt's length.
+SPAN_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive tokens of one sequence, the first at position `start`; one token when it decodes.
+
+    `pages` hold the whole sequence, in order. With `wants_logits` the last token gets logits.
+    """
+
+    pages: tuple[int, ...]
+    start: int
+    ids: Sequence[int]
+    wants_logits: bool
+
+    def __post_init__(self) -> None:
+        assert self.ids, "a chunk needs a token"
+        assert self.stop <= len(self.pages) * PAGE_TOKENS, f"{self.stop} tokens in {len(self.pages)} pages"
+
+    @property
+    def stop(self) -> int:
+        """Position after the last token."""
+        return self.start + len(self.ids)
+
+    def cell(self, position: int) -> int:
+        """Where the cache keeps the token at `position`: its number among all tokens of all pages."""
+        return self.pages[position // PAGE_TOKENS] * PAGE_TOKENS + position % PAGE_TOKENS
+
+
+@dataclass(frozen=True)
+class Span:
+    """At most SPAN_TOKENS tokens of a chunk: rows `first_row`.. of the batch, positions `start`..`stop`."""
+
+    pages: tuple[int, ...]
+    start: int
+    stop: int
+    first_row: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first_row, self.first_row + self.num_tokens)
+
+
+@dataclass(frozen=True)
+class SpanGroup:
+    """Spans of one length, stacked; page tables are filled up with page 0 to the longest."""
+
+    rows: Tensor  # (B, t) of the batch
+    positions: Tensor  # (B, t)
+    page_table: Tensor  # (B, P)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A ragged batch. Rows of logits come in the order of the chunks that want them."""
+
+    ids: Tensor  # (T,)
+    positions: Tensor  # (T,)
+    cells: Tensor  # (T,) where keys and values go
+    logit_rows: Tensor  # (R,)
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk], device: torch.device | str = "cpu") -> Self:
+        """Lay the chunks' tokens one after the other. No two chunks may be of one sequence."""
+        ids: list[int] = []
+        positions: list[int] = []
+        cells: list[int] = []
+        logit_rows: list[int] = []
+        spans: list[Span] = []
+        for chunk in chunks:
+            spans += _spans(chunk, first_row=len(ids))
+            ids += chunk.ids
+            positions += range(chunk.start, chunk.stop)
+            cells += map(chunk.cell, range(chunk.start, chunk.stop))
+            if chunk.wants_logits:
+                logit_rows.append(len(ids) - 1)
+        token_rows = torch.tensor([ids, positions, cells], device=device)
+        rows = torch.tensor(logit_rows, dtype=torch.int64, device=device)
+        return cls(token_rows[0], token_rows[1], token_rows[2], rows, tuple(spans))
+
+    @cached_property
+    def groups(self) -> tuple[SpanGroup, ...]:
+        """The spans stacked by length, for an attention that reads pages through a table."""
+        by_length = sorted(self.spans, key=_num_tokens)
+        return tuple(self._group(list(spans)) for _, spans in groupby(by_length, key=_num_tokens))
+
+    def _group(self, spans: list[Span]) -> SpanGroup:
+        device = self.ids.device
+        num_pages = max(pages_for(span.stop) for span in spans)
+        rows = torch.tensor([range(span.rows.start, span.rows.stop) for span in spans], device=device)
+        tables = [(*span.pages[:num_pages], *[0] * (num_pages - len(span.pages))) for span in spans]
+        return SpanGroup(rows, self.positions[rows], torch.tensor(tables, device=device))
+
+
+def _spans(chunk: Chunk, first_row: int) -> Iterator[Span]:
+    for start in range(chunk.start, chunk.stop, SPAN_TOKENS):
+        stop = min(start + SPAN_TOKENS, chunk.stop)
+        yield Span(chunk.pages, start, stop, first_row + start - chunk.start)
+
+
+def _num_tokens(span: Span) -> int:
+    return span.num_tokens

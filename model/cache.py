@@ -1,0 +1,125 @@
+"""Cache: the one unified cache. Keys and values of all sequences, RoPE tables, masks, page ledger.
+
+Shapes: T tokens of the ragged batch, t tokens of a span, B spans, K kv heads, D head dim, S cached length,
+P pages, N cells (tokens of all pages).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.batch import SPAN_TOKENS, Batch, Span
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.pages import PAGE_TOKENS, Pages
+
+
+class Rope(NamedTuple):
+    """How far RoPE turns each token, one row a token, the same for every head."""
+
+    cos: Tensor  # (T, 1, D) float32
+    sin: Tensor  # (T, 1, D) float32, negative in the first half
+
+
+class KeysAndValues(NamedTuple):
+    """What a layer's cache holds of one or more sequences."""
+
+    keys: Tensor  # (..., K, S, D)
+    values: Tensor  # (..., K, S, D)
+
+
+class Cache:
+    """All state of generation; the model itself is weights alone. Nothing in it ever grows.
+
+    Keys and values lie in one storage, allocated once: [2, layers, kv_heads, pages, PAGE_TOKENS, head_dim].
+    `pages` says which sequence holds what; on a CPU each holds neighbours.
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        num_pages: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.device = torch.device(device)
+        self.pages = Pages(num_pages, consecutive=self.device.type == "cpu")
+        shape = (2, config.num_layers, config.num_kv_heads, num_pages, PAGE_TOKENS, config.head_dim)
+        self.storage = torch.zeros(shape, device=self.device, dtype=dtype)
+        self._by_cell = self.storage.flatten(3, 4)  # (2, layers, K, N, D)
+        context_length = min(config.context_length, num_pages * PAGE_TOKENS)
+        self._cos, self._sin = _rope_tables(config, context_length, self.device)  # (S, D)
+        self._key_positions = torch.arange(context_length + PAGE_TOKENS, device=self.device)  # (S,)
+        self._longest_past = context_length
+        self._causal = _causal_table(context_length, self.device)  # (SPAN_TOKENS, S + SPAN_TOKENS)
+
+    @staticmethod
+    def bytes_per_token(config: LlamaConfig, dtype: torch.dtype) -> int:
+        """Bytes that the keys and values of one token take, in all layers."""
+        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the storage of keys and values."""
+        return self.storage.nbytes
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, batch: Batch) -> None:
+        """Keep the keys and values (T, K, D) of a batch, each token in its cell."""
+        self._by_cell[0, layer].index_copy_(1, batch.cells, keys.transpose(0, 1))  # (K, N, D)
+        self._by_cell[1, layer].index_copy_(1, batch.cells, values.transpose(0, 1))
+
+    def read(self, layer: int, span: Span) -> KeysAndValues:
+        """A sequence up to the end of a span (K, S, D), as views: needs consecutive pages."""
+        assert self.pages.consecutive, "pages lie anywhere, gather them"
+        first_cell = span.pages[0] * PAGE_TOKENS
+        keys, values = self._by_cell[:, layer, :, first_cell : first_cell + span.stop]
+        return KeysAndValues(keys, values)
+
+    def gather(self, layer: int, page_table: Tensor) -> KeysAndValues:
+        """Copies of the pages in a table (B, P), as (B, K, P * PAGE_TOKENS, D)."""
+        B, _ = page_table.shape
+        pages = self.storage[:, layer].flatten(3, 4)  # (2, K, pages, PAGE_TOKENS * D)
+        copies = pages.index_select(2, page_table.flatten())  # (2, K, B * P, PAGE_TOKENS * D)
+        K, D = self.storage.shape[2], self.storage.shape[5]
+        keys, values = copies.view(2, K, B, -1, D).transpose(1, 2)  # (B, K, S, D)
+        return KeysAndValues(keys, values)
+
+    def rope(self, positions: Tensor) -> Rope:
+        """The rows of the RoPE tables for tokens at `positions` (T,)."""
+        return Rope(self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1))
+
+    def mask(self, num_tokens: int, past: int) -> Tensor:
+        """The keys that each of `num_tokens` queries sees, after `past` others: bool (t, S), a view of one table.
+
+        Query i stands at position past + i and sees the keys up to itself.
+        """
+        first_key = self._longest_past - past
+        return self._causal[:num_tokens, first_key : first_key + past + num_tokens]
+
+    def padding_mask(self, positions: Tensor, num_keys: int) -> Tensor:
+        """Which of `num_keys` keys queries at `positions` (B, t) see: bool (B, 1, t, S)."""
+        return (self._key_positions[:num_keys] <= positions.unsqueeze(-1)).unsqueeze(1)
+
+
+def _rope_tables(config: LlamaConfig, context_length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin of position * base^(-2i/D), for the half-split layout: (S, D) each, float32.
+
+    The second half repeats the first, and sin carries the sign, so that x turns as x * cos + swap(x) * sin.
+    Source: RoFormer, https://arxiv.org/abs/2104.09864
+    """
+    exponents = torch.arange(0, config.rope_dim, 2, device=device).float() / config.rope_dim
+    speeds = config.rope_base**-exponents  # (D / 2,)
+    angles = torch.outer(torch.arange(context_length, device=device).float(), speeds)  # (S, D / 2)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=1), torch.cat((-sin, sin), dim=1)
+
+
+def _causal_table(longest_past: int, device: torch.device) -> Tensor:
+    """Every causal mask at once, bool (SPAN_TOKENS, longest_past + SPAN_TOKENS).
+
+    A mask depends only on how far a key stands from a query, so the mask after any past is a window of this
+    table: column c is the key at position c - longest_past, counted from the first query.
+    """
+    queries = torch.arange(SPAN_TOKENS, device=device)
+    keys = torch.arange(-longest_past, SPAN_TOKENS, device=device)
+    return keys <= queries.unsqueeze(1)

@@ -1,0 +1,169 @@
+"""Llama 2: the whole model in one file. It is weights alone; all state lives in the Cache.
+
+Shapes: T tokens of the ragged batch, R rows that want logits, H heads, K kv heads, D head dim, C hidden size,
+F ffn size, V vocabulary. How long each sequence is (S), only the cache and `attend` know.
+
+Source: Llama 2, https://arxiv.org/abs/2307.09288
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from llama_herd.model.attend import attend
+from llama_herd.model.batch import Batch
+from llama_herd.model.cache import Cache, Rope
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.linear import DenseSegment, Linear
+from llama_herd.model.loader import WeightLoader
+
+
+@dataclass(frozen=True, eq=False)
+class RMSNorm:
+    """x / sqrt(mean(x^2) + eps) * weight, in float32. Source: https://arxiv.org/abs/1910.07467"""
+
+    weight: Tensor  # (C,) float32
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        wide = x.float()  # (T, C)
+        scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)  # (T, 1)
+        return (wide * scale * self.weight).to(x.dtype)  # (T, C)
+
+
+@dataclass(frozen=True, eq=False)
+class CausalSelfAttention:
+    """QKV projection, RoPE, cache write, attention and output projection in one place."""
+
+    config: LlamaConfig
+    layer: int
+    qkv: Linear  # C to (H + K + K) * D
+    output: Linear  # H * D to C
+
+    @classmethod
+    def load(cls, loader: WeightLoader, layer: int) -> Self:
+        prefix = f"blk.{layer}.attn"
+        return cls(
+            loader.file.config,
+            layer,
+            loader.linear(f"{prefix}_q.weight", f"{prefix}_k.weight", f"{prefix}_v.weight"),
+            loader.linear(f"{prefix}_output.weight"),
+        )
+
+    def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
+        H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        qkv = self.qkv(x).unflatten(-1, (H + K + K, D))  # (T, H + K + K, D)
+        qk, values = qkv.split((H + K, K), dim=1)  # (T, H + K, D), (T, K, D)
+        queries, keys = rotate(qk, rope).split((H, K), dim=1)  # (T, H, D), (T, K, D)
+        cache.write(self.layer, keys, values, batch)
+        attended = attend(queries, cache, self.layer, batch)  # (T, H, D)
+        return self.output(attended.flatten(1))  # (T, C)
+
+
+@dataclass(frozen=True, eq=False)
+class Mlp:
+    """SwiGLU: down(silu(gate(x)) * up(x)). Source: https://arxiv.org/abs/2002.05202"""
+
+    gate_up: Linear  # C to F + F
+    down: Linear  # F to C
+
+    @classmethod
+    def load(cls, loader: WeightLoader, layer: int) -> Self:
+        prefix = f"blk.{layer}.ffn"
+        return cls(
+            loader.linear(f"{prefix}_gate.weight", f"{prefix}_up.weight"),
+            loader.linear(f"{prefix}_down.weight"),
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)  # (T, F) each
+        return self.down(silu(gate) * up)  # (T, C)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One decoder layer: attention, then MLP, each on a normalised input and added to it."""
+
+    attention_norm: RMSNorm
+    attention: CausalSelfAttention
+    mlp_norm: RMSNorm
+    mlp: Mlp
+
+    @classmethod
+    def load(cls, loader: WeightLoader, layer: int) -> Self:
+        eps = loader.file.config.rms_eps
+        return cls(
+            RMSNorm(loader.vector(f"blk.{layer}.attn_norm.weight"), eps),
+            CausalSelfAttention.load(loader, layer),
+            RMSNorm(loader.vector(f"blk.{layer}.ffn_norm.weight"), eps),
+            Mlp.load(loader, layer),
+        )
+
+    def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope, batch, cache)  # (T, C)
+        return x + self.mlp(self.mlp_norm(x))  # (T, C)
+
+
+@dataclass(frozen=True, eq=False)
+class Llama:
+    """A Llama on one device.
+
+    llama = Llama.load(GGUFModel.open("model.gguf"))
+    cache = Cache(llama.config, num_pages=64)
+    pages = cache.pages.reserve("job", num_tokens=100)
+    logits = llama.forward(Batch.of([Chunk(pages, 0, prompt_ids, wants_logits=True)]), cache)
+    """
+
+    config: LlamaConfig
+    embedding: Tensor  # (V, C)
+    blocks: tuple[Block, ...]
+    norm: RMSNorm
+    output: Linear  # C to V
+
+    @classmethod
+    def load(
+        cls,
+        file: GGUFModel,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        on_layer: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """Load weight by weight: memory peaks at the weights and one slab of rows.
+
+        `on_layer` is told layers done and layers in all. Without `output.weight` the embedding is used twice.
+        Raises ModelFileError for a file with RoPE factors.
+        """
+        if "rope_freqs.weight" in file:
+            raise file.metadata.error("rope_freqs.weight", "scales RoPE, which is not supported")
+        loader = WeightLoader(file, torch.device(device), dtype)
+        num_layers = file.config.num_layers
+        embedding = loader.matrix("token_embd.weight")
+        blocks = []
+        for layer in range(num_layers):
+            blocks.append(Block.load(loader, layer))
+            if on_layer is not None:
+                on_layer(layer + 1, num_layers)
+        norm = RMSNorm(loader.vector("output_norm.weight"), file.config.rms_eps)
+        tied = "output.weight" not in file
+        output = Linear((DenseSegment(embedding),)) if tied else loader.linear("output.weight")
+        return cls(file.config, embedding, tuple(blocks), norm, output)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, cache: Cache) -> Tensor:
+        """Run a batch and keep its keys and values: logits (R, V) in float32 of the rows that want them."""
+        rope = cache.rope(batch.positions)
+        x = self.embedding[batch.ids]  # (T, C)
+        for block in self.blocks:
+            x = block(x, rope, batch, cache)  # (T, C)
+        return self.output(self.norm(x[batch.logit_rows])).float()  # (R, V)
+
+
+def rotate(x: Tensor, rope: Rope) -> Tensor:
+    """Turn the heads of x (T, heads, D), dimension i with i + D/2, in float32."""
+    swapped = x.roll(x.shape[-1] // 2, dims=-1)
+    return torch.addcmul(x * rope.cos, swapped, rope.sin).to(x.dtype)

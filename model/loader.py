@@ -1,0 +1,35 @@
+"""WeightLoader: takes a model's weights from its file to a device, one by one."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.linear import Linear, dense
+
+
+@dataclass(frozen=True, eq=False)
+class WeightLoader:
+    """Lays weights out for a device, and lets the file's pages go."""
+
+    file: GGUFModel
+    device: torch.device
+    dtype: torch.dtype
+
+    def matrix(self, name: str) -> Tensor:
+        """A weight as one tensor of the compute dtype (rows, C)."""
+        matrix = dense([self.file.weight(name)], self.device, self.dtype)
+        self.file.release(name)
+        return matrix
+
+    def vector(self, name: str) -> Tensor:
+        """A vector (C,), float32 whatever the compute dtype."""
+        return dense([self.file.weight(name)], self.device, torch.float32)[0]
+
+    def linear(self, *names: str) -> Linear:
+        """One Linear of several weights that multiply the same input."""
+        linear = Linear.load([self.file.weight(name) for name in names], self.device, self.dtype)
+        for name in names:
+            self.file.release(name)
+        return linear
