@@ -44,7 +44,7 @@ class GGUFModel:
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> Self:
-        """Open a model file. Raises ModelFileError when it is missing, damaged or no Llama of a known kind."""
+        """Open a model file. Raises ModelFileError when it is missing, damaged or not a known Llama."""
         file = GGUFFile.open(path)
         try:
             return cls(file)

@@ -1,0 +1,70 @@
+"""The tokens that a GGUF file lists, and which of them are text."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Self
+
+from gguf import TokenType
+
+from llama_herd.model.metadata import Metadata
+
+MAX_TOKENS = 1 << 20
+#: Llama-2's longest token has 16 characters, Llama-3's 128. Merges are looked for at every cut of a token.
+MAX_TOKEN_CHARS = 1_024
+
+TOKENS_KEY = "tokenizer.ggml.tokens"
+TYPES_KEY = "tokenizer.ggml.token_type"
+BOS_KEY = "tokenizer.ggml.bos_token_id"
+#: End of text, of turn and of message: each ends a generation.
+EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Each id's token and type; those that begin or end a text are control tokens, whatever the file says."""
+
+    tokens: tuple[str, ...]
+    types: tuple[int, ...]
+    bos_id: int | None
+    eos_ids: frozenset[int]
+
+    @classmethod
+    def from_metadata(cls, metadata: Metadata) -> Self:
+        """Raises ModelFileError, which names the key."""
+        tokens = _read_tokens(metadata)
+        types = _read_types(metadata, len(tokens))
+        bos_id = _read_id(metadata, BOS_KEY, tokens) if BOS_KEY in metadata else None
+        eos_ids = frozenset(_read_id(metadata, key, tokens) for key in EOS_KEYS if key in metadata)
+        for token_id in eos_ids if bos_id is None else eos_ids | {bos_id}:
+            types[token_id] = TokenType.CONTROL
+        return cls(tokens, tuple(types), bos_id, eos_ids)
+
+    def ids(self, kinds: Collection[int]) -> dict[str, int]:
+        """Tokens of these types and their ids; the first of equal tokens counts."""
+        ids: dict[str, int] = {}
+        for token_id, (token, kind) in enumerate(zip(self.tokens, self.types, strict=True)):
+            if kind in kinds:
+                ids.setdefault(token, token_id)
+        return ids
+
+
+def _read_tokens(metadata: Metadata) -> tuple[str, ...]:
+    tokens = metadata.strings(TOKENS_KEY)
+    if not 1 <= len(tokens) <= MAX_TOKENS:
+        raise metadata.error(TOKENS_KEY, f"has {len(tokens)} elements, allowed are 1 to {MAX_TOKENS}")
+    longest = max(map(len, tokens))
+    if longest > MAX_TOKEN_CHARS:
+        raise metadata.error(TOKENS_KEY, f"has a token of {longest} characters, limit {MAX_TOKEN_CHARS}")
+    return tokens
+
+
+def _read_types(metadata: Metadata, num_tokens: int) -> list[int]:
+    types: list[int] = metadata.array(TYPES_KEY, "i", num_tokens).tolist()
+    unknown = set(types) - set(TokenType)
+    if unknown:
+        raise metadata.error(TYPES_KEY, f"holds {min(unknown)}, known are 1 to {max(TokenType):d}")
+    return types
+
+
+def _read_id(metadata: Metadata, key: str, tokens: tuple[str, ...]) -> int:
+    return metadata.integer(key, 0, len(tokens) - 1)
