@@ -35,12 +35,12 @@ class Piece:
 
 def tiny_vocabulary() -> list[Piece]:
     """SentencePiece's BPE with byte fallback: specials, 256 bytes, every prefix of a few words, letters."""
-    specials = [Piece("<unk>", 0, TokenType.UNKNOWN)]
-    specials += [Piece(text, 0, TokenType.CONTROL) for text in ("<s>", "</s>")]
-    byte_pieces = [Piece(f"<0x{byte:02X}>", 0, TokenType.BYTE) for byte in range(256)]
+    specials = [Piece("<unk>", 0.0, TokenType.UNKNOWN)]
+    specials += [Piece(text, 0.0, TokenType.CONTROL) for text in ("<s>", "</s>")]
+    byte_pieces = [Piece(f"<0x{byte:02X}>", 0.0, TokenType.BYTE) for byte in range(256)]
     merged = [f"▁{word}"[:end] for word in WORDS for end in range(2, len(word) + 2)]
     texts = [*dict.fromkeys(merged), "▁", *LETTERS]  # earlier merges first, letters last
-    return specials + byte_pieces + [Piece(text, -rank, TokenType.NORMAL) for rank, text in enumerate(texts)]
+    return specials + byte_pieces + [Piece(text, float(-rank), TokenType.NORMAL) for rank, text in enumerate(texts)]
 
 
 def tiny_config(**changes: Any) -> LlamaConfig:

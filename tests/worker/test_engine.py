@@ -1,0 +1,161 @@
+"""Laws of the engine: a sequence's ids do not depend on who runs beside it, or on what happened before."""
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from llama_herd.tasks.job import GenerationJob, SamplingParams
+from llama_herd.worker.engine import Engine, Output
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.settings import WorkerSettings
+
+
+class Collector(list[Output]):
+    """A sink that can be asked about one job."""
+
+    def __call__(self, outputs: list[Output]) -> None:
+        self.extend(outputs)
+
+    @property
+    def ids(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for output in self:
+            found[output.sequence.job_id] += output.ids
+        return found
+
+    @property
+    def ends(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = defaultdict(list)
+        for output in self:
+            if output.finish_reason:
+                found[output.sequence.job_id].append(output.finish_reason)
+        return found
+
+
+def sequence(model: LoadedModel, job_id: str, prompt: str = "a tale", **sampling: object) -> Sequence:
+    params = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": 12, **sampling})
+    return model.sequence(job_id, GenerationJob(prompt=prompt, sampling=params))
+
+
+def run(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence]) -> Collector:
+    sink = Collector()
+    engine = model.engine(settings, sink)
+    for one in sequences:
+        engine.submit(one)
+    finish(engine)
+    return sink
+
+
+def finish(engine: Engine) -> None:
+    while engine.has_work:
+        engine.step()
+        engine.cache.pages.check()
+    assert engine.cache.pages.num_used == 0
+
+
+def mixed_jobs(model: LoadedModel, seed: int) -> list[Sequence]:
+    rng = random.Random(seed)
+    return [
+        sequence(
+            model,
+            f"job-{index}",
+            prompt="once upon a time " * rng.randint(1, 6),
+            max_tokens=rng.randint(1, 30),
+            temperature=rng.choice([0.0, 0.9]),
+            top_k=rng.choice([0, 20]),
+        )
+        for index in range(10)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_batch_gives_each_job_what_it_gets_alone(
+    model: LoadedModel, tiny_settings: WorkerSettings, seed: int
+) -> None:
+    together = run(model, tiny_settings, mixed_jobs(model, seed)).ids
+    for one in mixed_jobs(model, seed):
+        assert run(model, tiny_settings, [one]).ids[one.job_id] == together[one.job_id]
+
+
+def test_a_resumed_sequence_goes_on_as_if_nothing_had_happened(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    whole = run(model, tiny_settings, [sequence(model, "job", temperature=0.8, max_tokens=20)])
+    for num_recorded in (1, 7, 19):
+        resumed = sequence(model, "job", temperature=0.8, max_tokens=20)
+        text = resumed.replay(whole.ids["job"][:num_recorded])
+        rest = run(model, tiny_settings, [resumed])
+        assert rest.ids["job"] == whole.ids["job"][num_recorded:]
+        assert text + "".join(o.text for o in rest) == "".join(o.text for o in whole)
+
+
+def test_every_sequence_starts_once_and_ends_once(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    sink = run(model, tiny_settings, mixed_jobs(model, 5))
+    assert {job_id: len(ends) for job_id, ends in sink.ends.items()} == {f"job-{i}": 1 for i in range(10)}
+    assert sum(output.has_started for output in sink) == 10
+
+
+def test_sequences_join_and_leave_at_any_step(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    sink = Collector()
+    engine = model.engine(tiny_settings, sink)
+    engine.submit(sequence(model, "long", max_tokens=40))
+    for _ in range(5):
+        engine.step()
+    engine.submit(sequence(model, "short", max_tokens=3))
+    finish(engine)
+    order = [output.sequence.job_id for output in sink if output.finish_reason]
+    assert order == ["short", "long"]
+    assert sink.ids["long"] == run(model, tiny_settings, [sequence(model, "long", max_tokens=40)]).ids["long"]
+
+
+def test_a_cancelled_sequence_ends_at_the_next_step_and_frees_its_pages(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    sink = Collector()
+    engine = model.engine(tiny_settings, sink)
+    doomed = sequence(model, "doomed", max_tokens=100)
+    engine.submit(doomed)
+    engine.step()
+    doomed.abort = "cancelled"
+    engine.step()
+    assert sink.ends["doomed"] == ["cancelled"]
+    assert len(sink.ids["doomed"]) == 1
+    assert engine.cache.pages.num_used == 0
+
+
+def test_an_overdue_sequence_is_not_computed(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    late = sequence(model, "late")
+    late.deadline_s = 0.0
+    sink = run(model, tiny_settings, [late])
+    assert sink.ends["late"] == ["deadline"]
+    assert sink.ids["late"] == []
+
+
+def test_a_dropped_sequence_says_nothing(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    dropped = sequence(model, "dropped")
+    dropped.abort = "dropped"
+    assert run(model, tiny_settings, [dropped]) == []
+
+
+def test_the_context_bounds_prompt_and_completion(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    one = sequence(model, "job", prompt="a" * 200, max_tokens=4000)
+    one.eos_ids = frozenset()
+    sink = run(model, tiny_settings, [one])
+    assert sink.ends["job"] == ["length"]
+    assert one.length == model.max_length
+
+
+def test_a_failed_step_ends_its_batch_with_an_error_and_nobody_else(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    sink = Collector()
+    engine = model.engine(tiny_settings, sink)
+    for index in range(6):
+        engine.submit(sequence(model, f"job-{index}"))
+    engine.step()
+    engine.fail_running("broken")
+    assert sorted(sink.ends) == [f"job-{index}" for index in range(4)]
+    finish(engine)
+    assert sink.ends["job-5"] == ["length"]

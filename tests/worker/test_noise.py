@@ -1,0 +1,47 @@
+"""The noise has test vectors, so that it can be drawn again elsewhere."""
+
+import struct
+
+import pytest
+import torch
+
+from llama_herd.worker.noise import gumbel, hash_prefix, hash_tokens
+
+#: (seed, choice, position, token) and MurmurHash3_x86_32 of `<QIII` of them.
+VECTORS = [
+    ((0, 0, 0, 0), 4003277130),
+    ((42, 0, 7, 31_999), 448321905),
+    ((2**63 - 1, 1, 4095, 128_255), 1620727703),
+]
+
+
+def murmur3(data: bytes) -> int:
+    """MurmurHash3_x86_32, seed 0, of whole words; murmur3(b"test") is 0xba6bd213 in the published vectors."""
+    mask, state = 0xFFFFFFFF, 0
+    for (word,) in struct.iter_unpack("<I", data):
+        word = word * 0xCC9E2D51 & mask
+        state ^= (word << 15 | word >> 17) * 0x1B873593 & mask
+        state = ((state << 13 | state >> 19) & mask) * 5 + 0xE6546B64 & mask
+    state ^= len(data)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        state = (state ^ state >> shift) * factor & mask
+    return state ^ state >> 16
+
+
+def test_the_reference_here_is_murmur3() -> None:
+    assert murmur3(b"test") == 0xBA6BD213
+
+
+@pytest.mark.parametrize(("words", "expected"), VECTORS)
+def test_the_hash_equals_its_vectors(words: tuple[int, int, int, int], expected: int) -> None:
+    *prefix, token_id = words
+    drawn = hash_tokens(torch.tensor([[hash_prefix(*prefix)]]), torch.tensor([[token_id]]))
+    assert drawn.item() == murmur3(struct.pack("<QIII", *words)) == expected
+
+
+def test_the_noise_is_finite_and_gumbel_distributed() -> None:
+    prefixes = torch.tensor([[hash_prefix(1, 0, position)] for position in range(20)])
+    noise = gumbel(prefixes, torch.arange(10_000).expand(20, -1))
+    assert torch.isfinite(noise).all()
+    assert noise.mean().item() == pytest.approx(0.5772, abs=0.01)
+    assert noise.std().item() == pytest.approx(1.2825, abs=0.01)

@@ -1,0 +1,59 @@
+"""What must be settled before Celery's worker is built: settings, device, logs, queue, prefetch."""
+
+import sys
+from functools import cache
+from typing import Any
+
+from celery import signals
+from pydantic import ValidationError
+
+from llama_herd.errors import BadInput, SettingsError
+from llama_herd.tasks.message import queue_name
+from llama_herd.worker.device import pin_device
+from llama_herd.worker.logs import set_up_logs
+from llama_herd.worker.settings import WorkerSettings
+
+#: Messages taken beyond the batch, so that the next prompts are at hand when rows become free.
+NUM_LOOK_AHEAD = 8
+
+#: Threads that wait for the interpreter get it sooner: a step's publication is not held up by the next step.
+SWITCH_INTERVAL_S = 0.0005
+
+
+@cache
+def settings() -> WorkerSettings:
+    """This process's settings, read once. Raises SettingsError, which names each variable that is wrong."""
+    try:
+        return WorkerSettings()
+    except ValidationError as error:
+        raise SettingsError("; ".join(map(_explained, error.errors(include_url=False)))) from None
+
+
+def _explained(detail: Any) -> str:
+    name = "_".join(str(part) for part in detail["loc"]).upper().removeprefix("HERD_")
+    return f"HERD_{name}={detail['input']}: {detail['msg'].lower()}"
+
+
+@cache
+def device() -> str:
+    """torch's name of this process's device, which is the only one that torch will see."""
+    return pin_device(settings().device)
+
+
+@signals.celeryd_init.connect  # type: ignore[untyped-decorator]
+def configure(conf: Any, instance: Any, **_: Any) -> None:
+    """Before the worker is built: a worker reads its own model's queue and takes as much as its batch holds."""
+    try:
+        conf.worker_concurrency = settings().slots + NUM_LOOK_AHEAD
+        conf.task_default_queue = queue_name(settings().served_model)
+        device()
+    except BadInput as error:
+        print(f"herd worker: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
+@signals.setup_logging.connect  # type: ignore[untyped-decorator]
+def configure_logs(**_: Any) -> None:
+    """Take logging out of Celery's hands."""
+    set_up_logs(settings().log_format)

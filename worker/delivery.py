@@ -1,0 +1,110 @@
+"""One Celery message in this worker's hands, from the pool's `on_apply` to its ack."""
+
+import os
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from celery.worker.request import Request
+from celery.worker.state import task_ready
+from kombu.transport.virtual import QoS
+
+from llama_herd.tasks.result import Result
+
+#: Runs a callable on the hub's thread: everything that touches a Celery request must.
+CallSoon = Callable[..., None]
+
+
+class Delivery:
+    """A message and how to settle it. To Celery it is the pool's result object, which it may `terminate`.
+
+    Of these, exactly one happens: `settle` (the job is over), `acknowledge` (another delivery of the same job
+    is settled) or `let_go` (the message belongs to another worker now).
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        request: Request,
+        call_soon: CallSoon,
+        on_terminate: Callable[["Delivery"], None],
+    ) -> None:
+        self._target = target
+        self._args = args
+        self._request = request
+        self._call_soon = call_soon
+        self._on_terminate = on_terminate
+        self._accepted_s: float | None = None
+
+    @property
+    def job_id(self) -> str:
+        return str(self._request.id)
+
+    @property
+    def request(self) -> Request:
+        return self._request
+
+    @property
+    def raw_body(self) -> tuple[Any, str, str]:
+        """The message's body as it came, its content type and encoding."""
+        _, _, _, body, content_type, content_encoding = self._args
+        return body, content_type, content_encoding
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether Celery itself has ended, announced and acked the task."""
+        return bool(self._request._already_revoked)
+
+    def accept(self) -> None:
+        """Tell Celery that the job runs now."""
+        self._accepted_s = monotonic()
+        self._call_soon(self._announce)
+
+    def settle(self, outcome: Result) -> None:
+        """Run Celery's own tracer over the finished job: result, links, chains and signals, then the ack.
+
+        Runs on a finisher thread, since the result backend answers over the network.
+        """
+        if self.is_revoked:
+            return
+        name, task_id, request_dict, *rest = self._args
+        traced = self._target(name, task_id, {**request_dict, "herd_outcome": outcome}, *rest)
+        failed, value, _ = traced
+        runtime_s = monotonic() - (self._accepted_s or monotonic())
+        self._call_soon(self._finish, (failed, value, runtime_s))
+
+    def acknowledge(self) -> None:
+        """Ack the message and be done with it; the job's result is another delivery's business."""
+        self._call_soon(task_ready, self._request)
+        self._call_soon(self._request.acknowledge)
+
+    def let_go(self) -> None:
+        """Free the slot without a word to the broker.
+
+        A delivery tag survives redelivery, so an ack or a reject from here would take the message away from
+        the job's new owner.
+        """
+        self._call_soon(task_ready, self._request)
+        self._call_soon(self._free_slot)
+
+    def terminate(self, signum: int) -> None:
+        """Celery's revoke or cold shutdown; see `Request.terminate` and `Request.cancel`."""
+        self._on_terminate(self)
+
+    def _announce(self) -> None:
+        """The hub keeps no order among its callbacks, so whichever comes first announces the start."""
+        if self._accepted_s is not None and not self._request.time_start:
+            self._request.on_accepted(os.getpid(), self._accepted_s)
+
+    def _finish(self, traced: tuple[int, Any, float]) -> None:
+        if not self._request.acknowledged:
+            self._announce()
+            self._request.on_success(traced)
+
+    def _free_slot(self) -> None:
+        message = self._request.message
+        qos = message.channel.qos
+        if message.delivery_tag in qos._delivered:
+            QoS.ack(qos, message.delivery_tag)
+        self._request.acknowledged = True

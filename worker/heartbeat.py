@@ -1,0 +1,88 @@
+"""Keeps what this worker holds alive, hears of cancels, and says how the worker is."""
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import structlog
+from celery import bootsteps
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.ledger import Ledger, WorkerStatus, run, run_many
+from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.engine_thread import EngineThread
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 1.0
+
+
+class Heartbeat(threading.Thread):
+    """Once a second renews the leases of all claimed jobs, while the engine moves; between beats it listens.
+
+    A running job's lease is renewed by each of its events anyway; this is for those that wait or prefill. An engine
+    that stands still loses its jobs to other workers, since nothing renews them then.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        ledger: Ledger,
+        *,
+        owner: str,
+        attempts: dict[str, Attempt],
+        engine: EngineThread,
+        status: Callable[[], WorkerStatus],
+        stall_s: float,
+    ) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._redis = redis
+        self._ledger = ledger
+        self._owner = owner
+        self._attempts = attempts
+        self._engine = engine
+        self._status = status
+        self._stall_s = stall_s
+        self._is_stopping = threading.Event()
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                self._listen()
+            except RedisError:
+                self._is_stopping.wait(INTERVAL_S)
+
+    def _listen(self) -> None:
+        """Beat, and between two beats act on cancel notices at once."""
+        with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+            pubsub.subscribe(self._ledger.ctl_channel)
+            next_beat_s = monotonic()
+            while not self._is_stopping.is_set():
+                if monotonic() >= next_beat_s:
+                    self._beat()
+                    next_beat_s = monotonic() + INTERVAL_S
+                message = pubsub.get_message(timeout=max(0.0, next_beat_s - monotonic()))
+                if message is not None:
+                    self._cancel(message["data"].decode())
+
+    def _beat(self) -> None:
+        run(self._redis, self._ledger.report(self._status()))
+        if self._engine.is_stalled(self._stall_s):
+            log.error("engine stands still, its jobs will go to other workers", stall_s=self._stall_s)
+            return
+        attempts = list(self._attempts.values())
+        calls = [self._ledger.renew(a.job_id, self._owner, a.stream.epoch) for a in attempts]
+        for attempt, answer in zip(attempts, run_many(self._redis, calls), strict=True):
+            if answer == "cancelled":
+                self._cancel(attempt.job_id)
+
+    def _cancel(self, job_id: str) -> None:
+        attempt = self._attempts.get(job_id)
+        if attempt is not None and attempt.sequence is not None:
+            self._engine.abort(attempt.sequence, "cancelled")

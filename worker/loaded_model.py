@@ -1,0 +1,130 @@
+"""A model that is ready to run on this process's device, with its tokenizer and its cache."""
+
+import os
+from collections.abc import Callable
+from time import monotonic, time
+from typing import Self
+
+import torch
+
+from llama_herd.errors import GenerationError, SettingsError
+from llama_herd.model.cache import Cache
+from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.llama2 import Llama
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.tokenizer import Tokenizer
+from llama_herd.tasks.job import GenerationJob, seed_of
+from llama_herd.worker.engine import Engine, Sink
+from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.writer import Writer
+
+
+class LoadedModel:
+    """What a worker loads once, before it takes its first job."""
+
+    def __init__(self, llama: Llama, tokenizer: Tokenizer, cache: Cache, max_length: int) -> None:
+        self.llama = llama
+        self.tokenizer = tokenizer
+        self.cache = cache
+        self.max_length = max_length
+
+    @classmethod
+    def load(
+        cls, settings: WorkerSettings, device: str, on_layer: Callable[[int, int], None] | None = None
+    ) -> Self:
+        """Load the model file onto `device` and give its cache the room that the settings leave.
+
+        `on_layer(done, total)` is called as layers are laid out.
+        Raises ModelFileError or SettingsError, each with the numbers and the fix.
+        """
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        dtype = _dtype(settings, device)
+        with GGUFModel.open(settings.model) as file:
+            tokenizer = Tokenizer.from_metadata(file.metadata)
+            max_length = _max_length(settings, file.config.context_length)
+            llama = Llama.load(file, torch.device(device), dtype, on_layer)
+        bytes_per_page = PAGE_TOKENS * Cache.bytes_per_token(llama.config, dtype)
+        num_pages = _num_pages(settings, device, max_length, bytes_per_page)
+        cache = Cache(llama.config, num_pages, torch.device(device), dtype)
+        return cls(llama, tokenizer, cache, max_length)
+
+    def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
+        return Engine(
+            self.llama, self.cache, max_rows=settings.slots, prefill_tokens=settings.prefill_tokens, sink=sink
+        )
+
+    def sequence(self, job_id: str, job: GenerationJob) -> Sequence:
+        """Make a job ready for the engine. Raises GenerationError when this model cannot run it."""
+        prompt_ids = self._prompt_ids(job)
+        deadline_s = job.deadline_ms and monotonic() + job.deadline_ms / 1000 - time()
+        sequence = Sequence(
+            job_id=job_id,
+            prompt_ids=prompt_ids,
+            params=job.sampling,
+            seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
+            max_length=self.max_length,
+            eos_ids=self.tokenizer.eos_ids,
+            writer=Writer(self.tokenizer.pieces, job.sampling.stop),
+            deadline_s=deadline_s,
+        )
+        self._check_room(sequence)
+        return sequence
+
+    def _prompt_ids(self, job: GenerationJob) -> list[int]:
+        if job.prompt_ids is None:
+            return self.tokenizer.encode(job.prompt or "")
+        highest, num_tokens = max(job.prompt_ids), self.tokenizer.vocab_size
+        if highest >= num_tokens:
+            raise GenerationError(
+                "invalid_job", f"prompt_ids: id {highest} is outside the vocabulary of {num_tokens} tokens"
+            )
+        return list(job.prompt_ids)
+
+    def _check_room(self, sequence: Sequence) -> None:
+        num_prompt, num_pages = len(sequence.prompt_ids), self.cache.pages.num_pages
+        if num_prompt >= self.max_length:
+            raise GenerationError(
+                "prompt_too_long",
+                f"prompt: {num_prompt} tokens, but a sequence here has at most {self.max_length} with its "
+                f"completion. Fix: shorten the prompt to {self.max_length - 1} tokens or fewer",
+            )
+        if pages_for(sequence.num_reserved) > num_pages:
+            raise GenerationError(
+                "prompt_too_long",
+                f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache holds "
+                f"{num_pages * PAGE_TOKENS}. Fix: lower max_tokens, or raise HERD_KV_CACHE_TOKENS",
+            )
+
+
+def _dtype(settings: WorkerSettings, device: str) -> torch.dtype:
+    if settings.dtype == "auto":
+        return torch.float32 if device == "cpu" else torch.bfloat16
+    return torch.float32 if settings.dtype == "float32" else torch.bfloat16
+
+
+def _max_length(settings: WorkerSettings, context_length: int) -> int:
+    if settings.context_tokens > context_length:
+        raise SettingsError(
+            f"HERD_CONTEXT_TOKENS={settings.context_tokens}, but {settings.model.name} was made for "
+            f"{context_length}. Fix: lower it, or leave it out"
+        )
+    return settings.context_tokens or context_length
+
+
+def _num_pages(settings: WorkerSettings, device: str, max_length: int, bytes_per_page: int) -> int:
+    wanted = pages_for(settings.kv_cache_tokens) or settings.slots * pages_for(max_length)
+    free_bytes = _free_bytes(device)
+    if settings.kv_cache_tokens and wanted * bytes_per_page > free_bytes:
+        raise SettingsError(
+            f"HERD_KV_CACHE_TOKENS={settings.kv_cache_tokens} takes {wanted * bytes_per_page:,} bytes, "
+            f"but {free_bytes:,} are free on {device}. Fix: lower it"
+        )
+    return wanted if settings.kv_cache_tokens else max(1, min(wanted, free_bytes // 2 // bytes_per_page))
+
+
+def _free_bytes(device: str) -> int:
+    if device == "cpu":
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return torch.cuda.mem_get_info(device)[0]

@@ -1,0 +1,101 @@
+"""The seam to Celery: a pool whose one engine runs all messages at once.
+
+A pool stands below Celery's own strategy, so revoke, expires, ETA, rate limits, events and prefetch stay Celery's.
+There is no thread a job: the engine batches them, and Celery's tracer runs only when a job is over.
+"""
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from celery.concurrency.base import BasePool, apply_target
+from celery.worker.request import Request
+
+from llama_herd.errors import BadInput
+from llama_herd.worker import boot
+from llama_herd.worker.delivery import Delivery
+
+if TYPE_CHECKING:
+    from llama_herd.worker.service import Service
+
+#: Threads for the few Celery tasks that are not generation, such as chord_unlock.
+NUM_SIDE_THREADS = 2
+
+
+
+class EnginePool(BasePool):  # type: ignore[misc]
+    """Hands messages to the service and gives Celery back its callbacks on the hub's thread."""
+
+    body_can_be_buffer = True
+    signal_safe = False
+    task_join_will_block = False
+
+    _service: "Service"
+    _side: ThreadPoolExecutor
+    _hub: Any = None
+
+    def on_start(self) -> None:
+        """Load the model before the consumer starts, so that no message is taken before it can be run."""
+        self._does_debug = False  # the pool's debug line would show arguments, and with them prompts
+        self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
+        from llama_herd.worker.service import Service  # brings torch, which must not be there before the device
+
+        try:
+            self._service = Service.start(boot.settings(), self._hostname, self._call_soon)
+        except BadInput as error:
+            print(f"herd worker: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+
+    def register_with_event_loop(self, hub: Any) -> None:
+        self._hub = hub
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        callback: Callable[..., Any] | None = None,
+        accept_callback: Callable[..., Any] | None = None,
+        **_: Any,
+    ) -> Delivery | None:
+        """Take a message over. Runs on the hub's thread: never parses, never blocks, never raises."""
+        request = getattr(callback, "__self__", None)
+        if isinstance(request, Request) and getattr(request.task, "engine_task", False):
+            delivery = Delivery(target, tuple(args), request, self._call_soon, self._service.terminate)
+            self._service.take(delivery)
+            return delivery
+        self._side.submit(apply_target, target, args, kwargs or {}, callback, accept_callback)
+        return None
+
+    def on_stop(self) -> None:
+        """Let running jobs finish for a while, hand the others over, and run the acks that this brings.
+
+        The hub's loop has ended by now and this is its thread, so its callbacks are run from here. A cold
+        shutdown comes without `close` before it and leaves no time.
+        """
+        is_warm = self._state == self.CLOSE
+        self._service.drain(boot.settings().grace_s if is_warm else 0.0, self._pump)
+        self._side.shutdown()
+        self._pump()
+
+    def on_terminate(self) -> None:
+        self.on_stop()
+
+    def terminate_job(self, pid: int, signal: int | None = None) -> None:
+        """Nothing to kill: Celery calls `Delivery.terminate` next, which ends the one job."""
+
+    def _get_info(self) -> dict[str, Any]:
+        return {**super()._get_info(), "engine": self._service.status().__dict__}
+
+    @property
+    def _hostname(self) -> str:
+        return str(self.options["initargs"][1])
+
+    def _call_soon(self, function: Callable[..., Any], *args: Any) -> None:
+        self._hub.call_soon(function, *args)
+
+    def _pump(self) -> None:
+        if self._hub is not None:
+            for callback in self._hub._pop_ready():
+                callback()

@@ -1,0 +1,193 @@
+"""Sends what the engine says: one script call a step, repeated byte for byte until Redis answers it."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, Queue
+from time import monotonic, sleep
+from typing import NamedTuple
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.events import Failure, FinishReason
+from llama_herd.tasks.ledger import Emitted, Entry, Ledger, run
+from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.engine import Output
+
+log = structlog.get_logger(__name__)
+
+#: Steps that may wait while Redis is away; then the engine pauses.
+MAX_WAITING_STEPS = 1000
+
+#: Pause between two tries of a call that Redis has not answered; a stopping worker makes only so many.
+RETRY_S = 0.2
+STOPPING_TRIES = 10
+
+
+class Refusal(NamedTuple):
+    """A job that is ended before it reached the engine."""
+
+    attempt: Attempt
+    error: Failure
+
+
+class Publisher(threading.Thread):
+    """Owns the streams of the jobs that run here. Others call `open` and `put`; the rest is its thread's.
+
+    `on_end(attempt)` is called once the final event is in the ledger, `on_lost(attempt)` when the job
+    turns out to belong to another worker.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        ledger: Ledger,
+        *,
+        owner: str,
+        worker: str,
+        model: str,
+        on_end: Callable[[Attempt], None],
+        on_lost: Callable[[Attempt], None],
+    ) -> None:
+        super().__init__(name="publisher", daemon=True)
+        self.attempts: dict[str, Attempt] = {}
+        self._redis = redis
+        self._ledger = ledger
+        self._owner = owner
+        self._worker = worker
+        self._model = model
+        self._on_end = on_end
+        self._on_lost = on_lost
+        self._inbox: Queue[list[Output] | list[Refusal]] = Queue(MAX_WAITING_STEPS)
+        self._holding: dict[str, Attempt] = {}
+        self._is_stopping = threading.Event()
+
+    def open(self, attempt: Attempt) -> None:
+        """Take a claimed job's stream over; call it before anything of the job is put."""
+        self.attempts[attempt.job_id] = attempt
+
+    def put(self, outputs: list[Output] | list[Refusal]) -> None:
+        """Hand on what a step brought; blocks while too many steps wait for Redis."""
+        if self._inbox.full():
+            log.warning("engine pauses until redis answers", waiting_steps=MAX_WAITING_STEPS)
+        self._inbox.put(outputs)
+
+    def stop(self) -> None:
+        """Send what waits, then stop; a Redis that does not answer is given up after a few tries."""
+        self._is_stopping.set()
+        self._inbox.put([])
+        self.join()
+
+    def run(self) -> None:
+        while not (self._is_stopping.is_set() and self._inbox.empty()):
+            entries = self._entries(self._take())
+            while entries:
+                entries = self._settle(entries, self._send(entries))
+
+    def _take(self) -> list[Output | Refusal]:
+        """All that waits. Sleeps until something comes or held tokens are due."""
+        due_s = min((attempt.stream.due_s for attempt in self._holding.values()), default=None)
+        taken: list[Output | Refusal] = []
+        with suppress(Empty):
+            taken += self._inbox.get(timeout=None if due_s is None else max(0.0, due_s - monotonic()))
+            while True:
+                taken += self._inbox.get_nowait()
+        return taken
+
+    def _entries(self, outputs: list[Output | Refusal]) -> list[Entry]:
+        """The events that are due; what one job got in several steps becomes one event."""
+        entries: list[Entry] = []
+        for output in outputs:
+            if isinstance(output, Refusal):
+                entries.append(self._end(output.attempt, "error", output.error))
+                continue
+            attempt = self.attempts.get(output.sequence.job_id)
+            if attempt is not None and attempt.sequence is output.sequence:
+                entries += self._entries_of(attempt, output)
+        now_s = float("inf") if self._is_stopping.is_set() else monotonic()
+        for attempt in [held for held in self._holding.values() if held.stream.due_s <= now_s]:
+            entries += self._flush(attempt)
+        return entries
+
+    def _entries_of(self, attempt: Attempt, output: Output) -> list[Entry]:
+        if output.has_started:
+            return [self._start(attempt)]
+        if output.ids or output.text:
+            attempt.note_token()
+            attempt.stream.add(output.ids, output.text)
+            self._holding[attempt.job_id] = attempt
+        if output.finish_reason is None:
+            return []
+        error = Failure(code="model_error", message=output.error, retriable=True) if output.error else None
+        return [*self._flush(attempt), self._end(attempt, output.finish_reason, error)]
+
+    def _start(self, attempt: Attempt) -> Entry:
+        attempt.start()
+        return attempt.stream.start(self._worker, self._model, attempt.seed, attempt.num_prompt_tokens)
+
+    def _flush(self, attempt: Attempt) -> list[Entry]:
+        self._holding.pop(attempt.job_id, None)
+        return attempt.stream.flush()
+
+    def _end(self, attempt: Attempt, finish_reason: FinishReason, error: Failure | None = None) -> Entry:
+        return attempt.stream.end(
+            finish_reason, self._worker, attempt.num_prompt_tokens, attempt.timings, error
+        )
+
+    def _send(self, entries: list[Entry]) -> list[Emitted]:
+        """Repeat the call, byte for byte, until it is answered: it may have run though its reply was lost."""
+        call = self._ledger.emit(self._owner, entries)
+        num_tries = 0
+        while True:
+            try:
+                return run(self._redis, call)
+            except RedisError as error:
+                num_tries += 1
+                if num_tries == 1:
+                    log.warning("redis does not take events, trying on", error=type(error).__name__)
+                if self._is_stopping.is_set() and num_tries >= STOPPING_TRIES:
+                    return []
+                sleep(RETRY_S)
+
+    def _settle(self, entries: list[Entry], answers: list[Emitted]) -> list[Entry]:
+        """Act on what the ledger said; return what must be sent now, before anything new."""
+        again: list[Entry] = []
+        settled: set[str] = set()
+        for entry, answer in zip(entries, answers, strict=False):
+            attempt = self.attempts.get(entry.job_id)
+            if attempt is None or entry.job_id in settled:
+                continue
+            if answer.kind in ("ok", "duplicate"):
+                if entry.kind == "end":
+                    self._close(attempt, self._on_end)
+                continue
+            settled.add(entry.job_id)
+            again += self._recover(attempt, answer)
+        return again
+
+    def _recover(self, attempt: Attempt, answer: Emitted) -> list[Entry]:
+        """What to send after an event was refused; what followed it in the same call was refused alike."""
+        if answer.kind == "cancelled":
+            attempt.stream.rewind(answer.seq, answer.num_ids)
+            self._holding.pop(attempt.job_id, None)
+            return [self._end(attempt, "cancelled")]
+        if answer.kind == "gap":
+            missing = attempt.stream.after(answer.seq)
+            if missing is not None:
+                log.warning(
+                    "redis lost events, sending again", job_id=attempt.job_id, num_events=len(missing)
+                )
+                return missing
+        if answer.kind == "finished":
+            self._close(attempt, self._on_end)
+            return []
+        log.warning("job is lost to this worker", job_id=attempt.job_id, answer=answer.kind)
+        self._close(attempt, self._on_lost)
+        return []
+
+    def _close(self, attempt: Attempt, then: Callable[[Attempt], None]) -> None:
+        self._holding.pop(attempt.job_id, None)
+        self.attempts.pop(attempt.job_id, None)
+        then(attempt)

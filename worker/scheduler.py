@@ -1,0 +1,75 @@
+"""Chooses the next batch. Plain Python: no tensor, no queue, no clock."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from llama_herd.model.pages import Pages
+from llama_herd.worker.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence's share of a step: its next `num_tokens` tokens, one when it decodes."""
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the step brings the sequence so far that its next token can be drawn."""
+        return self.num_tokens == self.sequence.num_uncached
+
+
+class Scheduler:
+    """Sequences wait, run and leave. A sequence is admitted when the cache has room for all it may become.
+
+    So memory cannot run out on the way, and nothing is ever put back. First come, first admitted.
+    """
+
+    def __init__(self, pages: Pages, *, max_rows: int, prefill_tokens: int) -> None:
+        """A step has at most `max_rows` rows and computes at most `prefill_tokens` prompt tokens."""
+        self._pages = pages
+        self._max_rows = max_rows
+        self._prefill_tokens = prefill_tokens
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def submit(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def admit(self) -> list[Sequence]:
+        """Let in what has room, in order; return whom."""
+        admitted = []
+        while self.waiting and len(self.running) < self._max_rows:
+            pages = self._pages.reserve(self.waiting[0].job_id, self.waiting[0].num_reserved)
+            if pages is None:
+                break
+            sequence = self.waiting.popleft()
+            sequence.pages = pages
+            self.running.append(sequence)
+            admitted.append(sequence)
+        return admitted
+
+    def next_batch(self) -> list[Row]:
+        """All that decode, and of those that prefill, oldest first, as much as the token budget allows."""
+        rows, budget = [], self._prefill_tokens
+        for sequence in self.running:
+            num_tokens = sequence.num_uncached
+            if num_tokens > 1:
+                num_tokens = min(num_tokens, budget)
+                budget -= num_tokens
+            if num_tokens:
+                rows.append(Row(sequence, num_tokens))
+        return rows
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is, and free its pages."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self._pages.release(sequence.job_id)
+        else:
+            self.waiting.remove(sequence)

@@ -1,0 +1,71 @@
+"""A job inside the engine: what it asks, what it has so far, and whether it is at its end."""
+
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Literal
+
+from llama_herd.tasks.events import FinishReason
+from llama_herd.tasks.job import SamplingParams
+from llama_herd.worker.writer import Writer
+
+#: Why a sequence ends from outside; one that is dropped ends without a word, since its job lives elsewhere.
+Abort = Literal["cancelled", "deadline", "dropped"]
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One sequence. The engine's thread alone changes it, but for `abort`, which any thread may set once."""
+
+    job_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    seed: int
+    max_length: int
+    eos_ids: frozenset[int]
+    writer: Writer
+    deadline_s: float | None = None  # on the clock of time.monotonic
+    ids: list[int] = field(default_factory=list)
+    pages: tuple[int, ...] = ()
+    num_cached: int = 0
+    finish_reason: FinishReason | None = None
+    abort: Abort | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and completion."""
+        return len(self.prompt_ids) + len(self.ids)
+
+    @property
+    def num_uncached(self) -> int:
+        """Tokens that must go through the model before the next one can be drawn."""
+        return self.length - self.num_cached
+
+    @property
+    def num_reserved(self) -> int:
+        """Tokens that the cache must have room for, to the very end."""
+        return min(len(self.prompt_ids) + self.params.max_tokens, self.max_length)
+
+    @property
+    def is_overdue(self) -> bool:
+        return self.deadline_s is not None and monotonic() >= self.deadline_s
+
+    def uncached(self, num_tokens: int) -> list[int]:
+        """The next `num_tokens` ids that are not in the cache yet."""
+        start, stop = self.num_cached - len(self.prompt_ids), self.num_cached + num_tokens
+        if start >= 0:
+            return self.ids[start : start + num_tokens]
+        return self.prompt_ids[self.num_cached : stop] + self.ids[: max(0, start + num_tokens)]
+
+    def append(self, token_id: int) -> str:
+        """Add a drawn token, set `finish_reason` if it was the last; return the text that it releases."""
+        self.ids.append(token_id)
+        text = self.writer.write(token_id)
+        if token_id in self.eos_ids or self.writer.has_stopped:
+            self.finish_reason = "stop"
+        elif len(self.ids) >= self.params.max_tokens or self.length >= self.max_length:
+            self.finish_reason = "length"
+        return text + self.writer.close() if self.finish_reason else text
+
+    def replay(self, ids: list[int]) -> str:
+        """Add ids that an earlier attempt has recorded; return their text, which the stream already holds."""
+        return "".join(self.append(token_id) for token_id in ids)

@@ -1,0 +1,145 @@
+"""All parts of a worker behind the Celery pool: who starts whom, and in which order they stop."""
+
+import uuid
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import Any, Self
+
+import structlog
+from redis import Redis
+
+from llama_herd.tasks.ledger import Ledger, WorkerStatus, run_many
+from llama_herd.worker import boot
+from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.engine_thread import EngineThread
+from llama_herd.worker.finisher import Finisher
+from llama_herd.worker.heartbeat import Heartbeat
+from llama_herd.worker.intake import Intake
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.publisher import Publisher
+from llama_herd.worker.reconcile import Reconciler
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+#: How often a draining worker looks whether it is done.
+DRAIN_POLL_S = 0.02
+
+
+class Service:
+    """The threads of one worker. Messages come in by `take`; everything else follows by itself.
+
+        delivery -> intake -> engine -> publisher -> finisher -> delivery
+    """
+
+    def __init__(self, model: LoadedModel, settings: WorkerSettings, worker: str) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._owner = uuid.uuid4().hex
+        self._model = model
+        self._redis = Redis.from_url(settings.redis_url)
+        self._ledger = Ledger.of(settings)
+        self._finisher = Finisher(self._redis, self._ledger)
+        self._publisher = Publisher(
+            self._redis,
+            self._ledger,
+            owner=self._owner,
+            worker=worker,
+            model=settings.served_model,
+            on_end=self._finish,
+            on_lost=self._lose,
+        )
+        self._engine = EngineThread(model.engine(settings, self._publisher.put))
+        self._intake = Intake(
+            self._redis,
+            self._ledger,
+            settings,
+            model,
+            owner=self._owner,
+            publisher=self._publisher,
+            engine=self._engine,
+            finisher=self._finisher,
+        )
+        self._heartbeat = Heartbeat(
+            self._redis,
+            self._ledger,
+            owner=self._owner,
+            attempts=self._publisher.attempts,
+            engine=self._engine,
+            status=self.status,
+            stall_s=settings.stall_s,
+        )
+        self._reconciler = Reconciler(self._redis, self._ledger, self._owner)
+
+    @classmethod
+    def start(cls, settings: WorkerSettings, worker: str) -> Self:
+        """Load the model, then start all threads. Raises BadInput when the model cannot be loaded."""
+        started_s = monotonic()
+        model = LoadedModel.load(settings, boot.device())
+        log.info("model loaded", model=settings.served_model, device=settings.device, seconds=_since(started_s))
+        service = cls(model, settings, worker)
+        for thread in (service._publisher, service._engine, service._intake, service._heartbeat):
+            thread.start()
+        service._reconciler.start()
+        return service
+
+    def take(self, delivery: Delivery) -> None:
+        self._intake.put(delivery)
+
+    def terminate(self, delivery: Delivery) -> None:
+        """Celery wants a job to end: a revoke cancels it, a cold shutdown leaves it for another worker."""
+        if delivery.is_revoked:
+            self._intake.cancel(delivery.job_id)
+
+    def status(self) -> WorkerStatus:
+        pages = self._model.cache.pages
+        return WorkerStatus(
+            name=self._worker,
+            state="ready",
+            model=self._settings.served_model,
+            device=self._settings.device,
+            slots=self._settings.slots,
+            running=self._engine.num_running,
+            waiting=self._engine.num_waiting,
+            steps=self._engine.num_steps,
+            kv_cache_usage=round(pages.num_used / pages.num_pages, 4),
+        )
+
+    def drain(self, grace_s: float, pump: Callable[[], None]) -> None:
+        """Stop, in the order of a job's way, so that each part still finds the next one running.
+
+        Running jobs get `grace_s` to end; `pump` runs the acks meanwhile. The rest is released: other workers go
+        on from the recorded tokens.
+        """
+        self._reconciler.stop()
+        self._intake.stop()
+        deadline_s = monotonic() + grace_s
+        while self._publisher.attempts and monotonic() < deadline_s:
+            pump()
+            sleep(DRAIN_POLL_S)
+        self._engine.stop()
+        self._publisher.stop()
+        self._release(list(self._publisher.attempts.values()))
+        self._heartbeat.stop()
+        self._finisher.stop()
+        pump()
+
+    def _release(self, attempts: list[Attempt]) -> None:
+        if attempts:
+            log.info("jobs handed over", num_jobs=len(attempts))
+            run_many(self._redis, [self._ledger.release(a.job_id, self._owner, a.stream.epoch) for a in attempts])
+
+    def _finish(self, attempt: Attempt) -> None:
+        self._drop(attempt)
+        self._finisher.settle(attempt.job_id, attempt.deliveries)
+
+    def _lose(self, attempt: Attempt) -> None:
+        self._drop(attempt)
+        for delivery in attempt.deliveries:
+            delivery.let_go()
+
+    def _drop(self, attempt: Attempt) -> None:
+        """Take a job that the engine may still be running out of it."""
+        if attempt.sequence is not None and attempt.sequence.finish_reason is None:
+            self._engine.abort(attempt.sequence, "dropped")

@@ -1,0 +1,154 @@
+"""One job's event stream, as the worker that owns the job writes it."""
+
+import hashlib
+from collections import deque
+from math import inf
+from time import monotonic
+from typing import Literal, NamedTuple
+
+from llama_herd.tasks.events import End, Failure, FinishReason, Started, Timings, Token, Usage
+from llama_herd.tasks.ledger import Entry
+
+#: Confirmed events are kept this long, so that a Redis which lost its last seconds can be told them again.
+KEPT_S = 10.0
+
+#: Final state in the ledger, by how the job ended.
+STATES = {"stop": "done", "length": "done", "cancelled": "cancelled", "deadline": "failed", "error": "failed"}
+
+
+class _Sent(NamedTuple):
+    at_s: float
+    entry: Entry
+    text_hash: "hashlib._Hash"  # of the text before this event
+
+
+class Stream:
+    """Numbers the events of a job, joins tokens that wait into one event, and can repeat what was sent.
+
+    An event that has been sent keeps its borders for ever: it is repeated as it was or not at all.
+    """
+
+    def __init__(
+        self, job_id: str, epoch: int, *, seq: int, num_ids: int, num_starts: int, text: str, flush_s: float
+    ) -> None:
+        """`seq` events, `num_starts` of them starts, with `num_ids` ids and `text` are recorded already."""
+        self.job_id = job_id
+        self.epoch = epoch
+        self.seq = seq
+        self.num_ids = num_ids
+        self._num_starts = num_starts
+        self._text_hash = hashlib.sha256(text.encode())
+        self._flush_s = flush_s
+        self._waiting_ids: list[int] = []
+        self._waiting_text = ""
+        self._waiting_since_s: float | None = None
+        self._sent: deque[_Sent] = deque()
+
+    def add(self, ids: tuple[int, ...], text: str) -> None:
+        """Let tokens wait for the next event."""
+        if self._waiting_since_s is None:
+            self._waiting_since_s = monotonic()
+        self._waiting_ids += ids
+        self._waiting_text += text
+
+    @property
+    def due_s(self) -> float:
+        """When the waiting tokens are to be sent, on the clock of time.monotonic; the first go at once."""
+        if self._waiting_since_s is None:
+            return inf
+        return self._waiting_since_s + (self._flush_s if self.num_ids else 0.0)
+
+    def start(self, worker: str, model: str, seed: int, num_prompt_tokens: int | None) -> Entry:
+        self._num_starts += 1
+        started = Started(
+            seq=self.seq + 1,
+            job=self.job_id,
+            epoch=self.epoch,
+            attempt=self._num_starts,
+            worker=worker,
+            model=model,
+            seed=seed,
+            prompt_tokens=num_prompt_tokens,
+        )
+        return self._number(started, "started")
+
+    def flush(self) -> list[Entry]:
+        """Make one event of the tokens that wait; none when there are none."""
+        if not self._waiting_ids and not self._waiting_text:
+            return []
+        ids, text = tuple(self._waiting_ids), self._waiting_text
+        self._waiting_ids, self._waiting_text, self._waiting_since_s = [], "", None
+        token = Token(seq=self.seq + 1, job=self.job_id, epoch=self.epoch, i=self.num_ids, ids=ids, text=text)
+        entry = self._number(token, "token", num_ids=len(ids))
+        self._text_hash = self._text_hash.copy()
+        self._text_hash.update(text.encode())
+        return [entry]
+
+    def end(
+        self,
+        finish_reason: FinishReason,
+        worker: str,
+        num_prompt_tokens: int | None,
+        timings: Timings,
+        error: Failure | None = None,
+    ) -> Entry:
+        end = End(
+            seq=self.seq + 1,
+            job=self.job_id,
+            epoch=self.epoch,
+            finish_reason=finish_reason,
+            n=self.num_ids,
+            usage=self._usage(num_prompt_tokens),
+            text_sha256=self._text_hash.hexdigest(),
+            error=error,
+            attempts=self._num_starts,
+            worker=worker,
+            timings=timings,
+        )
+        return self._number(end, "end", state=STATES[finish_reason])
+
+    def _usage(self, num_prompt_tokens: int | None) -> Usage | None:
+        if num_prompt_tokens is None:
+            return None
+        return Usage(
+            prompt_tokens=num_prompt_tokens,
+            completion_tokens=self.num_ids,
+            total_tokens=num_prompt_tokens + self.num_ids,
+        )
+
+    def rewind(self, seq: int, num_ids: int) -> None:
+        """Forget what came after event `seq`: it was refused and never will be written."""
+        while self._sent and self._sent[-1].entry.seq > seq:
+            self._text_hash = self._sent.pop().text_hash
+        self.seq, self.num_ids = seq, num_ids
+
+    def after(self, seq: int) -> list[Entry] | None:
+        """The events after `seq`, as they were sent; None when some of them are no longer kept."""
+        kept = [sent.entry for sent in self._sent if sent.entry.seq > seq]
+        return kept if len(kept) == self.seq - seq else None
+
+    def _number(
+        self,
+        event: Started | Token | End,
+        kind: Literal["started", "token", "end"],
+        *,
+        num_ids: int = 0,
+        state: str = "",
+    ) -> Entry:
+        """Give the event its place in the stream and keep it for a while."""
+        entry = Entry(
+            job_id=self.job_id,
+            epoch=self.epoch,
+            seq=event.seq,
+            i=self.num_ids,
+            num_ids=num_ids,
+            kind=kind,
+            json=event.to_json(),
+            state=state,
+        )
+        now_s = monotonic()
+        while self._sent and self._sent[0].at_s < now_s - KEPT_S:
+            self._sent.popleft()
+        self._sent.append(_Sent(now_s, entry, self._text_hash))
+        self.seq, self.num_ids = event.seq, self.num_ids + num_ids
+        return entry

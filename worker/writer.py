@@ -1,0 +1,54 @@
+"""Ids to text, one sequence at a time: whole characters only, and never a piece of a stop string."""
+
+import codecs
+from collections.abc import Sequence
+
+
+class Writer:
+    """Turns the ids of one sequence into the text that may be shown.
+
+    What has been released after n ids depends on those n ids alone. So a worker that takes a job over replays
+    the recorded ids through a new Writer and goes on where the stream ends; nothing else need be saved.
+
+        writer = Writer(tokenizer.pieces, stop=("END",))
+        text = "".join(writer.write(i) for i in ids) + writer.close()
+
+    Without stop strings the joined text equals the decode of all ids at once, for any ids: bytes that are no
+    UTF-8 become U+FFFD, and a character that is cut by the end does too.
+    """
+
+    def __init__(self, pieces: Sequence[bytes], stop: Sequence[str] = ()) -> None:
+        """`pieces[i]` are the bytes that token i stands for."""
+        self._pieces = pieces
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self.has_stopped = False
+
+    def write(self, token_id: int) -> str:
+        """Take one more id; return the text that it releases, often one token's, sometimes none."""
+        return self._release(self._decoder.decode(self._pieces[token_id]), is_last=False)
+
+    def close(self) -> str:
+        """Return what was held back; call once, after the last id."""
+        return self._release(self._decoder.decode(b"", final=True), is_last=True)
+
+    def _release(self, text: str, *, is_last: bool) -> str:
+        if self.has_stopped:
+            return ""
+        text = self._held + text
+        starts = [start for start in (text.find(stop) for stop in self._stop) if start >= 0]
+        if starts:
+            self.has_stopped = True
+            return text[: min(starts)]
+        num_held = 0 if is_last else self._num_ambiguous(text)
+        self._held = text[len(text) - num_held :]
+        return text[: len(text) - num_held]
+
+    def _num_ambiguous(self, text: str) -> int:
+        """Length of the longest end of `text` that a stop string could begin with."""
+        longest = min(len(text), max(map(len, self._stop), default=0))
+        for length in range(longest, 0, -1):
+            if any(stop.startswith(text[len(text) - length :]) for stop in self._stop):
+                return length
+        return 0
