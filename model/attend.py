@@ -1,7 +1,7 @@
 """attend: causal attention of a batch over the cache. The one seam for attention kernels.
 
 Shapes: T tokens of the ragged batch, t tokens of a span, B spans, H heads, K kv heads, D head dim,
-S cached length.
+S cached length, N cells of the cache.
 """
 
 import torch
@@ -24,16 +24,20 @@ def attend(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
 
 def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
     """Span by span over views of the storage: on a CPU faster than copying keys into a padded batch."""
+    queries = q.transpose(0, 1)[None]  # (1, H, T, D)
+    keys, values = cache.layer(layer)  # (1, K, N, D) each
     attended = []
     for span in batch.spans:
-        queries = q[span.rows].transpose(0, 1)  # (H, t, D)
-        keys, values = cache.read(layer, span)  # (K, S, D)
         mask = cache.mask(span.num_tokens, span.start) if span.num_tokens > 1 else None  # (t, S)
         heads = scaled_dot_product_attention(
-            queries[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
-        )  # (1, H, t, D)
-        attended.append(heads[0].transpose(0, 1))  # (t, H, D)
-    return torch.cat(attended)
+            queries.narrow(2, span.first_row, span.num_tokens),  # (1, H, t, D)
+            keys.narrow(2, span.first_cell, span.stop),  # (1, K, S, D)
+            values.narrow(2, span.first_cell, span.stop),
+            attn_mask=mask,
+            enable_gqa=True,
+        )
+        attended.append(heads)  # (1, H, t, D)
+    return torch.cat(attended, dim=2)[0].transpose(0, 1)  # (T, H, D)
 
 
 def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:

@@ -58,8 +58,13 @@ class Span:
         return self.stop - self.start
 
     @property
-    def rows(self) -> slice:
-        return slice(self.first_row, self.first_row + self.num_tokens)
+    def rows(self) -> range:
+        return range(self.first_row, self.first_row + self.num_tokens)
+
+    @property
+    def first_cell(self) -> int:
+        """Where the sequence begins in the cache when its pages are consecutive."""
+        return self.pages[0] * PAGE_TOKENS
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ class Batch:
     def _group(self, spans: list[Span]) -> SpanGroup:
         device = self.ids.device
         num_pages = max(pages_for(span.stop) for span in spans)
-        rows = torch.tensor([range(span.rows.start, span.rows.stop) for span in spans], device=device)
+        rows = torch.tensor([span.rows for span in spans], device=device)
         tables = [(*span.pages[:num_pages], *[0] * (num_pages - len(span.pages))) for span in spans]
         return SpanGroup(rows, self.positions[rows], torch.tensor(tables, device=device))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from llama_herd.model.batch import SPAN_TOKENS, Batch, Span
+from llama_herd.model.batch import SPAN_TOKENS, Batch
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 
@@ -22,10 +22,10 @@ class Rope(NamedTuple):
 
 
 class KeysAndValues(NamedTuple):
-    """What a layer's cache holds of one or more sequences."""
+    """Of one layer, of the same tokens."""
 
-    keys: Tensor  # (..., K, S, D)
-    values: Tensor  # (..., K, S, D)
+    keys: Tensor  # (B, K, S, D)
+    values: Tensor  # (B, K, S, D)
 
 
 class Cache:
@@ -68,11 +68,9 @@ class Cache:
         self._by_cell[0, layer].index_copy_(1, batch.cells, keys.transpose(0, 1))  # (K, N, D)
         self._by_cell[1, layer].index_copy_(1, batch.cells, values.transpose(0, 1))
 
-    def read(self, layer: int, span: Span) -> KeysAndValues:
-        """A sequence up to the end of a span (K, S, D), as views: needs consecutive pages."""
-        assert self.pages.consecutive, "pages lie anywhere, gather them"
-        first_cell = span.pages[0] * PAGE_TOKENS
-        keys, values = self._by_cell[:, layer, :, first_cell : first_cell + span.stop]
+    def layer(self, layer: int) -> KeysAndValues:
+        """Views of all cells (1, K, N, D). With consecutive pages a sequence is a range of them."""
+        keys, values = self._by_cell[:, layer, None]
         return KeysAndValues(keys, values)
 
     def gather(self, layer: int, page_table: Tensor) -> KeysAndValues:
@@ -89,7 +87,7 @@ class Cache:
         return Rope(self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1))
 
     def mask(self, num_tokens: int, past: int) -> Tensor:
-        """The keys that each of `num_tokens` queries sees, after `past` others: bool (t, S), a view of one table.
+        """The keys that each of `num_tokens` queries sees after `past` others: bool (t, S), a view.
 
         Query i stands at position past + i and sees the keys up to itself.
         """

@@ -69,5 +69,5 @@ def dense(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -
 
 def _slabs(weights: Sequence[Weight]) -> Iterator[Tensor]:
     for weight in weights:
-        for blocks in weight.blocks.split(SLAB_ROWS):
-            yield dequantize(blocks, weight.type)
+        for row in range(0, len(weight.blocks), SLAB_ROWS):
+            yield dequantize(weight.blocks[row : row + SLAB_ROWS], weight.type)

@@ -57,9 +57,9 @@ class CausalSelfAttention:
 
     def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
         H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
-        qkv = self.qkv(x).unflatten(-1, (H + K + K, D))  # (T, H + K + K, D)
-        qk, values = qkv.split((H + K, K), dim=1)  # (T, H + K, D), (T, K, D)
-        queries, keys = rotate(qk, rope).split((H, K), dim=1)  # (T, H, D), (T, K, D)
+        qkv = self.qkv(x).view(-1, H + K + K, D)  # (T, H + K + K, D)
+        qk = rotate(qkv[:, : H + K], rope)  # (T, H + K, D)
+        queries, keys, values = qk[:, :H], qk[:, H:], qkv[:, H + K :]  # (T, H, D), (T, K, D), (T, K, D)
         cache.write(self.layer, keys, values, batch)
         attended = attend(queries, cache, self.layer, batch)  # (T, H, D)
         return self.output(attended.flatten(1))  # (T, C)

@@ -4,6 +4,7 @@ path = write_tiny_gguf(tmp_path / "tiny.gguf", type="Q8_0")
 logits = oracle(path)(torch.tensor([[1, 2, 3]])).logits
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,12 +36,12 @@ class Piece:
 
 def tiny_vocabulary() -> list[Piece]:
     """SentencePiece's BPE with byte fallback: specials, 256 bytes, every prefix of a few words, letters."""
-    specials = [Piece("<unk>", 0.0, TokenType.UNKNOWN)]
-    specials += [Piece(text, 0.0, TokenType.CONTROL) for text in ("<s>", "</s>")]
-    byte_pieces = [Piece(f"<0x{byte:02X}>", 0.0, TokenType.BYTE) for byte in range(256)]
+    pieces = [Piece("<unk>", 0.0, TokenType.UNKNOWN)]
+    pieces += [Piece(text, 0.0, TokenType.CONTROL) for text in ("<s>", "</s>")]
+    pieces += [Piece(f"<0x{byte:02X}>", 0.0, TokenType.BYTE) for byte in range(256)]
     merged = [f"▁{word}"[:end] for word in WORDS for end in range(2, len(word) + 2)]
     texts = [*dict.fromkeys(merged), "▁", *LETTERS]  # earlier merges first, letters last
-    return specials + byte_pieces + [Piece(text, float(-rank), TokenType.NORMAL) for rank, text in enumerate(texts)]
+    return pieces + [Piece(text, float(-rank), TokenType.NORMAL) for rank, text in enumerate(texts)]
 
 
 def tiny_config(**changes: Any) -> LlamaConfig:
@@ -78,8 +79,9 @@ def write_tiny_gguf(
     writer = gguf.GGUFWriter(path, "llama")
     _add_config(writer, config)
     _add_tokenizer(writer, tiny_vocabulary())
+    heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads} if permute else {}
     for name, weight in random_weights(config, seed, tied).items():
-        rows = permute_rows(weight, _num_heads(name, config)) if permute else weight
+        rows = permute_rows(weight, heads.get(_kind(name), 0))
         _add_tensor(writer, name, rows.numpy(), GGMLType[type])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -93,7 +95,7 @@ def random_weights(config: LlamaConfig, seed: int, tied: bool) -> dict[str, Tens
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(num_rows: int, num_columns: int) -> Tensor:
-        return torch.randn(num_rows, num_columns, generator=generator) * 1.5 * num_columns**-0.5
+        return torch.randn(num_rows, num_columns, generator=generator) * (1.5 / math.sqrt(num_columns))
 
     def norm() -> Tensor:
         return 1 + 0.1 * torch.randn(config.hidden_size, generator=generator)
@@ -124,7 +126,14 @@ def permute_rows(weight: Tensor, num_heads: int) -> Tensor:
     """GGUF's order: row i and row i + D/2 of each head side by side. No heads: as it is."""
     if num_heads == 0:
         return weight
-    return weight.unflatten(0, (num_heads, 2, -1)).transpose(1, 2).reshape(weight.shape)
+    return weight.view(num_heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+
+
+def unpermute_rows(weight: Tensor, num_heads: int) -> Tensor:
+    """The inverse of `permute_rows`, told by the formula and not by our loader."""
+    if num_heads == 0:
+        return weight
+    return weight.view(num_heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
 def oracle(path: Path, **config_changes: Any) -> "LlamaForCausalLM":
@@ -160,21 +169,20 @@ def oracle(path: Path, **config_changes: Any) -> "LlamaForCausalLM":
 def stored_weights(path: Path) -> dict[str, Tensor]:
     """The float32 values in a tiny file by GGUF name, rows of Q and K back in transformers' order."""
     reader = gguf.GGUFReader(path)
-    num_heads = int(reader.get_field("llama.attention.head_count").contents())
-    num_kv_heads = int(reader.get_field("llama.attention.head_count_kv").contents())
+    heads = {
+        "attn_q": int(reader.get_field("llama.attention.head_count").contents()),
+        "attn_k": int(reader.get_field("llama.attention.head_count_kv").contents()),
+    }
     weights = {}
     for tensor in reader.tensors:
         values = torch.tensor(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
-        heads = {"attn_q": num_heads, "attn_k": num_kv_heads}.get(tensor.name.split(".")[-2], 0)
-        weights[tensor.name] = (
-            values.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(values.shape) if heads else values
-        )
+        weights[tensor.name] = unpermute_rows(values, heads.get(_kind(tensor.name), 0))
     return weights
 
 
-def _num_heads(name: str, config: LlamaConfig) -> int:
-    """Heads whose rows GGUF permutes in a weight; 0 for all but Q and K."""
-    return {"attn_q": config.num_heads, "attn_k": config.num_kv_heads}.get(name.split(".")[-2], 0)
+def _kind(name: str) -> str:
+    """attn_q of blk.0.attn_q.weight."""
+    return name.split(".")[-2]
 
 
 def _transformers_name(name: str) -> str:

@@ -42,7 +42,7 @@ def _q4_0(blocks: Tensor) -> Tensor:
 
 def _scales_and_rest(blocks: Tensor, block_bytes: int) -> tuple[Tensor, Tensor]:
     """The float16 that each block begins with, as float32 (N, b, 1), and its other bytes (N, b, ...)."""
-    by_block = blocks.unflatten(1, (-1, block_bytes))
+    by_block = blocks.view(len(blocks), -1, block_bytes)
     return by_block[..., :2].contiguous().view(torch.float16).float(), by_block[..., 2:]
 
 
