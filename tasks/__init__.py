@@ -1,0 +1,27 @@
+"""What other services import: `from llama_herd.tasks import Client, GenerationJob, SamplingParams`."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llama_herd.tasks.async_client import AsyncClient
+    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.job import GenerationJob, SamplingParams
+    from llama_herd.tasks.result import Result
+
+__all__ = ["AsyncClient", "Client", "GenerationJob", "Result", "SamplingParams"]
+
+_HOMES = {
+    "AsyncClient": "async_client",
+    "Client": "client",
+    "GenerationJob": "job",
+    "Result": "result",
+    "SamplingParams": "job",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,179 @@
+"""What the ledger answers: one small type for each outcome, so that a caller cannot overlook one."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Submission(StrEnum):
+    """What came of submitting a job."""
+
+    SUBMITTED = "submitted"
+    #: The id already names the very same job: a repeated call.
+    EXISTS = "exists"
+    #: The id already names a job that differs from this one.
+    CONFLICT = "conflict"
+    QUEUE_FULL = "queue_full"
+
+
+class Submitted(NamedTuple):
+    """`depth` counts the messages in the queue, this one included."""
+
+    kind: Submission
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A job that the caller now owns under `epoch`, and how far it is recorded.
+
+    attempts: starts since the last recorded token; one less than the limit means: run it alone.
+    starts: starts altogether. n: tokens recorded. seq: last event written.
+    """
+
+    epoch: int
+    n: int
+    seq: int
+    attempts: int
+    starts: int
+    submitted_ms: int
+    body: str
+
+
+class Yours(Claimed):
+    """The caller owns the job from now on."""
+
+
+class Adopt(Claimed):
+    """The caller has owned it all along: this message takes the old one's place.
+
+    A caller that does not know the job lost the reply to its claim, and takes it like `Yours`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another live worker runs the job. Its lease lasts `remaining_ms` more unless renewed."""
+
+    remaining_ms: int
+
+
+class Ended(StrEnum):
+    """The final event stands in the stream: fold it into the result, store that, acknowledge."""
+
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    POISON = "poison"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No record, and the message brought no job: it was forgotten or never accepted."""
+
+
+ClaimAnswer = Yours | Adopt | Busy | Ended | Unknown
+
+
+class Emission(StrEnum):
+    """What came of one event."""
+
+    OK = "ok"
+    #: Written before; a repeated call.
+    DUPLICATE = "duplicate"
+    #: Not the owner any more: drop the job, touch nothing of it.
+    FENCED = "fenced"
+    #: The job has its final event; this is another one.
+    FINISHED = "finished"
+    #: The job is to end; only `end` is taken now.
+    CANCELLED = "cancelled"
+    #: The log stands earlier than the caller believes: send again from there, with the same borders.
+    GAP = "gap"
+    #: Redis refused this job's stream; `reason` is what it said.
+    ERROR = "error"
+
+
+class Emitted(NamedTuple):
+    """`seq` and `n` are what is recorded, known when the event was refused. `reason`: of cancel or error."""
+
+    kind: Emission
+    seq: int = 0
+    n: int = 0
+    reason: str = ""
+
+
+class Release(StrEnum):
+    """What came of giving a job back."""
+
+    RELEASED = "released"
+    FINISHED = "finished"
+    FENCED = "fenced"
+
+
+class Renewal(StrEnum):
+    """What came of renewing a lease."""
+
+    OK = "ok"
+    FENCED = "fenced"
+    FINISHED = "finished"
+    #: Renewed, and to be ended by its owner.
+    CANCELLED = "cancelled"
+
+
+class Renewed(NamedTuple):
+    """`reason`: why the job is to end."""
+
+    kind: Renewal
+    reason: str = ""
+
+
+class Cancellation(StrEnum):
+    """What came of cancelling a job."""
+
+    #: Nobody ran it; it has its final event now.
+    CANCELLED = "cancelled"
+    #: Its worker has been asked and ends it within a step.
+    ASKED = "asked"
+    FINISHED = "finished"
+    #: No record. A message without one may still be in a queue: it is not cancelled.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Jobs whose message was pushed again. `held`: live owners are given time, nothing was looked at."""
+
+    jobs: tuple[str, ...] = ()
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where a job stands."""
+
+    state: str
+    queue: str
+    owner: str | None
+    epoch: int
+    seq: int
+    n: int
+    attempts: int
+    starts: int
+    cancel: str | None
+    submitted_ms: int
+    deadline_ms: int | None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state not in ("queued", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that could not be accepted. `raw` may be cut; `num_bytes` is its full length."""
+
+    at_ms: int
+    reason: str
+    worker: str
+    raw: bytes
+    num_bytes: int

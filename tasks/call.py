@@ -1,0 +1,125 @@
+"""A command or script with the meaning of its reply, and the four ways to run it.
+
+The ledger builds calls and holds no connection; the client and the worker run them over theirs. A script that
+Redis has forgotten (a restart, SCRIPT FLUSH) is loaded again by whoever meets that.
+"""
+
+import hashlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from typing import Any, Generic, TypeVar
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoScriptError, ResponseError
+
+T = TypeVar("T")
+Command = tuple[str | int | float, ...]
+
+
+class Script:
+    """A Lua script of `lua/`, with the parts that it shares with others put before it."""
+
+    def __init__(self, name: str, *parts: str) -> None:
+        self.files = (*parts, name)
+
+    @cached_property
+    def source(self) -> str:
+        folder = resources.files("llama_herd.tasks") / "lua"
+        return "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in self.files)
+
+    @cached_property
+    def sha(self) -> str:
+        return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """What to send and how to read the answer. `what` is a script, or the name of a Redis command."""
+
+    what: Script | str
+    keys: Sequence[str]
+    args: Sequence[str | int | float]
+    parse: Callable[[Any], T]
+
+    @property
+    def command(self) -> Command:
+        if isinstance(self.what, str):
+            return (self.what, *self.keys, *self.args)
+        return ("EVALSHA", self.what.sha, len(self.keys), *self.keys, *self.args)
+
+
+def run(connection: redis.Redis, call: Call[T]) -> T:
+    """One round trip. Raises `redis.exceptions.RedisError`."""
+    (answer,) = run_many(connection, [call])
+    return _raised(answer)
+
+
+def run_many(connection: redis.Redis, calls: Sequence[Call[T]]) -> list[T | ResponseError]:
+    """One round trip for calls that do not depend on each other.
+
+    An error of one call stands in its place and does not touch the others; a lost connection raises.
+    """
+    exchange = _exchange(calls)
+    commands = next(exchange)
+    try:
+        while True:
+            with connection.pipeline(transaction=False) as pipeline:
+                _fill(pipeline, commands)
+                commands = exchange.send(pipeline.execute(raise_on_error=False))
+    except StopIteration as end:
+        answers: list[T | ResponseError] = end.value
+        return answers
+
+
+async def run_async(connection: redis.asyncio.Redis, call: Call[T]) -> T:
+    """`run` for asyncio."""
+    (answer,) = await run_many_async(connection, [call])
+    return _raised(answer)
+
+
+async def run_many_async(
+    connection: redis.asyncio.Redis, calls: Sequence[Call[T]]
+) -> list[T | ResponseError]:
+    """`run_many` for asyncio."""
+    exchange = _exchange(calls)
+    commands = next(exchange)
+    try:
+        while True:
+            async with connection.pipeline(transaction=False) as pipeline:
+                _fill(pipeline, commands)
+                commands = exchange.send(await pipeline.execute(raise_on_error=False))
+    except StopIteration as end:
+        answers: list[T | ResponseError] = end.value
+        return answers
+
+
+def _exchange(
+    calls: Sequence[Call[T]],
+) -> Generator[list[Command], list[Any], list[T | ResponseError]]:
+    """What to send next, given the replies to what was sent before: the talk without the connection."""
+    replies = yield [call.command for call in calls]
+    forgotten = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    if forgotten:
+        scripts = {call.what for call in calls if isinstance(call.what, Script)}
+        yield [("SCRIPT LOAD", script.source) for script in scripts]
+        again = yield [calls[place].command for place in forgotten]
+        for place, reply in zip(forgotten, again, strict=True):
+            replies[place] = reply
+    return [
+        reply if isinstance(reply, ResponseError) else call.parse(reply)
+        for call, reply in zip(calls, replies, strict=True)
+    ]
+
+
+def _fill(pipeline: Any, commands: Sequence[Command]) -> None:
+    for command in commands:
+        pipeline.execute_command(*command)
+
+
+def _raised(answer: T | ResponseError) -> T:
+    if isinstance(answer, ResponseError):
+        raise answer
+    return answer

@@ -1,0 +1,121 @@
+"""How this package reaches Redis: one URL for redis-py and for Celery, and errors that a person can act on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.connection import parse_url
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    OutOfMemoryError,
+    RedisError,
+    TimeoutError,
+)
+from redis.retry import Retry
+
+from llama_herd.errors import RedisUnavailable, SettingsError
+
+#: A call that Redis does not answer in time has failed; it may have run.
+SOCKET_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 3.0
+
+#: A short blink of Redis is not worth an error: three more tries within about a second.
+_BACKOFF = ExponentialBackoff(cap=0.5, base=0.1)
+_TRIES = 3
+
+
+def connect(url: str) -> redis.Redis:
+    """A connection of redis-py. Raises SettingsError when `url` is not that of a Redis."""
+    return redis.Redis.from_url(checked_url(url), retry=Retry(_BACKOFF, _TRIES), **_OPTIONS)
+
+
+def connect_async(url: str) -> redis.asyncio.Redis:
+    """`connect` for asyncio."""
+    return redis.asyncio.Redis.from_url(checked_url(url), retry=AsyncRetry(_BACKOFF, _TRIES), **_OPTIONS)
+
+
+_OPTIONS: dict[str, Any] = {
+    "socket_timeout": SOCKET_TIMEOUT_S,
+    "socket_connect_timeout": CONNECT_TIMEOUT_S,
+    "socket_keepalive": True,
+}
+
+
+def checked_url(url: str) -> str:
+    """`url` in redis-py's form. Raises SettingsError when it is not that of a Redis."""
+    parts = urlsplit(url)
+    if parts.scheme == "redis+socket":
+        query = [("db" if name == "virtual_host" else name, value) for name, value in parse_qsl(parts.query)]
+        url = urlunsplit(("unix", parts.netloc, parts.path, urlencode(query), ""))
+    try:
+        parse_url(url)
+    except ValueError:
+        raise SettingsError(
+            f"HERD_REDIS_URL is not the URL of a Redis: {masked(url)!r}. "
+            "Fix: redis://host:6379/0, rediss://host:6379/0 or unix:///path/redis.sock"
+        ) from None
+    return url
+
+
+def celery_url(url: str) -> str:
+    """`url` in Celery's form, which names a socket differently."""
+    parts = urlsplit(checked_url(url))
+    if parts.scheme != "unix":
+        return url
+    query = [("virtual_host" if name == "db" else name, value) for name, value in parse_qsl(parts.query)]
+    return urlunsplit(("redis+socket", parts.netloc, parts.path, urlencode(query), ""))
+
+
+def is_same_redis(one: str, other: str) -> bool:
+    """Whether two URLs name the same database of the same Redis, whatever their form."""
+    try:
+        return _database(one) == _database(other)
+    except (SettingsError, ValueError):
+        return False
+
+
+def _database(url: str) -> tuple[Any, ...]:
+    found: dict[str, Any] = dict(parse_url(checked_url(url)))
+    place = found.get("path") or (found.get("host", "localhost"), found.get("port", 6379))
+    return (place, found.get("db", 0), found.get("username"), found.get("password"))
+
+
+def masked(url: str) -> str:
+    """`url` without its secrets, to be shown."""
+    try:
+        parts = urlsplit(url)
+        user, at, place = parts.netloc.rpartition("@")
+    except ValueError:
+        return "(not a URL)"
+    name = user.partition(":")[0]
+    netloc = f"{name}:***{at}{place}" if at else place
+    return urlunsplit((parts.scheme, netloc, parts.path, "", ""))
+
+
+@contextmanager
+def redis_errors(url: str) -> Iterator[None]:
+    """Turn what redis-py raises inside into `RedisUnavailable`: one line with the address and the fix."""
+    try:
+        yield
+    except RedisError as error:
+        raise RedisUnavailable(f"Redis at {masked(url)} {_complaint(error)}") from error
+
+
+def _complaint(error: RedisError) -> str:
+    match error:
+        case AuthenticationError() | NoPermissionError():
+            return "refuses our user. Fix: put the user and password into HERD_REDIS_URL and check its ACL"
+        case OutOfMemoryError():
+            return "is full and takes no more jobs. Fix: wait until jobs are done, or raise its maxmemory"
+        case TimeoutError():
+            return "does not answer. Fix: check that it is up and that HERD_REDIS_URL names it"
+        case redis.ConnectionError():
+            return "cannot be reached. Fix: start it, or set HERD_REDIS_URL to where it runs"
+        case _:
+            return f"answers with an error: {error}"

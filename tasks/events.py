@@ -1,0 +1,110 @@
+"""What travels on a job's stream and channel: `started` once an attempt, `token`, and one `end`.
+
+Every event carries `seq`, dense from 1 within the job and across attempts: a reader sees a gap, drops what it
+has seen, and resumes from any number. Readers ignore fields that they do not know.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
+
+
+class Usage(BaseModel):
+    """Tokens that went in and came out."""
+
+    model_config = ConfigDict(frozen=True)
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Failure(BaseModel):
+    """Why a job ended with an error; `retriable` says whether the same job may succeed later."""
+
+    model_config = ConfigDict(frozen=True)
+
+    code: str
+    message: str
+    retriable: bool = False
+
+
+class Timings(BaseModel):
+    """Seconds from submission: until prefill began, until the first token, until the end."""
+
+    model_config = ConfigDict(frozen=True)
+
+    queue_s: float | None = None
+    ttft_s: float | None = None
+    total_s: float | None = None
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    v: Literal[1] = 1
+    seq: int = Field(ge=1, description="Number of this event in its job, dense from 1.")
+    job: str
+    epoch: int = Field(ge=0, description="Which claim wrote it.")
+
+    def to_json(self) -> str:
+        """The event as one line of JSON."""
+        return self.model_dump_json()
+
+
+class Started(_Event):
+    """An attempt begins. A later attempt goes on where the recorded tokens end."""
+
+    type: Literal["started"] = "started"
+    attempt: int = Field(ge=1, description="Number of this attempt.")
+    worker: str
+    model: str
+    seed: int = Field(description="The seed in effect, whether given or derived from the id.")
+    prompt_tokens: int | None = None
+
+
+class Token(_Event):
+    """One or more tokens and the text they release.
+
+    The text ends on a character's border: what is not whole yet waits for a later event, so `text` may be
+    empty, and `ids` too when only held back text comes out.
+    """
+
+    type: Literal["token"] = "token"
+    i: int = Field(ge=0, description="Index of the first of `ids` in the job's output.")
+    ids: tuple[int, ...]
+    text: str
+    choice: int | None = Field(None, description="Which of several outputs; absent while there is one.")
+    logprobs: tuple[float, ...] | None = Field(None, description="One for each id, when asked for.")
+
+    def to_json(self) -> str:
+        """The event as one line of JSON, without the fields that are not used."""
+        return self.model_dump_json(exclude_none=True)
+
+
+class End(_Event):
+    """The one final event of a job."""
+
+    type: Literal["end"] = "end"
+    final: Literal[True] = True
+    finish_reason: FinishReason
+    n: int = Field(ge=0, description="Tokens recorded.")
+    usage: Usage | None = None
+    text_sha256: str | None = Field(None, description="Of the joined text, UTF-8; null if no worker knew it.")
+    error: Failure | None = None
+    attempts: int = Field(ge=0, description="How often the job was started.")
+    worker: str | None = None
+    timings: Timings | None = None
+
+
+Event = Annotated[Started | Token | End, Field(discriminator="type")]
+
+#: Checks and reads any event; also the source of docs/schemas/event.json.
+EVENT: TypeAdapter[Started | Token | End] = TypeAdapter(Event)
+
+
+def parse_event(json: str | bytes) -> Started | Token | End:
+    """Read one event. Raises `pydantic.ValidationError` when it is none."""
+    return EVENT.validate_json(json)

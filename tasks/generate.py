@@ -1,0 +1,43 @@
+"""The Celery task `herd.generate`.
+
+The work is done below Celery, by the pool, while the message is held. What is left for the task's body is to say
+in Celery's terms how the job ended, so that results, links, chains and signals are Celery's own.
+"""
+
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Ignore
+
+from llama_herd.errors import DeadlineExceeded, GenerationError
+from llama_herd.tasks.app import app
+from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.result import Result
+
+#: Where the pool leaves the `Result` for the task's body, in Celery's request dictionary.
+OUTCOME = "herd_outcome"
+
+
+@app.task(
+    name=TASK_NAME,
+    bind=True,
+    # Arguments are checked by GenerationJob, which names every wrong field.
+    typing=False,
+    # How a job ends is not an exception of the worker: no traceback in its log.
+    throws=(GenerationError, DeadlineExceeded),
+    # Tells the pool that the engine runs this task.
+    engine_task=True,
+)
+def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
+    """Return the job's `Result` as a dictionary; raise GenerationError or DeadlineExceeded as it ended."""
+    result: Result | None = self.request.get(OUTCOME)
+    if result is None:
+        raise GenerationError(
+            "wrong_pool",
+            "this worker has no engine. Fix: start it with `celery -A llama_herd.tasks.app worker`, without -P",
+        )
+    if result.finish_reason == "cancelled":
+        self.backend.mark_as_revoked(self.request.id, "cancelled", request=self.request)
+        raise Ignore
+    result.raise_for_error()
+    return result.model_dump(mode="json")

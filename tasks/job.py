@@ -1,0 +1,223 @@
+"""What a client asks for: one prompt, how to sample, and until when.
+
+`GenerationJob.parse` is the one door for jobs from outside: it reports every wrong field at once, and nothing
+it says ever holds a prompt or any other text of the job.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.settings import Settings
+
+#: Names that stand for coming features. A job that uses one is refused instead of being half obeyed.
+RESERVED = frozenset({"n", "logprobs", "response_format", "adapter", "messages", "priority", "not_before"})
+#: Each prompt id counts as this many bytes of the prompt.
+PROMPT_ID_BYTES = 4
+MAX_STOP_BYTES = 128
+SOURCES = ("prompt", "prompt_ids", "messages")
+
+_JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+def is_job_id(text: object) -> bool:
+    """Whether `text` can name a job: 1 to 128 letters, digits, dots, underscores, colons or dashes."""
+    return isinstance(text, str) and _JOB_ID.fullmatch(text) is not None
+
+
+def seed_of(job_id: str) -> int:
+    """The seed of a job that names none: the first 4 bytes of sha256(id), read as a big-endian number."""
+    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big")
+
+
+class SamplingParams(BaseModel):
+    """How the next token is chosen. Names and meanings are vLLM's."""
+
+    model_config = _STRICT
+
+    max_tokens: int = Field(
+        256, ge=1, description="Most tokens to generate; the worker has a limit of its own."
+    )
+    temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token each time.")
+    top_k: int = Field(0, ge=0, le=2**31 - 1, description="Keep the k likeliest tokens; 0: all.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Keep the likeliest tokens up to this probability.")
+    seed: int | None = Field(None, ge=0, lt=2**63, description="Absent: derived from the job's id.")
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, max_length=16)] = (
+        Field(
+            (),
+            description=f"Texts that end the generation, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long.",
+        )
+    )
+
+    @field_validator("max_tokens")
+    @classmethod
+    def _within_limit(cls, value: int, info: ValidationInfo) -> int:
+        limits: Settings | None = info.context
+        if limits is not None and value > limits.max_tokens_limit:
+            raise ValueError(f"must be at most {limits.max_tokens_limit}, got {value}")
+        return value
+
+    @field_validator("stop")
+    @classmethod
+    def _short(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        longest = max((len(text.encode()) for text in value), default=0)
+        if longest > MAX_STOP_BYTES:
+            raise ValueError(f"each must be at most {MAX_STOP_BYTES} UTF-8 bytes, got {longest}")
+        return value
+
+
+class GenerationJob(BaseModel):
+    """One prompt to be continued.
+
+    Exactly one of `prompt` and `prompt_ids` is given. Times are absolute unix milliseconds.
+    `messages`, `priority` and `not_before` have their place in the schema but take no value yet.
+    """
+
+    model_config = _STRICT
+
+    v: Literal[1] = 1
+    prompt: str | None = Field(None, description="The text to continue, UTF-8 without NUL.")
+    prompt_ids: (
+        Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, min_length=1)] | None
+    ) = Field(None, description="The same as token ids of the model; nothing is added to them.")
+    messages: None = None
+    model: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._-]{1,128}$",
+        description="Absent: the model whose queue the job comes by.",
+    )
+    tenant: str = Field("default", pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    priority: Literal[0] = 0
+    deadline_ms: int | None = Field(None, ge=1, lt=2**53, description="After this time the job is given up.")
+    not_before: None = None
+    flush_ms: int = Field(0, ge=0, le=60_000, description="Gather tokens this long; 0: an event every step.")
+    sampling: SamplingParams = SamplingParams()
+    metadata: dict[
+        Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]
+    ] = Field({}, max_length=16, description="The client's own notes; kept with the job, never read.")
+
+    @field_validator("prompt")
+    @classmethod
+    def _usable(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        if not value:
+            raise ValueError("must not be empty")
+        if "\0" in value:
+            raise ValueError("must not hold a NUL character")
+        _check_prompt_bytes(len(value.encode()), info)
+        return value
+
+    @field_validator("prompt_ids")
+    @classmethod
+    def _not_too_many(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        _check_prompt_bytes(PROMPT_ID_BYTES * len(value or ()), info)
+        return value
+
+    @field_validator("tenant")
+    @classmethod
+    def _own_tenant(cls, value: str, info: ValidationInfo) -> str:
+        limits: Settings | None = info.context
+        if limits is not None and value != limits.tenant:
+            raise ValueError("not supported by this version: must be the tenant of this process")
+        return value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.prompt is None) == (self.prompt_ids is None):
+            raise ValueError(_SOURCE_MESSAGE)
+        return self
+
+    @classmethod
+    def parse(cls, data: "GenerationJob | Mapping[str, Any] | str | bytes", settings: Settings) -> Self:
+        """Check a job from outside against the schema and the limits in `settings`.
+
+        `data` is a job, its fields, or its JSON. An absent tenant becomes that of `settings`.
+        Raises `InvalidJob` with one entry for each wrong field.
+        """
+        fields = {"tenant": settings.tenant, **_fields_of(data)}
+        try:
+            return cls.model_validate(fields, context=settings)
+        except ValidationError as error:
+            raise InvalidJob(_field_errors(error, fields)) from None
+
+    def to_json(self) -> str:
+        """The job as it stands in its record: equal jobs give equal texts."""
+        return self.model_dump_json(exclude_none=True)
+
+
+_SOURCE_MESSAGE = "exactly one of prompt and prompt_ids must be given"
+
+
+def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:
+    limits: Settings | None = info.context
+    if limits is not None and num_bytes > limits.max_prompt_bytes:
+        raise ValueError(f"must be at most {limits.max_prompt_bytes} bytes, got {num_bytes}")
+
+
+def _fields_of(data: GenerationJob | Mapping[str, Any] | str | bytes) -> Mapping[str, Any]:
+    if isinstance(data, GenerationJob):
+        return data.model_dump(exclude_unset=True)
+    fields: Any = data
+    if isinstance(data, str | bytes):
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError):
+            fields = None
+    if not isinstance(fields, Mapping):
+        raise InvalidJob([FieldError("job", "must be a JSON object")])
+    return fields
+
+
+def _field_errors(error: ValidationError, fields: Mapping[str, Any]) -> list[FieldError]:
+    found = [
+        FieldError(_path(detail["loc"]), _message(detail["loc"], detail))
+        for detail in error.errors(include_url=False)
+    ]
+    # The check of the whole job runs only when every field is right by itself: it must not wait for that.
+    num_sources = sum(fields.get(name) is not None for name in SOURCES)
+    if num_sources != 1 and not any(entry.field == "prompt" for entry in found):
+        found.append(FieldError("prompt", _SOURCE_MESSAGE))
+    return list(dict.fromkeys(found))
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """A field's name for people. Keys come from outside, so a key that is no name is not repeated."""
+    if not loc:
+        return "prompt"
+    if loc[0] == "metadata":
+        return "metadata"
+    names = [str(part) if _FIELD_NAME.fullmatch(str(part)) or isinstance(part, int) else "?" for part in loc]
+    return ".".join(names)
+
+
+def _message(loc: tuple[int | str, ...], detail: Any) -> str:
+    """What is wrong, with the limit and the number given; never with a text that was given."""
+    kind, given, limits = detail["type"], detail["input"], detail.get("ctx", {})
+    if set(loc) & RESERVED:
+        return "not supported by this version"
+    if kind == "extra_forbidden":
+        return "unknown field"
+    if kind == "value_error":
+        return str(limits["error"])
+    message: str = detail["msg"][0].lower() + detail["msg"][1:]
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return f"{message}, got {given}"
+    if kind in ("string_too_long", "string_too_short"):
+        return f"{message}, got {len(given)}"
+    return message

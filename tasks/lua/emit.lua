@@ -1,0 +1,75 @@
+-- EMIT: append the events of one step, each to the stream of its own job, and publish them.
+-- KEYS: 1 pending, 2 leases, then for each entry: job record, event stream
+-- ARGV: 1 owner, 2 lease (ms), 3 life of an ended job (s), 4 channels' prefix,
+--       then for each entry: id, epoch, seq, index of its first token, number of tokens, kind, final state, event
+-- Answers, one an entry: ok | duplicate | a refusal {kind, recorded seq, recorded n, reason}:
+--       fenced | finished | cancelled | gap | error
+-- A refusal holds for the later entries of the same job in this call, and never touches another job.
+local pending, leases = KEYS[1], KEYS[2]
+local owner, lease, ttl_s, prefix = ARGV[1], now_ms() + ARGV[2], ARGV[3], ARGV[4]
+local renewed, refused, answers = {}, {}, {}
+
+-- An event of this seq is new, it is the next one, and its tokens begin where the recorded ones end.
+local function refusal(record, epoch, seq, i, kind)
+  local state, recorded, n, cancel = record[3], tonumber(record[4]), tonumber(record[5]), record[6]
+  if record[1] ~= owner or record[2] ~= epoch then return {'fenced', recorded or 0, n or 0, ''} end
+  if seq <= recorded then return 'duplicate' end
+  if state ~= 'running' then return {'finished', recorded, n, state} end
+  if cancel and kind ~= 'end' then return {'cancelled', recorded, n, cancel} end
+  if seq > recorded + 1 or i ~= n then return {'gap', recorded, n, ''} end
+end
+
+local function close(job, events, id, state)
+  redis.call('HSET', job, 'state', state, 'lease', 0)
+  redis.call('EXPIRE', job, ttl_s)
+  redis.call('EXPIRE', events, ttl_s)
+  redis.call('ZREM', pending, id)
+  redis.call('ZREM', leases, id)
+  renewed[id] = nil
+end
+
+local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
+  local record = redis.pcall('HMGET', job, 'owner', 'epoch', 'state', 'seq', 'n', 'cancel')
+  if record.err then return {'error', 0, 0, record.err} end
+  local answer = refusal(record, epoch, seq, i, kind)
+  if answer then return answer end
+
+  -- First, and guarded: whatever is wrong with this stream harms this job only, and nothing is written yet.
+  local added = redis.pcall('XADD', events, string.format('%d-0', seq), 'e', event)
+  if type(added) == 'table' and added.err then return {'error', seq - 1, i, added.err} end
+
+  redis.call('HSET', job, 'seq', seq, 'n', i + num_ids, 'lease', lease)
+  renewed[id] = true
+  if kind == 'started' then
+    redis.call('HINCRBY', job, 'attempts', 1)
+    redis.call('HINCRBY', job, 'starts', 1)
+    redis.call('HSET', job, 'started_epoch', epoch)
+  elseif kind == 'end' then
+    close(job, events, id, state)
+  elseif num_ids > 0 then
+    redis.call('HSET', job, 'attempts', 0)
+  end
+  redis.call('PUBLISH', prefix .. id, event)
+  return 'ok'
+end
+
+for entry = 0, (#KEYS - 2) / 2 - 1 do
+  local k, a = 3 + 2 * entry, 5 + 8 * entry
+  local id = ARGV[a]
+  local answer = refused[id] or emit(KEYS[k], KEYS[k + 1], id, ARGV[a + 1], tonumber(ARGV[a + 2]),
+    tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], ARGV[a + 7])
+  if type(answer) == 'table' then refused[id] = answer end
+  answers[entry + 1] = answer
+end
+
+local scores = {}
+for id in pairs(renewed) do
+  scores[#scores + 1] = lease
+  scores[#scores + 1] = id
+  if #scores == 1000 then
+    redis.call('ZADD', leases, unpack(scores))
+    scores = {}
+  end
+end
+if #scores > 0 then redis.call('ZADD', leases, unpack(scores)) end
+return answers

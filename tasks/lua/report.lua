@@ -1,0 +1,8 @@
+-- REPORT: what a worker says of itself. It is forgotten when it falls silent.
+-- KEYS: 1 worker's hash, 2 index of workers
+-- ARGV: 1 name, 2 life (s), then field, value, ...
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], unpack(ARGV, 3))
+redis.call('HSET', KEYS[1], 'beat_ms', now_ms())
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+redis.call('ZADD', KEYS[2], now_ms() + 1000 * ARGV[2], ARGV[1])

@@ -1,0 +1,104 @@
+"""The Celery message of a job, as kombu's Redis transport wants it.
+
+It carries the job's id and no prompt: the job itself lies in its record. The record keeps the message as an
+envelope with a gap where the delivery tag goes, so that a lost message can be pushed again under a new tag.
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+TASK_NAME = "herd.generate"
+#: Stands where the delivery tag goes; the scripts replace its first occurrence, in `properties`.
+TAG_GAP = "@tag@"
+
+#: Headers of Celery's protocol that a message keeps when it is pushed again. Those that show arguments
+#: (`argsrepr`, `kwargsrepr`) hold prompts, and an `eta` is past by then.
+_KEPT_HEADERS = (
+    "lang",
+    "root_id",
+    "parent_id",
+    "group",
+    "group_index",
+    "meth",
+    "shadow",
+    "expires",
+    "retries",
+    "timelimit",
+    "origin",
+    "ignore_result",
+    "replaced_task_nesting",
+    "stamped_headers",
+    "stamps",
+)
+_NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+
+def queue_name(model: str) -> str:
+    """The queue whose jobs a worker with this model runs."""
+    return f"herd.{model}"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A job's message without its delivery tag, and the queue that it goes to."""
+
+    queue: str
+    text: str
+
+    @classmethod
+    def of(cls, job_id: str, queue: str) -> Self:
+        """The message of a job that the client submits."""
+        return cls._build(job_id, queue, {"lang": "py", "root_id": job_id}, _NO_EMBED, {})
+
+    @classmethod
+    def of_request(cls, request: Mapping[str, Any], embed: Mapping[str, Any] | None) -> Self:
+        """The same for a message that came without our client, from what Celery knows of it.
+
+        `request` is Celery's request dictionary; `embed`, the third part of the message's body, keeps links,
+        chains and chords alive. Arguments are left out: they hold the prompt.
+        """
+        headers = {name: request[name] for name in _KEPT_HEADERS if request.get(name) is not None}
+        info = request.get("delivery_info") or {}
+        properties = {name: request[name] for name in ("correlation_id", "reply_to") if request.get(name)}
+        return cls._build(
+            request["id"], info.get("routing_key") or "", headers, embed or _NO_EMBED, properties
+        )
+
+    @classmethod
+    def _build(
+        cls,
+        job_id: str,
+        queue: str,
+        headers: Mapping[str, Any],
+        embed: Mapping[str, Any],
+        properties: Mapping[str, Any],
+    ) -> Self:
+        body = base64.b64encode(_dumps([[], {}, embed]).encode()).decode()
+        message = {
+            # First, because the scripts replace the first gap they find and headers come from outside.
+            "properties": {
+                "delivery_tag": TAG_GAP,
+                "delivery_mode": 2,
+                "delivery_info": {"exchange": "", "routing_key": queue},
+                "priority": 0,
+                "body_encoding": "base64",
+                "correlation_id": job_id,
+                **properties,
+            },
+            "headers": {**headers, "task": TASK_NAME, "id": job_id, "argsrepr": "()", "kwargsrepr": "{}"},
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "body": body,
+        }
+        return cls(queue, _dumps(message))
+
+    def with_tag(self, delivery_tag: str) -> str:
+        """The message as it stands in the queue's list."""
+        return self.text.replace(TAG_GAP, delivery_tag, 1)
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

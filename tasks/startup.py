@@ -1,0 +1,53 @@
+"""What a Celery worker of ours checks before it starts: one line and exit code 2 instead of lost jobs later."""
+
+import sys
+from typing import Any, NoReturn
+
+import click
+from click.core import ParameterSource
+from kombu import compression
+from kombu.exceptions import ContentDisallowed
+
+from llama_herd.tasks.connection import is_same_redis, masked
+from llama_herd.tasks.settings import Settings
+
+
+def check_worker_start(conf: Any, **_: Any) -> None:
+    """Handler of Celery's `celeryd_init`: refuse a start that cannot work, and switch off decompression."""
+    _check_pool()
+    for name in ("broker_read_url", "broker_write_url", "result_backend"):
+        _check_url(name, getattr(conf, name))
+    refuse_compression()
+
+
+def refuse_compression() -> None:
+    """Make kombu refuse every compressed message: a few kilobytes could unpack to gigabytes."""
+    for content_type in compression.encoders():
+        compression.register(_refuse, _refuse, content_type)
+
+
+def _refuse(body: bytes) -> NoReturn:
+    raise ContentDisallowed("compressed messages are not accepted")
+
+
+def _check_pool() -> None:
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source("pool") if context is not None else None
+    if source not in (None, ParameterSource.DEFAULT):
+        _exit(
+            "a pool was chosen (-P), but this worker brings its own. Fix: leave -P and CELERY_WORKER_POOL out"
+        )
+
+
+def _check_url(name: str, url: str) -> None:
+    own = Settings().redis_url
+    if not is_same_redis(url, own):
+        _exit(
+            f"{name} is {masked(url)}, but HERD_REDIS_URL is {masked(own)}, and queue, ledger and results share "
+            "one Redis. Fix: set HERD_REDIS_URL alone, without -b, CELERY_BROKER_URL or CELERY_RESULT_BACKEND"
+        )
+
+
+def _exit(complaint: str) -> NoReturn:
+    print(f"herd worker: {complaint}", file=sys.stderr)
+    raise SystemExit(2)

@@ -1,0 +1,21 @@
+"""What a worker says of itself once a second, for `herd status` and whoever else wants to know."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class WorkerStatus(BaseModel):
+    """A worker as it last described itself. Unknown fields of other versions are left out."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    state: str
+    model: str
+    device: str
+    slots: int
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+    kv_cache_usage: float = 0.0
+    #: When it said so, by the clock of Redis; the ledger fills it in.
+    beat_ms: int = 0
