@@ -14,6 +14,7 @@ MAX_HEAD_DIM = 1_024
 MAX_FFN = 1 << 20
 MAX_CONTEXT = 1 << 22
 MAX_ROPE_BASE = 1e12
+MAX_EXPERTS = 65_536
 
 DEFAULT_ROPE_BASE = 10_000.0
 
@@ -146,8 +147,9 @@ def _gguf_vocab_size(metadata: Metadata) -> int:
 
 def _refuse_gguf_variants(metadata: Metadata) -> None:
     """Refuse by name what would change the mathematics and is not built."""
-    if metadata.integer("llama.expert_count", 0, MAX_LAYERS, 0):
-        raise metadata.error("llama.expert_count", "is set, mixtures of experts are not supported")
+    num_experts = metadata.integer("llama.expert_count", 0, MAX_EXPERTS, 0)
+    if num_experts:
+        raise metadata.error("llama.expert_count", f"is {num_experts}, mixtures of experts are not supported")
     if metadata.text("llama.rope.scaling.type", "") == "none":
         return
     for key in metadata:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import TypeGuard
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -70,16 +71,18 @@ class TokenizerJson:
         if isinstance(token, dict):
             token = token.get("content")
         generation_ids = self._generation.get(f"{role}_id", [])
-        ids = generation_ids if isinstance(generation_ids, list) else [generation_ids]
+        named = generation_ids if isinstance(generation_ids, list) else [generation_ids]
         if isinstance(token, str):
-            ids = [self._engine.token_to_id(token), *ids]
-        if not all(self._is_id(token_id) for token_id in ids):
+            named = [self._engine.token_to_id(token), *named]
+        ids = [token_id for token_id in named if self._is_id(token_id)]
+        if len(ids) < len(named):
             raise self._config.error(role, "or its id is not in the vocabulary")
         return ids
 
-    def _is_id(self, value: object) -> bool:
-        is_id = isinstance(value, int) and 0 <= value < MAX_TOKENS
-        return is_id and self._engine.id_to_token(value) is not None
+    def _is_id(self, value: object) -> TypeGuard[int]:
+        if not isinstance(value, int) or not 0 <= value < MAX_TOKENS:
+            return False
+        return self._engine.id_to_token(value) is not None
 
     def _keep_from_text(self, token_ids: list[int]) -> None:
         """Make these tokens special, should the file not do so; special ones are not looked for in texts."""

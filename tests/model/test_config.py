@@ -1,0 +1,161 @@
+"""The shape of a model comes from its file alone: keys, fallbacks, ranges and refusals."""
+
+from typing import Any
+
+import pytest
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.metadata import Metadata
+
+GGUF: dict[str, Any] = {
+    "general.architecture": "llama",
+    "llama.vocab_size": 32_000,
+    "llama.embedding_length": 4_096,
+    "llama.block_count": 32,
+    "llama.attention.head_count": 32,
+    "llama.feed_forward_length": 11_008,
+    "llama.context_length": 4_096,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+}
+JSON: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 32_000,
+    "hidden_size": 4_096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 11_008,
+    "max_position_embeddings": 4_096,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def from_gguf(**changes: Any) -> LlamaConfig:
+    """`changes` are keys after "llama.", with dots as double underscores; None leaves a key out."""
+    changed = {f"llama.{key.replace('__', '.')}": value for key, value in changes.items()}
+    values = {key: value for key, value in {**GGUF, **changed}.items() if value is not None}
+    return LlamaConfig.from_metadata(Metadata(values, "some.gguf"))
+
+
+def test_llama_2_7b_has_one_shape_in_all_three_forms() -> None:
+    assert from_gguf() == LlamaConfig.from_json(JSON) == LlamaConfig.llama2_7b()
+
+
+def test_absent_keys_fall_back() -> None:
+    config = from_gguf()
+    assert (config.num_kv_heads, config.rope_base, config.head_dim, config.rope_dim) == (
+        32,
+        10_000.0,
+        128,
+        128,
+    )
+
+
+def test_present_keys_count() -> None:
+    keys = {"attention__head_count_kv": 8, "rope__freq_base": 5e5, "attention__key_length": 64}
+    config = from_gguf(**keys, attention__value_length=64, rope__dimension_count=64)
+    assert (config.num_kv_heads, config.rope_base, config.head_dim, config.rope_dim) == (8, 5e5, 64, 64)
+    gqa = {**JSON, "num_key_value_heads": 8, "rope_theta": 5e5, "head_dim": 64, "rope_scaling": None}
+    assert LlamaConfig.from_json(gqa) == config
+
+
+def test_rope_parameters_of_transformers_5_count() -> None:
+    rope = {"rope_type": "default", "rope_theta": 5e5}
+    assert LlamaConfig.from_json({**JSON, "rope_parameters": rope}).rope_base == 5e5
+
+
+def test_the_tokens_give_the_size_of_the_vocabulary() -> None:
+    values = {**GGUF, "llama.vocab_size": 5, "tokenizer.ggml.tokens": ("a", "b", "c")}
+    assert LlamaConfig.from_metadata(Metadata(values)).vocab_size == 3
+
+
+@pytest.mark.parametrize("key", GGUF)
+def test_a_missing_gguf_key_is_named(key: str) -> None:
+    values = {name: value for name, value in GGUF.items() if name != key}
+    with pytest.raises(ModelFileError, match=f"some.gguf: {key} is missing"):
+        LlamaConfig.from_metadata(Metadata(values, "some.gguf"))
+
+
+@pytest.mark.parametrize("key", JSON)
+def test_a_missing_or_null_json_key_is_named(key: str) -> None:
+    with pytest.raises(ModelFileError, match=f"my/config.json: {key} is missing"):
+        LlamaConfig.from_json({**JSON, key: None}, "my/config.json")
+
+
+BAD_GGUF: dict[str, tuple[dict[str, Any], str]] = {
+    "hidden 0": ({"embedding_length": 0}, "embedding_length is 0, allowed are 1 to 65536"),
+    "hidden over": ({"embedding_length": 65_537}, "embedding_length is 65537, .* 65536"),
+    "no layers": ({"block_count": 0}, "block_count is 0, allowed are 1 to 512"),
+    "layers over": ({"block_count": 513}, "block_count is 513, .* 512"),
+    "heads over": ({"attention__head_count": 1_025}, "head_count is 1025, .* 1024"),
+    "no kv heads": ({"attention__head_count_kv": 0}, "head_count_kv is 0, .* 1 to 1024"),
+    "kv heads do not divide": ({"attention__head_count_kv": 5}, "head_count_kv is 5, .* 32 heads"),
+    "more kv heads than heads": ({"attention__head_count_kv": 64}, "head_count_kv is 64, .* 32 heads"),
+    "heads do not divide": ({"attention__head_count": 3}, "key_length is missing, and 3 heads .* 4096"),
+    "ffn over": ({"feed_forward_length": 2**20 + 1}, "feed_forward_length is 1048577, .* 1048576"),
+    "context over": ({"context_length": 2**22 + 1}, "context_length is 4194305, .* 4194304"),
+    "rope dimensions over": ({"rope__dimension_count": 1_025}, "dimension_count is 1025, .* 1024"),
+    "part of a head turned": ({"rope__dimension_count": 64}, "dimension_count is 64, a head has 128"),
+    "odd head": (
+        {"attention__key_length": 5, "attention__value_length": 5},
+        "dimension_count is 5, .* pairs",
+    ),
+    "values of another length": ({"attention__value_length": 64}, "value_length is 64, keys have 128"),
+    "eps 0": ({"attention__layer_norm_rms_epsilon": 0.0}, "epsilon is 0.0, .* above 0 and below 1"),
+    "eps 1": ({"attention__layer_norm_rms_epsilon": 1.0}, "epsilon is 1.0, .* above 0 and below 1"),
+    "rope base 0": ({"rope__freq_base": 0.0}, "freq_base is 0.0, it must be above 0"),
+    "vocabulary 0": ({"vocab_size": 0}, "vocab_size is 0, allowed are 1 to 1048576"),
+    "layers of text": ({"block_count": "32"}, "block_count is of type str, an integer is needed"),
+    "layers of truth": ({"block_count": True}, "block_count is of type bool, an integer is needed"),
+    "eps of text": ({"attention__layer_norm_rms_epsilon": "x"}, "epsilon is of type str, a number is needed"),
+    "experts": ({"expert_count": 8}, "expert_count is 8, mixtures of experts are not supported"),
+    "linear scaling": ({"rope__scaling__type": "linear"}, "scaling.type is 'linear', RoPE scaling is not"),
+    "scaling without a type": ({"rope__scaling__factor": 2.0}, "scaling.factor is 2.0, RoPE scaling is not"),
+    "old scaling": ({"rope__scale_linear": 2.0}, "scale_linear is 2.0, RoPE scaling is not"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_GGUF.values(), ids=BAD_GGUF.keys())
+def test_what_cannot_be_is_refused_by_its_key(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFileError, match=f"some.gguf: llama.*{message}"):
+        from_gguf(**changes)
+
+
+def test_values_at_the_edge_of_their_range_are_taken() -> None:
+    edge = {
+        "embedding_length": 65_536,
+        "block_count": 512,
+        "context_length": 2**22,
+        "attention__head_count": 1_024,
+    }
+    config = from_gguf(**edge, feed_forward_length=2**20)
+    assert (config.hidden_size, config.num_layers, config.num_heads) == (65_536, 512, 1_024)
+
+
+def test_rope_scaling_of_type_none_is_none() -> None:
+    assert from_gguf(rope__scaling__type="none", rope__scaling__factor=1.0) == LlamaConfig.llama2_7b()
+
+
+def test_another_architecture_is_named() -> None:
+    values = {**GGUF, "general.architecture": "qwen2"}
+    with pytest.raises(ModelFileError, match="architecture is 'qwen2', only 'llama'"):
+        LlamaConfig.from_metadata(Metadata(values))
+
+
+BAD_JSON: dict[str, tuple[dict[str, Any], str]] = {
+    "model type": ({"model_type": "mistral"}, "model_type is 'mistral', only 'llama'"),
+    "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu', only 'silu'"),
+    "attention bias": ({"attention_bias": True}, "attention_bias is true"),
+    "mlp bias": ({"mlp_bias": True}, "mlp_bias is true"),
+    "kv heads": ({"num_key_value_heads": 3}, "num_key_value_heads is 3, .* 32 heads"),
+    "scaling": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling: rope_type is 'linear'"),
+    "parameters": ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters: rope_type is 'llama3'"),
+    "scaling of text": ({"rope_scaling": "linear"}, "rope_scaling is of type str, an object is needed"),
+    "infinite eps": ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_JSON.values(), ids=BAD_JSON.keys())
+def test_a_json_that_cannot_be_is_refused_by_its_key(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFileError, match=f"config.json: {message}"):
+        LlamaConfig.from_json({**JSON, **changes})
