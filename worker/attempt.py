@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from llama_herd.tasks.events import Timings
+from llama_herd.tasks.job import seed_of
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.stream import Stream
@@ -15,7 +16,6 @@ class Attempt:
 
     stream: Stream
     deliveries: list[Delivery]
-    seed: int = 0
     sequence: Sequence | None = None  # None: the job can't be run, only ended
     waited_s: float = 0.0  # from submit to claim, by Redis's clock
     claimed_s: float = field(default_factory=monotonic)
@@ -25,6 +25,10 @@ class Attempt:
     @property
     def job_id(self) -> str:
         return self.stream.job_id
+
+    @property
+    def seed(self) -> int:
+        return self.sequence.seed if self.sequence else seed_of(self.job_id)
 
     @property
     def num_prompt_tokens(self) -> int | None:

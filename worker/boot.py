@@ -42,10 +42,11 @@ def device() -> str:
 
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]
 def configure(conf: Any, instance: Any, **_: Any) -> None:
-    """Before the worker is built: a worker reads its own model's queue and takes as much as its batch holds."""
+    """Before the worker is built: it reads its own model's queue, and takes what its batch holds."""
     try:
         conf.worker_concurrency = settings().slots + NUM_LOOK_AHEAD
         conf.task_default_queue = queue_name(settings().served_model)
+        conf.broker_transport = "llama_herd.worker.guards:Transport"
         device()
     except BadInput as error:
         print(f"herd worker: {error}", file=sys.stderr)

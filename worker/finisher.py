@@ -7,7 +7,8 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger import Ledger, run
+from llama_herd.tasks.call import run
+from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.worker.delivery import Delivery
 

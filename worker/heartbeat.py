@@ -3,14 +3,15 @@
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
 
 import structlog
-from celery import bootsteps
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger import Ledger, WorkerStatus, run, run_many
+from llama_herd.tasks.answers import Renewal, Renewed
+from llama_herd.tasks.call import run, run_many
+from llama_herd.tasks.ledger import Ledger, read_notice
+from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.engine_thread import EngineThread
 
@@ -22,8 +23,8 @@ INTERVAL_S = 1.0
 class Heartbeat(threading.Thread):
     """Once a second renews the leases of all claimed jobs, while the engine moves; between beats it listens.
 
-    A running job's lease is renewed by each of its events anyway; this is for those that wait or prefill. An engine
-    that stands still loses its jobs to other workers, since nothing renews them then.
+    A running job's lease is renewed by each of its events anyway; this is for those that wait or prefill.
+    An engine that stands still loses its jobs to other workers, since nothing renews them then.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class Heartbeat(threading.Thread):
 
     def _listen(self) -> None:
         """Beat, and between two beats act on cancel notices at once."""
-        with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
-            pubsub.subscribe(self._ledger.ctl_channel)
+        with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
+            pubsub.subscribe(self._ledger.control_channel)
             next_beat_s = monotonic()
             while not self._is_stopping.is_set():
                 if monotonic() >= next_beat_s:
@@ -69,7 +70,7 @@ class Heartbeat(threading.Thread):
                     next_beat_s = monotonic() + INTERVAL_S
                 message = pubsub.get_message(timeout=max(0.0, next_beat_s - monotonic()))
                 if message is not None:
-                    self._cancel(message["data"].decode())
+                    self._cancel(*read_notice(message["data"]))
 
     def _beat(self) -> None:
         run(self._redis, self._ledger.report(self._status()))
@@ -77,12 +78,14 @@ class Heartbeat(threading.Thread):
             log.error("engine stands still, its jobs will go to other workers", stall_s=self._stall_s)
             return
         attempts = list(self._attempts.values())
-        calls = [self._ledger.renew(a.job_id, self._owner, a.stream.epoch) for a in attempts]
-        for attempt, answer in zip(attempts, run_many(self._redis, calls), strict=True):
-            if answer == "cancelled":
-                self._cancel(attempt.job_id)
+        answers = run_many(
+            self._redis, [self._ledger.renew(a.job_id, self._owner, a.stream.epoch) for a in attempts]
+        )
+        for attempt, answer in zip(attempts, answers, strict=True):
+            if isinstance(answer, Renewed) and answer.kind is Renewal.CANCELLED:
+                self._cancel(attempt.job_id, answer.reason)
 
-    def _cancel(self, job_id: str) -> None:
+    def _cancel(self, job_id: str, reason: str) -> None:
         attempt = self._attempts.get(job_id)
         if attempt is not None and attempt.sequence is not None:
-            self._engine.abort(attempt.sequence, "cancelled")
+            self._engine.abort(attempt.sequence, "deadline" if reason == "deadline" else "cancelled")

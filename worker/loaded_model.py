@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from time import monotonic, time
+from time import monotonic
 from typing import Self
 
 import torch
@@ -55,10 +55,15 @@ class LoadedModel:
             self.llama, self.cache, max_rows=settings.slots, prefill_tokens=settings.prefill_tokens, sink=sink
         )
 
-    def sequence(self, job_id: str, job: GenerationJob) -> Sequence:
-        """Make a job ready for the engine. Raises GenerationError when this model cannot run it."""
+    def sequence(self, job_id: str, job: GenerationJob, now_ms: int) -> Sequence:
+        """Make a job ready for the engine; `now_ms` is the time on the clock that its deadline goes by.
+
+        Raises GenerationError when this model cannot run it.
+        """
         prompt_ids = self._prompt_ids(job)
-        deadline_s = job.deadline_ms and monotonic() + job.deadline_ms / 1000 - time()
+        deadline_s = None
+        if job.deadline_ms is not None:
+            deadline_s = monotonic() + (job.deadline_ms - now_ms) / 1000
         sequence = Sequence(
             job_id=job_id,
             prompt_ids=prompt_ids,

@@ -1,7 +1,7 @@
 """The seam to Celery: a pool whose one engine runs all messages at once.
 
-A pool stands below Celery's own strategy, so revoke, expires, ETA, rate limits, events and prefetch stay Celery's.
-There is no thread a job: the engine batches them, and Celery's tracer runs only when a job is over.
+A pool stands below Celery's own strategy, so revoke, expires, ETA, rate limits, events and prefetch stay
+Celery's. There is no thread a job: the engine batches them, and Celery's tracer runs when a job is over.
 """
 
 import sys
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from celery import signals
 from celery.concurrency.base import BasePool, apply_target
 from celery.worker.request import Request
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 #: Threads for the few Celery tasks that are not generation, such as chord_unlock.
 NUM_SIDE_THREADS = 2
-
 
 
 class EnginePool(BasePool):  # type: ignore[misc]
@@ -39,13 +39,16 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Load the model before the consumer starts, so that no message is taken before it can be run."""
         self._does_debug = False  # the pool's debug line would show arguments, and with them prompts
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
-        from llama_herd.worker.service import Service  # brings torch, which must not be there before the device
+        from llama_herd.worker.service import (
+            Service,  # brings torch, which must not be there before the device
+        )
 
         try:
-            self._service = Service.start(boot.settings(), self._hostname, self._call_soon)
+            self._service = Service.start(boot.settings(), self._hostname)
         except BadInput as error:
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
+        signals.task_revoked.connect(self._on_revoked, weak=False)
 
     def register_with_event_loop(self, hub: Any) -> None:
         self._hub = hub
@@ -62,7 +65,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Take a message over. Runs on the hub's thread: never parses, never blocks, never raises."""
         request = getattr(callback, "__self__", None)
         if isinstance(request, Request) and getattr(request.task, "engine_task", False):
-            delivery = Delivery(target, tuple(args), request, self._call_soon, self._service.terminate)
+            delivery = Delivery(target, tuple(args), request, self._call_soon)
             self._service.take(delivery)
             return delivery
         self._side.submit(apply_target, target, args, kwargs or {}, callback, accept_callback)
@@ -86,7 +89,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Nothing to kill: Celery calls `Delivery.terminate` next, which ends the one job."""
 
     def _get_info(self) -> dict[str, Any]:
-        return {**super()._get_info(), "engine": self._service.status().__dict__}
+        return {**super()._get_info(), "engine": self._service.status().model_dump()}
+
+    def _on_revoked(self, sender: Any, request: Any, expired: bool, **_: Any) -> None:
+        if getattr(sender, "engine_task", False):
+            self._service.end(request.id, has_expired=expired)
 
     @property
     def _hostname(self) -> str:

@@ -11,8 +11,10 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
+from llama_herd.tasks.answers import Emission, Emitted
+from llama_herd.tasks.call import run
 from llama_herd.tasks.events import Failure, FinishReason
-from llama_herd.tasks.ledger import Emitted, Entry, Ledger, run
+from llama_herd.tasks.ledger import Entry, Ledger
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.engine import Output
 
@@ -159,7 +161,7 @@ class Publisher(threading.Thread):
             attempt = self.attempts.get(entry.job_id)
             if attempt is None or entry.job_id in settled:
                 continue
-            if answer.kind in ("ok", "duplicate"):
+            if answer.kind in (Emission.OK, Emission.DUPLICATE):
                 if entry.kind == "end":
                     self._close(attempt, self._on_end)
                 continue
@@ -169,21 +171,21 @@ class Publisher(threading.Thread):
 
     def _recover(self, attempt: Attempt, answer: Emitted) -> list[Entry]:
         """What to send after an event was refused; what followed it in the same call was refused alike."""
-        if answer.kind == "cancelled":
-            attempt.stream.rewind(answer.seq, answer.num_ids)
+        if answer.kind is Emission.CANCELLED:
             self._holding.pop(attempt.job_id, None)
-            return [self._end(attempt, "cancelled")]
-        if answer.kind == "gap":
+            attempt.stream.rewind(answer.seq, answer.n)
+            return [self._end(attempt, "deadline" if answer.reason == "deadline" else "cancelled")]
+        if answer.kind is Emission.GAP:
             missing = attempt.stream.after(answer.seq)
             if missing is not None:
                 log.warning(
                     "redis lost events, sending again", job_id=attempt.job_id, num_events=len(missing)
                 )
                 return missing
-        if answer.kind == "finished":
+        if answer.kind is Emission.FINISHED:
             self._close(attempt, self._on_end)
             return []
-        log.warning("job is lost to this worker", job_id=attempt.job_id, answer=answer.kind)
+        log.warning("job is lost", job_id=attempt.job_id, answer=answer.kind, reason=answer.reason)
         self._close(attempt, self._on_lost)
         return []
 

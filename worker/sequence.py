@@ -1,5 +1,6 @@
 """A job inside the engine: what it asks, what it has so far, and whether it is at its end."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
@@ -66,6 +67,6 @@ class Sequence:
             self.finish_reason = "length"
         return text + self.writer.close() if self.finish_reason else text
 
-    def replay(self, ids: list[int]) -> str:
+    def replay(self, ids: Iterable[int]) -> str:
         """Add ids that an earlier attempt has recorded; return their text, which the stream already holds."""
         return "".join(self.append(token_id) for token_id in ids)

@@ -3,19 +3,21 @@
 import uuid
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Any, Self
+from typing import Self
 
 import structlog
 from redis import Redis
 
-from llama_herd.tasks.ledger import Ledger, WorkerStatus, run_many
+from llama_herd.tasks.call import run_many
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker import boot
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.finisher import Finisher
 from llama_herd.worker.heartbeat import Heartbeat
-from llama_herd.worker.intake import Intake
+from llama_herd.worker.intake import CeleryEnd, Intake
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.publisher import Publisher
 from llama_herd.worker.reconcile import Reconciler
@@ -30,7 +32,7 @@ DRAIN_POLL_S = 0.02
 class Service:
     """The threads of one worker. Messages come in by `take`; everything else follows by itself.
 
-        delivery -> intake -> engine -> publisher -> finisher -> delivery
+    delivery -> intake -> engine -> publisher -> finisher -> delivery
     """
 
     def __init__(self, model: LoadedModel, settings: WorkerSettings, worker: str) -> None:
@@ -70,14 +72,19 @@ class Service:
             status=self.status,
             stall_s=settings.stall_s,
         )
-        self._reconciler = Reconciler(self._redis, self._ledger, self._owner)
+        self._reconciler = Reconciler(self._redis, self._ledger)
 
     @classmethod
     def start(cls, settings: WorkerSettings, worker: str) -> Self:
         """Load the model, then start all threads. Raises BadInput when the model cannot be loaded."""
         started_s = monotonic()
         model = LoadedModel.load(settings, boot.device())
-        log.info("model loaded", model=settings.served_model, device=settings.device, seconds=_since(started_s))
+        log.info(
+            "model loaded",
+            model=settings.served_model,
+            device=settings.device,
+            seconds=round(monotonic() - started_s, 3),
+        )
         service = cls(model, settings, worker)
         for thread in (service._publisher, service._engine, service._intake, service._heartbeat):
             thread.start()
@@ -87,10 +94,9 @@ class Service:
     def take(self, delivery: Delivery) -> None:
         self._intake.put(delivery)
 
-    def terminate(self, delivery: Delivery) -> None:
-        """Celery wants a job to end: a revoke cancels it, a cold shutdown leaves it for another worker."""
-        if delivery.is_revoked:
-            self._intake.cancel(delivery.job_id)
+    def end(self, job_id: str, *, has_expired: bool) -> None:
+        """Celery has revoked a job, or found it expired before it was run."""
+        self._intake.put(CeleryEnd(job_id, "deadline" if has_expired else "revoked"))
 
     def status(self) -> WorkerStatus:
         pages = self._model.cache.pages
@@ -109,8 +115,8 @@ class Service:
     def drain(self, grace_s: float, pump: Callable[[], None]) -> None:
         """Stop, in the order of a job's way, so that each part still finds the next one running.
 
-        Running jobs get `grace_s` to end; `pump` runs the acks meanwhile. The rest is released: other workers go
-        on from the recorded tokens.
+        Running jobs get `grace_s` to end; `pump` runs the acks meanwhile. The rest is released: other workers
+        go on from the recorded tokens.
         """
         self._reconciler.stop()
         self._intake.stop()
@@ -128,7 +134,9 @@ class Service:
     def _release(self, attempts: list[Attempt]) -> None:
         if attempts:
             log.info("jobs handed over", num_jobs=len(attempts))
-            run_many(self._redis, [self._ledger.release(a.job_id, self._owner, a.stream.epoch) for a in attempts])
+            run_many(
+                self._redis, [self._ledger.release(a.job_id, self._owner, a.stream.epoch) for a in attempts]
+            )
 
     def _finish(self, attempt: Attempt) -> None:
         self._drop(attempt)

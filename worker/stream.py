@@ -4,16 +4,26 @@ import hashlib
 from collections import deque
 from math import inf
 from time import monotonic
-from typing import Literal, NamedTuple
+from typing import NamedTuple, Self
 
+from llama_herd.tasks.answers import Claimed
 from llama_herd.tasks.events import End, Failure, FinishReason, Started, Timings, Token, Usage
 from llama_herd.tasks.ledger import Entry
 
 #: Confirmed events are kept this long, so that a Redis which lost its last seconds can be told them again.
 KEPT_S = 10.0
 
-#: Final state in the ledger, by how the job ended.
-STATES = {"stop": "done", "length": "done", "cancelled": "cancelled", "deadline": "failed", "error": "failed"}
+
+class Recorded(NamedTuple):
+    """What earlier attempts have written of a job."""
+
+    ids: tuple[int, ...]
+    text: str
+
+    @classmethod
+    def of(cls, events: list[Started | Token | End]) -> Self:
+        tokens = [event for event in events if isinstance(event, Token)]
+        return cls(tuple(i for token in tokens for i in token.ids), "".join(token.text for token in tokens))
 
 
 class _Sent(NamedTuple):
@@ -28,17 +38,15 @@ class Stream:
     An event that has been sent keeps its borders for ever: it is repeated as it was or not at all.
     """
 
-    def __init__(
-        self, job_id: str, epoch: int, *, seq: int, num_ids: int, num_starts: int, text: str, flush_s: float
-    ) -> None:
-        """`seq` events, `num_starts` of them starts, with `num_ids` ids and `text` are recorded already."""
+    def __init__(self, job_id: str, claimed: Claimed, recorded: Recorded) -> None:
+        """Go on where `recorded` ends; `flush_s` is how long tokens may be gathered for one event."""
         self.job_id = job_id
-        self.epoch = epoch
-        self.seq = seq
-        self.num_ids = num_ids
-        self._num_starts = num_starts
-        self._text_hash = hashlib.sha256(text.encode())
-        self._flush_s = flush_s
+        self.epoch = claimed.epoch
+        self.seq = claimed.seq
+        self.num_ids = claimed.n
+        self.flush_s = 0.0
+        self._num_starts = claimed.starts
+        self._text_hash = hashlib.sha256(recorded.text.encode())
         self._waiting_ids: list[int] = []
         self._waiting_text = ""
         self._waiting_since_s: float | None = None
@@ -56,7 +64,7 @@ class Stream:
         """When the waiting tokens are to be sent, on the clock of time.monotonic; the first go at once."""
         if self._waiting_since_s is None:
             return inf
-        return self._waiting_since_s + (self._flush_s if self.num_ids else 0.0)
+        return self._waiting_since_s + (self.flush_s if self.num_ids else 0.0)
 
     def start(self, worker: str, model: str, seed: int, num_prompt_tokens: int | None) -> Entry:
         self._num_starts += 1
@@ -70,7 +78,7 @@ class Stream:
             seed=seed,
             prompt_tokens=num_prompt_tokens,
         )
-        return self._number(started, "started")
+        return self._number(started)
 
     def flush(self) -> list[Entry]:
         """Make one event of the tokens that wait; none when there are none."""
@@ -79,7 +87,7 @@ class Stream:
         ids, text = tuple(self._waiting_ids), self._waiting_text
         self._waiting_ids, self._waiting_text, self._waiting_since_s = [], "", None
         token = Token(seq=self.seq + 1, job=self.job_id, epoch=self.epoch, i=self.num_ids, ids=ids, text=text)
-        entry = self._number(token, "token", num_ids=len(ids))
+        entry = self._number(token)
         self._text_hash = self._text_hash.copy()
         self._text_hash.update(text.encode())
         return [entry]
@@ -105,7 +113,7 @@ class Stream:
             worker=worker,
             timings=timings,
         )
-        return self._number(end, "end", state=STATES[finish_reason])
+        return self._number(end)
 
     def _usage(self, num_prompt_tokens: int | None) -> Usage | None:
         if num_prompt_tokens is None:
@@ -127,28 +135,12 @@ class Stream:
         kept = [sent.entry for sent in self._sent if sent.entry.seq > seq]
         return kept if len(kept) == self.seq - seq else None
 
-    def _number(
-        self,
-        event: Started | Token | End,
-        kind: Literal["started", "token", "end"],
-        *,
-        num_ids: int = 0,
-        state: str = "",
-    ) -> Entry:
+    def _number(self, event: Started | Token | End) -> Entry:
         """Give the event its place in the stream and keep it for a while."""
-        entry = Entry(
-            job_id=self.job_id,
-            epoch=self.epoch,
-            seq=event.seq,
-            i=self.num_ids,
-            num_ids=num_ids,
-            kind=kind,
-            json=event.to_json(),
-            state=state,
-        )
+        entry = Entry.of(event, self.num_ids)
         now_s = monotonic()
         while self._sent and self._sent[0].at_s < now_s - KEPT_S:
             self._sent.popleft()
         self._sent.append(_Sent(now_s, entry, self._text_hash))
-        self.seq, self.num_ids = event.seq, self.num_ids + num_ids
+        self.seq, self.num_ids = event.seq, self.num_ids + entry.num_ids
         return entry

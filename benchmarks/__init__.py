@@ -1,0 +1,1 @@
+"""Measurements, each with its conditions; run as `python -m benchmarks.NAME`."""

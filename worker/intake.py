@@ -1,0 +1,198 @@
+"""Claims what Celery has delivered, and turns what may be run here into sequences."""
+
+import heapq
+import threading
+from collections.abc import Sequence as Rows
+from contextlib import suppress
+from itertools import count
+from queue import Empty, Queue
+from time import monotonic
+from typing import NamedTuple
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from llama_herd.errors import FieldError, GenerationError, InvalidJob
+from llama_herd.tasks.answers import Adopt, Busy, ClaimAnswer, Claimed, Ended, Unknown
+from llama_herd.tasks.call import run, run_many
+from llama_herd.tasks.events import Failure
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import CancelReason, Ledger
+from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.engine import Output
+from llama_herd.worker.engine_thread import EngineThread
+from llama_herd.worker.finisher import Finisher
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.order import Order
+from llama_herd.worker.publisher import Publisher, Refusal
+from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.stream import Recorded, Stream
+
+log = structlog.get_logger(__name__)
+
+#: Most messages that are claimed in one round trip.
+MAX_CLAIMS = 64
+
+#: Pause before a claim that Redis did not answer is made again.
+RETRY_S = 0.3
+
+#: A job that another worker runs is asked for again this long after its lease, in case that worker is gone.
+LEASE_MARGIN_S = 0.2
+
+
+class CeleryEnd(NamedTuple):
+    """A job that Celery has ended by itself: revoked, or expired. Its stream needs an end, too."""
+
+    job_id: str
+    reason: CancelReason
+
+
+class Later(NamedTuple):
+    """What is to be done again at a time; the number keeps equal times in order."""
+
+    due_s: float
+    number: int
+    item: Delivery | CeleryEnd
+
+
+class Intake(threading.Thread):
+    """The one thread that claims jobs. A delivery goes on to the engine, to the finisher, or here again."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        ledger: Ledger,
+        settings: WorkerSettings,
+        model: LoadedModel,
+        *,
+        owner: str,
+        publisher: Publisher,
+        engine: EngineThread,
+        finisher: Finisher,
+    ) -> None:
+        super().__init__(name="intake", daemon=True)
+        self._redis = redis
+        self._ledger = ledger
+        self._settings = settings
+        self._model = model
+        self._owner = owner
+        self._publisher = publisher
+        self._engine = engine
+        self._finisher = finisher
+        self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
+        self._later: list[Later] = []
+        self._numbers = count()
+        self._is_stopping = False
+
+    def put(self, item: Delivery | CeleryEnd) -> None:
+        """Take something over; never blocks."""
+        self._inbox.put(item)
+
+    def stop(self) -> None:
+        """Claim nothing more; what was not claimed goes back to the queue with the connection."""
+        self._is_stopping = True
+        self._inbox.put(None)
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_stopping:
+            items = self._take()
+            for item in items:
+                if isinstance(item, CeleryEnd):
+                    self._end(item)
+            deliveries = [item for item in items if isinstance(item, Delivery)]
+            if deliveries and not self._is_stopping:
+                self._claim(deliveries)
+
+    def _take(self) -> list[Delivery | CeleryEnd]:
+        """What has come and what is due again, up to a round trip's worth; sleeps until there is some."""
+        taken: list[Delivery | CeleryEnd | None] = []
+        with suppress(Empty):
+            taken.append(self._inbox.get(timeout=self._until_due_s()))
+            while len(taken) < MAX_CLAIMS:
+                taken.append(self._inbox.get_nowait())
+        while self._later and self._later[0].due_s <= monotonic():
+            taken.append(heapq.heappop(self._later).item)
+        return [item for item in taken if item is not None]
+
+    def _until_due_s(self) -> float | None:
+        return max(0.0, self._later[0].due_s - monotonic()) if self._later else None
+
+    def _put_off(self, item: Delivery | CeleryEnd, delay_s: float) -> None:
+        heapq.heappush(self._later, Later(monotonic() + delay_s, next(self._numbers), item))
+
+    def _end(self, end: CeleryEnd) -> None:
+        try:
+            run(self._redis, self._ledger.cancel(end.job_id, end.reason))
+        except RedisError:
+            self._put_off(end, RETRY_S)
+
+    def _claim(self, deliveries: Rows[Delivery]) -> None:
+        orders = [Order.read(d.body, d.headers, self._settings) for d in deliveries]
+        calls = [
+            self._ledger.claim(delivery.job_id, self._owner, job=order.job, envelope=order.envelope)
+            for delivery, order in zip(deliveries, orders, strict=True)
+        ]
+        try:
+            answers = run_many(self._redis, calls)
+        except RedisError as error:
+            log.warning("redis does not answer claims, trying on", error=type(error).__name__)
+            answers = [Busy(0)] * len(deliveries)
+        for delivery, order, answer in zip(deliveries, orders, answers, strict=True):
+            try:
+                self._act(delivery, order, answer)
+            except RedisError:
+                self._put_off(delivery, RETRY_S)
+
+    def _act(self, delivery: Delivery, order: Order, answer: ClaimAnswer | ResponseError) -> None:
+        match answer:
+            case Claimed():
+                running = self._publisher.attempts.get(delivery.job_id)
+                if isinstance(answer, Adopt) and running is not None:
+                    running.deliveries.append(delivery)
+                else:
+                    self._begin(delivery, order, answer)
+            case Busy():
+                self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
+            case Ended():
+                self._finisher.settle(delivery.job_id, [delivery])
+            case Unknown():
+                log.warning("message names a job that is not known", job_id=delivery.job_id)
+                delivery.acknowledge()
+            case ResponseError():
+                log.error("redis refuses a claim", job_id=delivery.job_id, error=str(answer))
+                self._put_off(delivery, RETRY_S)
+
+    def _begin(self, delivery: Delivery, order: Order, claimed: Claimed) -> None:
+        """Run a claimed job from where its stream stands, or end it at once when it cannot be run."""
+        recorded = Recorded.of(run(self._redis, self._ledger.read(delivery.job_id)) if claimed.seq else [])
+        attempt = Attempt(Stream(delivery.job_id, claimed, recorded), [delivery], waited_s=claimed.waited_s)
+        self._publisher.open(attempt)
+        try:
+            if order.error is not None:
+                raise order.error
+            self._prepare(attempt, claimed, recorded)
+        except InvalidJob as error:
+            self._refuse(attempt, Failure(code="invalid_job", message=str(error)))
+        except GenerationError as error:
+            self._refuse(attempt, Failure(code=error.code, message=error.message, retriable=error.retriable))
+
+    def _prepare(self, attempt: Attempt, claimed: Claimed, recorded: Recorded) -> None:
+        job = GenerationJob.parse(claimed.body, self._settings)
+        if job.model not in (None, self._settings.served_model):
+            message = f"this queue's worker serves {self._settings.served_model}, not the model asked for"
+            raise InvalidJob([FieldError("model", message)])
+        sequence = self._model.sequence(attempt.job_id, job, claimed.now_ms)
+        sequence.replay(recorded.ids)
+        attempt.stream.flush_s = job.flush_ms / 1000
+        attempt.sequence = sequence
+        if sequence.finish_reason is None:
+            self._engine.submit(sequence)
+        else:
+            self._publisher.put([Output(sequence, finish_reason=sequence.finish_reason)])
+
+    def _refuse(self, attempt: Attempt, error: Failure) -> None:
+        log.info("job refused", job_id=attempt.job_id, code=error.code)
+        self._publisher.put([Refusal(attempt, error)])

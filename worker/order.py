@@ -1,0 +1,47 @@
+"""What a Celery message asks for: a job that is on record, or one that it brings along."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.settings import Settings
+
+#: Stands in the record for a job that could not be read. It has no prompt, so it never runs.
+NO_JOB = GenerationJob.model_construct()
+
+
+class Order(NamedTuple):
+    """A message of our client brings nothing: its job is on record. Any other brings a job, or an error."""
+
+    job: GenerationJob | None = None
+    envelope: Envelope | None = None
+    error: InvalidJob | None = None
+
+    @classmethod
+    def read(cls, body: bytes | str, headers: Mapping[str, Any], settings: Settings) -> Self:
+        """Read a message's body, which is JSON of [args, kwargs, embed]."""
+        args, kwargs, embed = _parts(body)
+        if not args and not kwargs:
+            return cls()
+        envelope = Envelope.of_request(headers, embed)
+        if args:
+            message = "must be given as keyword arguments of the task, such as prompt and sampling"
+            return cls(NO_JOB, envelope, InvalidJob([FieldError("job", message)]))
+        try:
+            return cls(GenerationJob.parse(kwargs, settings), envelope)
+        except InvalidJob as error:
+            return cls(NO_JOB, envelope, error)
+
+
+def _parts(body: bytes | str) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
+    """Arguments, keyword arguments and embed; a body of another form counts as one wrong argument."""
+    try:
+        args, kwargs, embed = json.loads(body)
+    except (ValueError, TypeError, RecursionError):
+        args, kwargs, embed = None, None, None
+    if isinstance(args, list) and isinstance(kwargs, dict) and isinstance(embed, dict | None):
+        return args, kwargs, embed
+    return ["?"], {}, None
