@@ -16,6 +16,8 @@ from gguf import GGMLQuantizationType as GGMLType, TokenType
 from torch import Tensor
 
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.llama2 import Llama
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -69,11 +71,13 @@ def write_tiny_gguf(
     seed: int = 0,
     tied: bool = False,
     permute: bool = True,
+    rope_factors: bool = False,
     **config_changes: Any,
 ) -> Path:
     """Write a Llama with random weights. Matrices are stored as `type`, norms as F32.
 
     `tied` leaves output.weight out. `permute=False` breaks GGUF's convention for the rows of Q and K.
+    `rope_factors` adds a rope_freqs.weight as files of Llama 3.1 have it.
     """
     config = tiny_config(**config_changes)
     writer = gguf.GGUFWriter(path, "llama")
@@ -83,6 +87,8 @@ def write_tiny_gguf(
     for name, weight in random_weights(config, seed, tied).items():
         rows = permute_rows(weight, heads.get(_kind(name), 0))
         _add_tensor(writer, name, rows.numpy(), GGMLType[type])
+    if rope_factors:
+        _add_tensor(writer, "rope_freqs.weight", np.ones(config.rope_dim // 2, np.float32), GGMLType.F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -90,12 +96,21 @@ def write_tiny_gguf(
     return path
 
 
+def load_tiny(path: Path, dtype: torch.dtype = torch.float32) -> Llama:
+    """Our model of a tiny file, on the CPU."""
+    with GGUFModel.open(path) as file:
+        return Llama.load(file, "cpu", dtype)
+
+
 def random_weights(config: LlamaConfig, seed: int, tied: bool) -> dict[str, Tensor]:
-    """Weights by GGUF name, rows of Q and K in transformers' order; wide enough for every layer to matter."""
+    """Weights by GGUF name, rows of Q and K in transformers' order.
+
+    Their spread keeps every layer's part in the sum of about equal size, and logits below about 2.
+    """
     generator = torch.Generator().manual_seed(seed)
 
-    def matrix(num_rows: int, num_columns: int) -> Tensor:
-        return torch.randn(num_rows, num_columns, generator=generator) * (1.5 / math.sqrt(num_columns))
+    def matrix(num_rows: int, num_columns: int, gain: float = 1.5) -> Tensor:
+        return torch.randn(num_rows, num_columns, generator=generator) * (gain / math.sqrt(num_columns))
 
     def norm() -> Tensor:
         return 1 + 0.1 * torch.randn(config.hidden_size, generator=generator)
@@ -118,7 +133,7 @@ def random_weights(config: LlamaConfig, seed: int, tied: bool) -> dict[str, Tens
         weights |= {f"blk.{layer}.{name}.weight": weight for name, weight in layer_weights.items()}
     weights["output_norm.weight"] = norm()
     if not tied:
-        weights["output.weight"] = matrix(config.vocab_size, hidden)
+        weights["output.weight"] = matrix(config.vocab_size, hidden, gain=0.5)
     return weights
 
 

@@ -1,0 +1,69 @@
+"""A Linear is x @ W.T + bias, however its rows are stored."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+from torch import Tensor
+
+from llama_herd.model.linear import SLAB_ROWS, DenseSegment, Linear
+from llama_herd.model.weight import Weight
+
+CPU = torch.device("cpu")
+
+
+def stored(values: Tensor, type: GGMLType) -> Weight:
+    blocks = gguf.quants.quantize(values.numpy(), type).view(np.uint8)
+    return Weight(type, tuple(values.shape), torch.from_numpy(blocks))
+
+
+def dequantised(weight: Weight) -> Tensor:
+    return torch.from_numpy(gguf.quants.dequantize(weight.blocks.numpy(), weight.type))
+
+
+@pytest.mark.parametrize("type", [GGMLType.F32, GGMLType.Q8_0, GGMLType.Q4_0], ids=lambda type: type.name)
+def test_a_linear_multiplies_by_the_stored_rows(type: GGMLType) -> None:
+    weight = stored(torch.randn(24, 64), type)
+    x = torch.randn(5, 64)
+    torch.testing.assert_close(Linear.load([weight], CPU, torch.float32)(x), x @ dequantised(weight).T)
+
+
+def test_weights_of_mixed_types_are_one_matmul_in_order() -> None:
+    q, k = stored(torch.randn(8, 32), GGMLType.Q4_0), stored(torch.randn(4, 32), GGMLType.F16)
+    linear = Linear.load([q, k], CPU, torch.float32)
+    (segment,) = linear.segments
+    assert isinstance(segment, DenseSegment)
+    assert segment.matrix.equal(torch.cat((dequantised(q), dequantised(k))))
+
+
+def test_segments_of_different_layouts_give_their_columns_in_order() -> None:
+    first, second = torch.randn(8, 32), torch.randn(4, 32)
+    x = torch.randn(5, 32)
+    linear = Linear((DenseSegment(first), DenseSegment(second)))
+    torch.testing.assert_close(linear(x), x @ torch.cat((first, second)).T)
+
+
+def test_a_bias_is_added() -> None:
+    matrix, bias, x = torch.randn(8, 32), torch.randn(8), torch.randn(5, 32)
+    torch.testing.assert_close(Linear((DenseSegment(matrix),), bias)(x), x @ matrix.T + bias)
+
+
+def test_rows_beyond_one_slab_are_kept() -> None:
+    weight = stored(torch.randn(2 * SLAB_ROWS + 1, 32), GGMLType.F32)
+    (segment,) = Linear.load([weight], CPU, torch.float32).segments
+    assert isinstance(segment, DenseSegment)
+    assert segment.matrix.equal(dequantised(weight))
+
+
+def test_values_are_of_the_compute_dtype() -> None:
+    linear = Linear.load([stored(torch.randn(8, 32), GGMLType.F32)], CPU, torch.bfloat16)
+    assert linear(torch.randn(5, 32, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_what_is_loaded_does_not_share_the_file_s_memory() -> None:
+    """The file's pages can go only when nothing points at them."""
+    weight = stored(torch.randn(8, 32), GGMLType.F32)
+    (segment,) = Linear.load([weight], CPU, torch.float32).segments
+    assert isinstance(segment, DenseSegment)
+    assert segment.matrix.untyped_storage().data_ptr() != weight.blocks.untyped_storage().data_ptr()

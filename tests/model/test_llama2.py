@@ -1,0 +1,365 @@
+"""The laws of the model: equal to transformers, however its tokens are cut into batches and pages."""
+
+import ast
+import random
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+import llama_herd.model
+from llama_herd.errors import ModelFileError
+from llama_herd.model.batch import Batch, Chunk
+from llama_herd.model.cache import Cache
+from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.linear import DenseSegment, Linear
+from llama_herd.model.llama2 import Llama, Mlp, RMSNorm
+from llama_herd.model.pages import Pages
+from tests.tiny import load_tiny, oracle, tiny_config, tiny_vocabulary, write_tiny_gguf
+
+VOCAB_SIZE = len(tiny_vocabulary())
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0"]
+
+
+@pytest.fixture(scope="session")
+def gqa_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("gqa") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def llama(gqa_file: Path) -> Llama:
+    """The default tiny model: 4 heads on 2 kv heads, F32."""
+    return load_tiny(gqa_file)
+
+
+@pytest.fixture
+def cache(llama: Llama) -> Cache:
+    return Cache(llama.config, num_pages=64)
+
+
+def random_ids(num_tokens: int, seed: int = 0) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(3, VOCAB_SIZE) for _ in range(num_tokens)]
+
+
+def reserved(cache: Cache, owner: str, num_tokens: int) -> tuple[int, ...]:
+    pages = cache.pages.reserve(owner, num_tokens)
+    assert pages is not None
+    return pages
+
+
+def logits_after(llama: Llama, ids: list[int], cache: Cache | None = None) -> Tensor:
+    """Logits (V,) after the last of `ids`, all in one chunk, in a cache of their own unless one is given."""
+    cache = cache or Cache(llama.config, num_pages=8)
+    pages = reserved(cache, "alone", len(ids))
+    (logits,) = llama.forward(Batch.of([Chunk(pages, 0, ids, True)]), cache)
+    cache.pages.release("alone")
+    return logits
+
+
+def prefill_by(llama: Llama, ids: list[int], chunk_tokens: int) -> Tensor:
+    """Logits (V,) after the last of `ids`, which come `chunk_tokens` at a time."""
+    cache = Cache(llama.config, num_pages=8)
+    pages = reserved(cache, "alone", len(ids))
+    for start in range(0, len(ids), chunk_tokens):
+        chunk = Chunk(pages, start, ids[start : start + chunk_tokens], True)
+        logits = llama.forward(Batch.of([chunk]), cache)
+    return logits[0]
+
+
+def greedy(llama: Llama, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+    """The completions of all prompts, computed in one ragged batch."""
+    cache = Cache(llama.config, num_pages=8 * len(prompts))
+    pages = [reserved(cache, str(row), len(prompt) + num_tokens) for row, prompt in enumerate(prompts)]
+    texts = [list(prompt) for prompt in prompts]
+    num_cached = [0] * len(texts)
+    for _ in range(num_tokens):
+        chunks = [
+            Chunk(pages[row], num_cached[row], text[num_cached[row] :], True)
+            for row, text in enumerate(texts)
+        ]
+        drawn = llama.forward(Batch.of(chunks), cache).argmax(dim=-1).tolist()
+        num_cached = [len(text) for text in texts]
+        for text, token_id in zip(texts, drawn, strict=True):
+            text.append(token_id)
+    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
+
+
+def assert_greedy_as_transformers(
+    path: Path, prompts: list[list[int]], num_tokens: int, **shape: object
+) -> None:
+    """Each token must be transformers' best after the prompt and the tokens before it."""
+    completions = greedy(load_tiny(path), prompts, num_tokens)
+    texts = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
+    longest = max(map(len, texts))
+    padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts])  # causal: no mask needed
+    with torch.inference_mode():
+        best = oracle(path, **shape)(padded).logits.argmax(dim=-1).tolist()
+    for prompt, completion, row in zip(prompts, completions, best, strict=True):
+        assert completion == row[len(prompt) - 1 : len(prompt) - 1 + num_tokens]
+
+
+@torch.inference_mode()
+def oracle_logits(path: Path, ids: list[int], **shape: object) -> Tensor:
+    logits: Tensor = oracle(path, **shape)(torch.tensor([ids])).logits[0, -1]
+    return logits
+
+
+# Equal to transformers
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+def test_greedy_ids_equal_transformers_for_20_prompts_of_64_tokens(tmp_path: Path, num_kv_heads: int) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", num_kv_heads=num_kv_heads)
+    prompts = [random_ids(2 * seed + 1, seed) for seed in range(20)]
+    assert_greedy_as_transformers(path, prompts, num_tokens=64, num_kv_heads=num_kv_heads)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_stored_types_give_the_logits_of_their_dequantised_values(tmp_path: Path, type: str) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type)
+    ids = random_ids(40)
+    torch.testing.assert_close(
+        logits_after(load_tiny(path), ids), oracle_logits(path, ids), atol=5e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"rms_eps": 0.1},
+        {"rope_base": 100.0},
+        {"head_dim": 32},
+        {"num_heads": 8, "num_kv_heads": 2, "hidden_size": 96, "head_dim": 12},
+    ],
+    ids=str,
+)
+def test_the_shape_comes_from_the_file(tmp_path: Path, shape: dict[str, float]) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", **shape)
+    ids = random_ids(100)
+    ours = logits_after(load_tiny(path), ids)
+    torch.testing.assert_close(ours, oracle_logits(path, ids, **shape), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("change", [{"rms_eps": 0.1}, {"rope_base": 100.0}], ids=str)
+def test_eps_and_rope_base_change_the_logits(llama: Llama, tmp_path: Path, change: dict[str, float]) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", **change)
+    ids = random_ids(100)
+    assert (logits_after(load_tiny(path), ids) - logits_after(llama, ids)).abs().max() > 0.01
+
+
+def test_the_cache_has_the_positions_that_the_file_states(tmp_path: Path) -> None:
+    llama = load_tiny(write_tiny_gguf(tmp_path / "tiny.gguf", context_length=100))
+    cache = Cache(llama.config, num_pages=8)
+    assert len(cache.rope(torch.tensor([99])).cos) == 1
+    with pytest.raises(IndexError):
+        cache.rope(torch.tensor([100]))
+
+
+def test_a_tied_model_uses_its_embedding_twice(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", tied=True)
+    llama = load_tiny(path)
+    ids = random_ids(40)
+    (segment,) = llama.output.segments
+    assert isinstance(segment, DenseSegment)
+    assert segment.matrix is llama.embedding
+    torch.testing.assert_close(logits_after(llama, ids), oracle_logits(path, ids), atol=5e-5, rtol=0)
+
+
+def test_rows_of_q_and_k_that_are_not_permuted_as_gguf_demands_change_the_logits(
+    gqa_file: Path, tmp_path: Path
+) -> None:
+    """The loader undoes GGUF's permutation, so a file without it must come out wrong."""
+    ids = random_ids(40)
+    ours = logits_after(load_tiny(write_tiny_gguf(tmp_path / "tiny.gguf", permute=False)), ids)
+    assert (ours - oracle_logits(gqa_file, ids)).abs().max() > 0.1
+
+
+@torch.inference_mode()
+def test_every_checkpoint_equals_transformers_hidden_state(
+    gqa_file: Path, llama: Llama, cache: Cache
+) -> None:
+    ids = random_ids(40)
+    states = oracle(gqa_file)(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    batch = Batch.of([Chunk(reserved(cache, "a", 40), 0, ids, True)])
+    x = llama.embedding[batch.ids]
+    assert len(states) == len(llama.blocks) + 1
+    for layer, block in enumerate(llama.blocks):
+        torch.testing.assert_close(x, states[layer][0], atol=2e-5, rtol=0)
+        x = block(x, cache.rope(batch.positions), batch, cache)
+    torch.testing.assert_close(llama.norm(x), states[-1][0], atol=2e-5, rtol=0)
+
+
+# However tokens are cut into batches and pages
+
+
+def test_cached_decode_equals_full_recompute_at_every_step(llama: Llama, cache: Cache) -> None:
+    ids = random_ids(150)
+    pages = reserved(cache, "cached", len(ids))
+    for position, token_id in enumerate(ids):
+        batch = Batch.of([Chunk(pages, position, [token_id], True)])
+        recomputed = logits_after(llama, ids[: position + 1])
+        torch.testing.assert_close(llama.forward(batch, cache)[0], recomputed, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 3, 7, 64, 199])
+def test_prefill_in_chunks_gives_the_same_logits(llama: Llama, chunk_tokens: int) -> None:
+    ids = random_ids(200)
+    torch.testing.assert_close(
+        prefill_by(llama, ids, chunk_tokens), prefill_by(llama, ids, 200), atol=1e-5, rtol=0
+    )
+
+
+def test_a_prompt_longer_than_a_span_gives_the_same_logits_as_in_chunks(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", context_length=1_100)
+    llama, ids = load_tiny(path), random_ids(1_100)
+    cache = Cache(llama.config, num_pages=18)
+    whole = logits_after(llama, ids, cache)
+    pages = reserved(cache, "a", 1_100)
+    for start in range(0, 1_100, 100):
+        batch = Batch.of([Chunk(pages, start, ids[start : start + 100], True)])
+        logits = llama.forward(batch, cache)
+    torch.testing.assert_close(logits[0], whole, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("consecutive", [True, False])
+def test_a_ragged_batch_equals_each_sequence_alone(llama: Llama, cache: Cache, consecutive: bool) -> None:
+    """Lengths from 1 to 130; half are prefilled in the batch, half only decode in it."""
+    cache.pages = Pages(64, consecutive=consecutive)
+    texts = [random_ids(num_tokens, num_tokens) for num_tokens in (1, 2, 5, 31, 64, 65, 100, 130)]
+    chunks = []
+    for row, ids in enumerate(texts):
+        pages = reserved(cache, str(row), len(ids))
+        num_cached = len(ids) - 1 if row % 2 else 0
+        if num_cached:
+            llama.forward(Batch.of([Chunk(pages, 0, ids[:num_cached], False)]), cache)
+        chunks.append(Chunk(pages, num_cached, ids[num_cached:], True))
+    together = llama.forward(Batch.of(chunks), cache)
+    alone = torch.stack([logits_after(llama, ids) for ids in texts])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+def test_rows_that_want_no_logits_get_none(llama: Llama, cache: Cache) -> None:
+    pages = reserved(cache, "a", 10)
+    assert llama.forward(Batch.of([Chunk(pages, 0, [5, 6], False)]), cache).shape == (0, VOCAB_SIZE)
+
+
+def test_a_page_that_was_used_before_gives_bit_equal_logits(llama: Llama, cache: Cache) -> None:
+    ids = random_ids(100)
+    first = logits_after(llama, ids, cache)
+    logits_after(llama, random_ids(300, seed=1), cache)
+    assert logits_after(llama, ids, cache).equal(first)
+
+
+@pytest.mark.parametrize("consecutive", [True, False])
+def test_what_lies_in_the_cache_of_others_changes_no_bit(llama: Llama, consecutive: bool) -> None:
+    """Not even NaN, which a plain padded batch would spread."""
+    ids = random_ids(100)
+    clean, spoiled = (Cache(llama.config, num_pages=8) for _ in range(2))
+    clean.pages, spoiled.pages = (Pages(8, consecutive=consecutive) for _ in range(2))
+    spoiled.storage.fill_(torch.nan)
+    assert logits_after(llama, ids, spoiled).equal(logits_after(llama, ids, clean))
+
+
+def test_two_runs_are_bit_equal(gqa_file: Path, llama: Llama) -> None:
+    ids = random_ids(100)
+    assert logits_after(load_tiny(gqa_file), ids).equal(logits_after(llama, ids))
+
+
+# The parts against plain formulas
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+def test_rms_norm_equals_the_plain_formula(eps: float) -> None:
+    x, weight = torch.randn(2, 7, 64), torch.randn(64)
+    expected = x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + eps) * weight
+    torch.testing.assert_close(RMSNorm(weight, eps)(x), expected, atol=1e-6, rtol=0)
+
+
+def test_rms_norm_stands_float16_extremes() -> None:
+    x = torch.tensor([[6e4, -6e4, 6e4, 0.0]], dtype=torch.float16)
+    assert RMSNorm(torch.ones(4), 1e-5)(x).isfinite().all()
+
+
+def test_the_mlp_is_swiglu() -> None:
+    gate, up, down = torch.randn(2, 24, 16) / 4, torch.randn(24, 16) / 4, torch.randn(16, 24) / 4
+    gate = gate[0]
+    x = torch.randn(5, 16)
+    mlp = Mlp(Linear((DenseSegment(torch.cat((gate, up))),)), Linear((DenseSegment(down),)))
+    torch.testing.assert_close(mlp(x), (silu(x @ gate.T) * (x @ up.T)) @ down.T, atol=1e-6, rtol=0)
+
+
+def test_bfloat16_stays_near_float32_and_gives_float32_logits(gqa_file: Path, llama: Llama) -> None:
+    ids = random_ids(40)
+    half = load_tiny(gqa_file, torch.bfloat16)
+    logits = logits_after(half, ids, Cache(half.config, num_pages=8, dtype=torch.bfloat16))
+    assert logits.dtype == torch.float32
+    exact = logits_after(llama, ids)
+    assert (logits - exact).norm() / exact.norm() < 0.03
+
+
+# Who owns what
+
+
+def tensors_in(part: object) -> Iterator[Tensor]:
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from tensors_in(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from tensors_in(getattr(part, field.name))
+
+
+def test_the_model_holds_weights_and_nothing_else(llama: Llama, gqa_file: Path) -> None:
+    before = [id(tensor) for tensor in tensors_in(llama)]
+    logits_after(llama, random_ids(40))
+    assert [id(tensor) for tensor in tensors_in(llama)] == before
+    num_parameters = sum(parameter.numel() for parameter in oracle(gqa_file).parameters())
+    assert sum(tensor.numel() for tensor in tensors_in(llama)) == num_parameters
+
+
+def test_only_the_cache_makes_rope_tables_and_masks() -> None:
+    table_makers = {"cos", "sin", "arange", "tril", "triu", "outer"}
+    owners = {
+        path.name
+        for path in Path(llama_herd.model.__path__[0]).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in table_makers
+    }
+    assert owners == {"cache.py"}
+
+
+# Loading
+
+
+def test_loading_reports_each_layer(gqa_file: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    with GGUFModel.open(gqa_file) as file:
+        Llama.load(file, on_layer=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_a_model_outlives_its_file(tmp_path: Path, llama: Llama) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    copy = load_tiny(path)
+    path.unlink()
+    ids = random_ids(40)
+    assert logits_after(copy, ids).equal(logits_after(llama, ids))
+
+
+def test_rope_factors_are_refused_by_name(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", rope_factors=True)
+    with GGUFModel.open(path) as file, pytest.raises(ModelFileError, match=r"tiny\.gguf: rope_freqs\.weight"):
+        Llama.load(file)
+
+
+def test_the_default_tiny_model_has_the_default_shape(llama: Llama) -> None:
+    assert llama.config == tiny_config()

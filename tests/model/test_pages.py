@@ -1,0 +1,105 @@
+"""Pages are conserved, whatever happens."""
+
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
+
+NUM_PAGES = 12
+
+
+class PagesMachine(RuleBasedStateMachine):
+    """Random reserving and releasing, against a plain list of who holds each page."""
+
+    @initialize(consecutive=st.booleans())
+    def start(self, consecutive: bool) -> None:
+        self.pages = Pages(NUM_PAGES, consecutive=consecutive)
+        self.owners: list[str | None] = [None] * NUM_PAGES
+        self.num_owners = 0
+
+    @rule(num_tokens=st.integers(1, (NUM_PAGES + 1) * PAGE_TOKENS))
+    def reserve(self, num_tokens: int) -> None:
+        owner = f"job-{self.num_owners}"
+        self.num_owners += 1
+        pages = self.pages.reserve(owner, num_tokens)
+        assert (pages is not None) == self.has_room(pages_for(num_tokens))
+        if pages is not None:
+            assert len(pages) == pages_for(num_tokens)
+            assert all(self.owners[page] is None for page in pages), "a page of somebody else"
+            for page in pages:
+                self.owners[page] = owner
+
+    @precondition(lambda self: any(self.owners))
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from(sorted(set(filter(None, self.owners)))))
+        self.pages.release(owner)
+        self.owners = [None if holder == owner else holder for holder in self.owners]
+
+    @invariant()
+    def counts_agree(self) -> None:
+        self.pages.check()
+        assert self.pages.num_free == self.owners.count(None)
+        assert self.pages.num_used == NUM_PAGES - self.pages.num_free
+        held = {page: owner for owner, pages in self.pages.held.items() for page in pages}
+        assert held == {page: owner for page, owner in enumerate(self.owners) if owner}
+
+    def has_room(self, num_pages: int) -> bool:
+        if not self.pages.consecutive:
+            return self.owners.count(None) >= num_pages
+        runs = "".join("x" if owner else "." for owner in self.owners)
+        return "." * num_pages in runs
+
+
+PagesMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+test_pages_are_conserved_under_random_reserve_and_release = PagesMachine.TestCase
+
+
+@pytest.mark.parametrize(("num_tokens", "num_pages"), [(1, 1), (64, 1), (65, 2), (128, 2), (129, 3)])
+def test_a_page_holds_64_tokens(num_tokens: int, num_pages: int) -> None:
+    assert pages_for(num_tokens) == num_pages
+
+
+def test_consecutive_pages_come_from_the_shortest_run_that_is_long_enough() -> None:
+    pages = Pages(10, consecutive=True)
+    for owner, num_pages in (("a", 3), ("b", 1), ("c", 2), ("d", 1)):
+        pages.reserve(owner, num_pages * PAGE_TOKENS)
+    pages.release("a")
+    pages.release("c")
+    # Free now: 0-2, 4-5, 7-9.
+    assert pages.reserve("e", 2 * PAGE_TOKENS) == (4, 5)
+
+
+def test_scattered_pages_use_what_no_run_could_hold() -> None:
+    pages = Pages(4, consecutive=False)
+    for owner in "abcd":
+        pages.reserve(owner, 1)
+    pages.release("a")
+    pages.release("c")
+    assert pages.reserve("e", 2 * PAGE_TOKENS) == (0, 2)
+
+
+def test_released_neighbours_become_one_run() -> None:
+    pages = Pages(3, consecutive=True)
+    for owner in "abc":
+        pages.reserve(owner, 1)
+    for owner in "acb":
+        pages.release(owner)
+    assert pages.reserve("d", 3 * PAGE_TOKENS) == (0, 1, 2)
+
+
+def test_check_tells_a_lost_page() -> None:
+    pages = Pages(3, consecutive=True)
+    pages.reserve("a", 1)
+    pages._held.clear()
+    with pytest.raises(RuntimeError, match="3 pages are not 2 free and 0 held"):
+        pages.check()
+
+
+def test_check_tells_a_page_held_twice() -> None:
+    pages = Pages(3, consecutive=False)
+    pages._held |= {"a": (0,), "b": (0,)}
+    pages._free = [range(1, 3)]
+    with pytest.raises(RuntimeError, match="once each"):
+        pages.check()
