@@ -1,0 +1,51 @@
+"""Texts of every kind for the tokenizer's tests: words of a made-up language, and what breaks tokenizers."""
+
+import random
+import string
+
+SYLLABLES = ("ka", "lo", "mi", "ter", "ben", "stra", "ing", "the", "o", "und", "é", "ño", "ла", "ма", "山")
+STRANGE = (
+    *("🦙", "👩‍👩‍👧‍👦", "🇫🇷", "🏳️‍🌈", "你好", "世界", "にほん", "한국", "العربية", "עברית", "हिन्दी", "ไทย"),
+    *(" ", "  ", "    ", "\t", "\n", "\r\n", "\u00a0", "\u3000", "\u200b", "\u200f", "\ufeff", "\u2028"),
+    *(
+        "e\u0301",
+        "n\u0303o",
+        "\u0000",
+        "\u0007",
+        "\u007f",
+        "\u0085",
+        "\U0010ffff",
+        "\ufffd",
+        "ﬁ",
+        "Ａ",
+        "▁",
+        "▁▁",
+    ),
+    *("<s>", "</s>", "<unk>", "<0x41>", "<|tool|>", "<|end|>", "[INST]", "<<SYS>>", "1234567", "'s", "..."),
+    *("aaaaaaa", "ooooo", "lolololo", "thethethe", "kakaterter"),
+)
+
+
+def words(rng: random.Random, num_words: int) -> str:
+    return " ".join("".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(num_words))
+
+
+def mixed_text(rng: random.Random) -> str:
+    """Words, strange characters and single code points from all planes, in any order."""
+    parts = []
+    for _ in range(rng.randrange(12)):
+        kind = rng.randrange(4)
+        if kind == 0:
+            parts.append(words(rng, rng.randint(1, 4)))
+        elif kind == 1:
+            parts.append(rng.choice(STRANGE))
+        elif kind == 2:
+            parts.append("".join(rng.choices(string.printable, k=rng.randint(1, 8))))
+        else:
+            parts.append(chr(rng.choice((rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)))))
+    return "".join(parts)
+
+
+def mixed_texts() -> list[str]:
+    rng = random.Random(1)
+    return ["", *STRANGE, *(mixed_text(rng) for _ in range(5_000))]
