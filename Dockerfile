@@ -1,0 +1,30 @@
+# One image for CPU and GPU workers: what differs is the torch that the build finds. See docs/docker.md.
+
+FROM python:3.11-slim-bookworm AS build
+# Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
+ARG TORCH_INDEX_URL=
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python3 -m venv /opt/herd
+ENV PATH=/opt/herd/bin:$PATH
+WORKDIR /build
+COPY constraints.txt ./
+# torch first and alone: an extra index never sees the other names, and the big layer outlives changes of ours.
+RUN pip install ${TORCH_INDEX_URL:+--retries 0 --timeout 5 --extra-index-url "$TORCH_INDEX_URL"} -c constraints.txt torch
+COPY pyproject.toml README.md ./
+# The links in src/llama_herd point at the three folders beside src.
+COPY src/ src/
+COPY model/ model/
+COPY tasks/ tasks/
+COPY worker/ worker/
+RUN pip install -c constraints.txt '.[worker]'
+
+FROM python:3.11-slim-bookworm
+RUN useradd --uid 10001 --no-log-init --no-create-home --shell /usr/sbin/nologin herd
+COPY --from=build /opt/herd /opt/herd
+# The root file system may be read-only: caches of CUDA and torch go where a tmpfs is mounted.
+ENV PATH=/opt/herd/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1
+WORKDIR /tmp
+USER 10001:10001
+HEALTHCHECK --interval=30s --timeout=10s --start-period=300s CMD ["herd", "health"]
+ENTRYPOINT ["herd"]
+CMD ["worker"]

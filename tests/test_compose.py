@@ -1,0 +1,88 @@
+"""What docker-compose.yml promises: two CPU workers, or GPUs instead; a Redis that keeps accepted jobs."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from llama_herd.worker.settings import WorkerSettings
+
+TEXT = (Path(__file__).parent.parent / "docker-compose.yml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+WORKERS = ("worker", "gpu-worker")
+
+
+def started(*profiles: str) -> set[str]:
+    """Services that `docker compose up` starts; Compose reads no profile as the one profile ""."""
+    active = set(profiles) or {""}
+    return {
+        name
+        for name, service in SERVICES.items()
+        if active & set(service.get("profiles", [])) or "profiles" not in service
+    }
+
+
+def seconds(duration: str) -> float:
+    match = re.fullmatch(r"(\d+)s", duration)
+    assert match, duration
+    return float(match[1])
+
+
+def test_up_starts_redis_and_two_cpu_workers() -> None:
+    assert started() == {"redis", "worker"}
+    assert SERVICES["worker"]["deploy"]["replicas"] == 2
+    assert SERVICES["worker"]["environment"]["HERD_DEVICE"] == "cpu"
+
+
+def test_the_gpu_profile_takes_the_place_of_the_cpu_workers() -> None:
+    assert started("gpu") == {"redis", "gpu-worker"}
+
+
+def test_the_gpu_worker_reserves_every_card_and_uses_it() -> None:
+    gpu_worker = SERVICES["gpu-worker"]
+    [devices] = gpu_worker["deploy"]["resources"]["reservations"]["devices"]
+    assert (devices["driver"], devices["count"]) == ("nvidia", "all")
+    assert "HERD_DEVICE" not in gpu_worker["environment"]
+    assert gpu_worker["command"] == ["worker", "--gpus", "all"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--appendonly yes",
+        "--appendfsync everysec",
+        "--maxmemory-policy noeviction",
+        "--client-output-buffer-limit pubsub 1mb 256kb 5",
+    ],
+)
+def test_redis_keeps_what_it_accepted(option: str) -> None:
+    assert option in SERVICES["redis"]["command"]
+
+
+def test_only_redis_is_published_and_only_to_this_machine() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert list(published) == ["redis"]
+    assert all(port.startswith("127.0.0.1:") for port in published["redis"])
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_worker_is_given_time_to_drain(worker: str) -> None:
+    grace_s = WorkerSettings.model_fields["grace_s"].default
+    assert seconds(SERVICES[worker]["stop_grace_period"]) > grace_s
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_runs_without_rights_and_on_a_read_only_root(service: str) -> None:
+    settings = SERVICES[service]
+    assert settings["read_only"] is True
+    assert settings["cap_drop"] == ["ALL"]
+    assert settings["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_every_herd_variable_is_a_setting() -> None:
+    named = set(re.findall(r"HERD_\w+", TEXT))
+    assert named
+    assert named <= {f"HERD_{name.upper()}" for name in WorkerSettings.model_fields}
