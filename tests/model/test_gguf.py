@@ -30,11 +30,11 @@ SCALARS = {
     "a.no": ("bool", False),
     "a.text": ("string", "Grüße, 你好 🦙"),
 }
-ARRAYS: dict[str, list[int] | list[float] | list[bool] | list[str]] = {
+ARRAYS: dict[str, list[int] | list[float] | list[bool] | tuple[str, ...]] = {
     "b.ints": [-1, 0, 2**31 - 1],
     "b.floats": [0.5, -2.0],
     "b.flags": [True, False, True],
-    "b.texts": ["▁the", "", "🤖"],
+    "b.texts": ("▁the", "", "🤖"),
 }
 TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.Q4_K)
 
@@ -71,7 +71,7 @@ def assert_reads_equal(path: Path, rows: dict[str, np.ndarray]) -> None:
             assert type(file.metadata[key]) is type(value)
         for key, values in ARRAYS.items():
             read = file.metadata[key]
-            assert (list(read) if isinstance(read, tuple) else read.tolist()) == values
+            assert (read.tolist() if isinstance(read, np.ndarray) else read) == values
         assert list(file.tensors) == list(rows)
         for name, expected in rows.items():
             np.testing.assert_array_equal(file.blocks(name).numpy(), expected)

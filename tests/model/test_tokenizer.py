@@ -1,22 +1,16 @@
 """The tokenizer equals sentencepiece, gives back what it got, and lets no text become a control token."""
 
-import io
-import random
 from typing import Any
 
 import numpy as np
 import pytest
 import sentencepiece
-from gguf import TokenType
 
 from llama_herd.errors import BadInput, ModelFileError
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.tokenizer import Tokenizer
-from tests.model.corpus import mixed_texts, words
-
-UNK_ID, BOS_ID, EOS_ID = 0, 1, 2
-CONTROL_IDS = {UNK_ID, BOS_ID, EOS_ID}
-USER_DEFINED = "<|tool|>"
+from tests.model.corpus import mixed_texts
+from tests.model.sentence_piece import BOS_ID, CONTROL_IDS, EOS_ID, gguf_values, train_sentence_piece
 
 
 @pytest.fixture(scope="session")
@@ -26,53 +20,12 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="session")
 def sentence_piece() -> sentencepiece.SentencePieceProcessor:
-    """A small model with Llama's settings, trained on words of a few languages."""
-    rng = random.Random(0)
-    spaces = ("", "  ", "    ")
-    lines = (words(rng, 12) + rng.choice(spaces) + "o" * rng.randrange(4) for _ in range(3_000))
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=lines,
-        model_writer=model,
-        vocab_size=1_000,
-        model_type="bpe",
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        split_digits=True,
-        allow_whitespace_only_pieces=True,
-        user_defined_symbols=[USER_DEFINED],
-        num_threads=1,
-        minloglevel=2,
-    )
-    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-
-
-def kind_of(piece: sentencepiece.SentencePieceProcessor, token_id: int) -> TokenType:
-    if piece.is_byte(token_id):
-        return TokenType.BYTE
-    if piece.is_unknown(token_id):
-        return TokenType.UNKNOWN
-    if piece.is_control(token_id):
-        return TokenType.CONTROL
-    return TokenType.USER_DEFINED if piece.id_to_piece(token_id) == USER_DEFINED else TokenType.NORMAL
+    return train_sentence_piece()
 
 
 @pytest.fixture(scope="session")
 def spm_values(sentence_piece: sentencepiece.SentencePieceProcessor) -> dict[str, Any]:
-    """The metadata that llama.cpp's converter writes for a sentencepiece model."""
-    ids = range(sentence_piece.vocab_size())
-    scores = [sentence_piece.get_score(token_id) for token_id in ids]
-    kinds = [kind_of(sentence_piece, token_id) for token_id in ids]
-    return {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": tuple(sentence_piece.id_to_piece(token_id) for token_id in ids),
-        "tokenizer.ggml.scores": np.array(scores, np.float32),
-        "tokenizer.ggml.token_type": np.array(kinds, np.int32),
-        "tokenizer.ggml.bos_token_id": BOS_ID,
-        "tokenizer.ggml.eos_token_id": EOS_ID,
-        "tokenizer.ggml.unknown_token_id": UNK_ID,
-    }
+    return gguf_values(sentence_piece)
 
 
 @pytest.fixture(scope="session")
