@@ -38,6 +38,12 @@ class Claimed:
     starts: int
     submitted_ms: int
     body: str
+    now_ms: int
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds from submission to this claim, by the clock of Redis."""
+        return (self.now_ms - self.submitted_ms) / 1000
 
 
 class Yours(Claimed):

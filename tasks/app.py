@@ -1,5 +1,7 @@
 """The Celery app: `celery -A llama_herd.tasks.app worker`, and what other services send tasks with."""
 
+from typing import Any
+
 from celery import Celery
 from celery.signals import celeryd_init
 
@@ -67,8 +69,14 @@ def make_app(settings: Settings) -> Celery:
             "socket_connect_timeout": 5.0,
         },
     )
+
+    def check_start(instance: Any, **_: Any) -> None:
+        # The signal is every app's: somebody else's worker may import this module to send tasks.
+        if instance.app is app:
+            check_worker_start(app.conf, settings)
+
+    celeryd_init.connect(check_start, weak=False)
     return app
 
 
 app = make_app(Settings())
-celeryd_init.connect(check_worker_start, weak=False)

@@ -1,4 +1,4 @@
-"""How this package reaches Redis: one URL for redis-py and for Celery, and errors that a person can act on."""
+"""How we reach Redis: one URL for redis-py and for Celery, and errors that a person can act on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,18 +26,19 @@ SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 
 #: A short blink of Redis is not worth an error: three more tries within about a second.
-_BACKOFF = ExponentialBackoff(cap=0.5, base=0.1)
-_TRIES = 3
+TRIES = 3
+#: A subscriber is in no hurry: it waits about ten seconds for Redis to come back.
+SUBSCRIBER_TRIES = 20
 
 
-def connect(url: str) -> redis.Redis:
+def connect(url: str, tries: int = TRIES) -> redis.Redis:
     """A connection of redis-py. Raises SettingsError when `url` is not that of a Redis."""
-    return redis.Redis.from_url(checked_url(url), retry=Retry(_BACKOFF, _TRIES), **_OPTIONS)
+    return redis.Redis.from_url(checked_url(url), retry=Retry(_backoff(), tries), **_OPTIONS)
 
 
-def connect_async(url: str) -> redis.asyncio.Redis:
+def connect_async(url: str, tries: int = TRIES) -> redis.asyncio.Redis:
     """`connect` for asyncio."""
-    return redis.asyncio.Redis.from_url(checked_url(url), retry=AsyncRetry(_BACKOFF, _TRIES), **_OPTIONS)
+    return redis.asyncio.Redis.from_url(checked_url(url), retry=AsyncRetry(_backoff(), tries), **_OPTIONS)
 
 
 _OPTIONS: dict[str, Any] = {
@@ -47,6 +48,10 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
+def _backoff() -> ExponentialBackoff:
+    return ExponentialBackoff(cap=0.5, base=0.1)
+
+
 def checked_url(url: str) -> str:
     """`url` in redis-py's form. Raises SettingsError when it is not that of a Redis."""
     parts = urlsplit(url)
@@ -54,7 +59,7 @@ def checked_url(url: str) -> str:
         query = [("db" if name == "virtual_host" else name, value) for name, value in parse_qsl(parts.query)]
         url = urlunsplit(("unix", parts.netloc, parts.path, urlencode(query), ""))
     try:
-        parse_url(url)
+        _parsed(url)
     except ValueError:
         raise SettingsError(
             f"HERD_REDIS_URL is not the URL of a Redis: {masked(url)!r}. "
@@ -81,9 +86,13 @@ def is_same_redis(one: str, other: str) -> bool:
 
 
 def _database(url: str) -> tuple[Any, ...]:
-    found: dict[str, Any] = dict(parse_url(checked_url(url)))
+    found = _parsed(checked_url(url))
     place = found.get("path") or (found.get("host", "localhost"), found.get("port", 6379))
     return (place, found.get("db", 0), found.get("username"), found.get("password"))
+
+
+def _parsed(url: str) -> dict[str, Any]:
+    return dict(parse_url(url))  # type: ignore[no-untyped-call]
 
 
 def masked(url: str) -> str:

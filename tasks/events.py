@@ -102,9 +102,9 @@ class End(_Event):
 Event = Annotated[Started | Token | End, Field(discriminator="type")]
 
 #: Checks and reads any event; also the source of docs/schemas/event.json.
-EVENT: TypeAdapter[Started | Token | End] = TypeAdapter(Event)
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
-def parse_event(json: str | bytes) -> Started | Token | End:
+def parse_event(json: str | bytes) -> Event:
     """Read one event. Raises `pydantic.ValidationError` when it is none."""
     return EVENT.validate_json(json)

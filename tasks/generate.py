@@ -1,7 +1,7 @@
 """The Celery task `herd.generate`.
 
-The work is done below Celery, by the pool, while the message is held. What is left for the task's body is to say
-in Celery's terms how the job ended, so that results, links, chains and signals are Celery's own.
+The work is done below Celery, by the pool, while the message is held. What is left for the task's body is to
+say in Celery's terms how the job ended, so that results, links, chains and signals are Celery's own.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from llama_herd.tasks.result import Result
 OUTCOME = "herd_outcome"
 
 
-@app.task(
+@app.task(  # type: ignore[untyped-decorator]
     name=TASK_NAME,
     bind=True,
     # Arguments are checked by GenerationJob, which names every wrong field.
@@ -34,7 +34,7 @@ def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
     if result is None:
         raise GenerationError(
             "wrong_pool",
-            "this worker has no engine. Fix: start it with `celery -A llama_herd.tasks.app worker`, without -P",
+            "this worker has no engine. Fix: celery -A llama_herd.tasks.app worker, without -P",
         )
     if result.finish_reason == "cancelled":
         self.backend.mark_as_revoked(self.request.id, "cancelled", request=self.request)

@@ -42,7 +42,7 @@ from llama_herd.tasks.answers import (
     Yours,
 )
 from llama_herd.tasks.call import Call, Script
-from llama_herd.tasks.events import End, Started, Token, parse_event
+from llama_herd.tasks.events import End, Event, Token, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.settings import Settings
@@ -86,7 +86,7 @@ class Entry:
     state: FinalState | Literal[""] = ""
 
     @classmethod
-    def of(cls, event: Started | Token | End, i: int) -> Self:
+    def of(cls, event: Event, i: int) -> Self:
         """The entry of `event`, when `i` tokens are recorded before it."""
         num_ids = len(event.ids) if isinstance(event, Token) else 0
         state = final_state(event) if isinstance(event, End) else ""
@@ -263,7 +263,7 @@ class Ledger:
 
     # Reading
 
-    def read(self, job_id: str, after: int = 0) -> Call[list[Started | Token | End]]:
+    def read(self, job_id: str, after: int = 0) -> Call[list[Event]]:
         """The events of a job after the one with number `after`."""
         return Call(
             "XRANGE",
@@ -372,9 +372,9 @@ def _read_claim(reply: list[Any]) -> ClaimAnswer:
     kind = _text(reply[0])
     match kind:
         case "yours" | "adopt":
-            epoch, n, seq, attempts, starts, submitted_ms = map(int, reply[1:7])
+            now_ms, epoch, n, seq, attempts, starts, submitted_ms = map(int, reply[1:8])
             claimed = Yours if kind == "yours" else Adopt
-            return claimed(epoch, n, seq, attempts, starts, submitted_ms, _text(reply[7]))
+            return claimed(epoch, n, seq, attempts, starts, submitted_ms, _text(reply[8]), now_ms)
         case "busy":
             return Busy(int(reply[1]))
         case "unknown":

@@ -10,7 +10,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
-from llama_herd.tasks.events import End, Failure, FinishReason, Started, Timings, Token, Usage
+from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Timings, Token, Usage
 
 
 class Result(BaseModel):
@@ -30,7 +30,7 @@ class Result(BaseModel):
     timings: Timings | None
 
     @classmethod
-    def from_events(cls, events: Iterable[Started | Token | End]) -> Self:
+    def from_events(cls, events: Iterable[Event]) -> Self:
         """Fold all events of one job, from the first to `end`. Raises ValueError when there is no `end`."""
         ids: list[int] = []
         text: list[str] = []

@@ -1,4 +1,4 @@
-"""What a Celery worker of ours checks before it starts: one line and exit code 2 instead of lost jobs later."""
+"""What our Celery worker checks before it starts: one line and exit code 2 instead of lost jobs later."""
 
 import sys
 from typing import Any, NoReturn
@@ -12,11 +12,11 @@ from llama_herd.tasks.connection import is_same_redis, masked
 from llama_herd.tasks.settings import Settings
 
 
-def check_worker_start(conf: Any, **_: Any) -> None:
-    """Handler of Celery's `celeryd_init`: refuse a start that cannot work, and switch off decompression."""
+def check_worker_start(conf: Any, settings: Settings) -> None:
+    """Refuse a start that cannot work, and switch decompression off."""
     _check_pool()
     for name in ("broker_read_url", "broker_write_url", "result_backend"):
-        _check_url(name, getattr(conf, name))
+        _check_url(name, getattr(conf, name), settings.redis_url)
     refuse_compression()
 
 
@@ -39,11 +39,10 @@ def _check_pool() -> None:
         )
 
 
-def _check_url(name: str, url: str) -> None:
-    own = Settings().redis_url
+def _check_url(name: str, url: str, own: str) -> None:
     if not is_same_redis(url, own):
         _exit(
-            f"{name} is {masked(url)}, but HERD_REDIS_URL is {masked(own)}, and queue, ledger and results share "
+            f"{name} is {masked(url)}, but HERD_REDIS_URL is {masked(own)}: queue, ledger and results share "
             "one Redis. Fix: set HERD_REDIS_URL alone, without -b, CELERY_BROKER_URL or CELERY_RESULT_BACKEND"
         )
 

@@ -7,6 +7,7 @@ HerdError
 │   ├── SettingsError   a setting has a value that cannot work here
 │   └── InvalidJob      a job has fields that cannot be accepted; `fields` names each of them
 ├── RedisUnavailable    Redis cannot be reached or refuses us
+├── QueueFull           the queue holds as many jobs as it may; nothing was accepted
 ├── JobNotFound         no such job, or its record has been forgotten
 ├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
 └── DeadlineExceeded    a job was not finished by its deadline
@@ -53,6 +54,10 @@ class InvalidJob(BadInput):
 
 class RedisUnavailable(HerdError):
     """Redis cannot be reached or refuses us. The message names the address and the fix."""
+
+
+class QueueFull(HerdError):
+    """The queue holds as many jobs as it may. The message names both numbers; nothing was accepted."""
 
 
 class JobNotFound(HerdError):

@@ -3,7 +3,7 @@
 -- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 owner, 5 lease (ms), 6 most attempts,
 --       7 body, 8 queue, 9 envelope, 10 deadline (ms or ''): for a job that has no record yet; else '',
 --       11 to 13 tails of the final event: cancelled, deadline, poisoned
--- Answers: yours | adopt, epoch, n, seq, attempts, starts, submitted, body
+-- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, submitted, body
 --          busy, ms left | finished | cancelled | expired | poison | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], leases = KEYS[4], channel = ARGV[2], ttl_s = ARGV[3]}
 local id, owner, lease_ms, max_attempts = ARGV[1], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -21,7 +21,7 @@ local state, cancel, deadline, current, lease = record[1], record[2], record[3],
 
 local function claimed(kind)
   local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'submitted_ms', 'body')
-  return {kind, unpack(fields)}
+  return {kind, now, unpack(fields)}
 end
 
 if state ~= 'queued' and state ~= 'running' then return {'finished'} end

@@ -1,0 +1,116 @@
+"""The client for asyncio; `llama_herd.tasks.client` method by method."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self
+
+from llama_herd.tasks.answers import Cancellation
+from llama_herd.tasks.call import run_async
+from llama_herd.tasks.client_core import ClientCore, Status, checked_id
+from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.follow import Follower
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import CancelReason
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.worker_status import WorkerStatus
+
+
+class AsyncClient:
+    """Talks to the herd through Redis, without blocking the event loop.
+
+        async with AsyncClient() as client:
+            job_id = await client.submit(prompt="Once upon a time")
+            async for event in client.stream(job_id):
+                ...
+            print((await client.result(job_id)).text)
+
+    Each method is that of `Client`, with its arguments and errors.
+    """
+
+    def __init__(
+        self,
+        redis_url: str | None = None,
+        *,
+        tenant: str | None = None,
+        model: str | None = None,
+        settings: Settings | None = None,
+        max_queue: int = 0,
+    ) -> None:
+        self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
+        self._redis = connect_async(self._core.url)
+        self._subscriber = connect_async(self._core.url, SUBSCRIBER_TRIES)
+
+    async def submit(
+        self, job: GenerationJob | None = None, *, job_id: str | None = None, **fields: Any
+    ) -> str:
+        """Enqueue a job and return its id."""
+        order = self._core.order(job, fields, job_id)
+        with redis_errors(self._core.url):
+            return self._core.accepted(order, await run_async(self._redis, order.call))
+
+    async def stream(
+        self, job_id: str, *, after: int = 0, timeout_s: float | None = None
+    ) -> AsyncIterator[Event]:
+        """The job's events after number `after`, up to its end."""
+        follower = Follower(checked_id(job_id), after=after, timeout_s=timeout_s)
+        with redis_errors(self._core.url):
+            for event in await self._catch_up(follower):
+                yield event
+            if follower.has_ended:
+                return
+            async with aclosing(self._subscriber.pubsub()) as pubsub:
+                await pubsub.subscribe(self._core.ledger.channel(job_id))
+                while not follower.has_ended:
+                    events = follower.live(await pubsub.get_message(timeout=follower.wait_s()))
+                    for event in await self._catch_up(follower) if follower.is_behind else events:
+                        yield event
+
+    async def result(self, job_id: str, *, timeout_s: float | None = None) -> Result:
+        """Wait for the end and return what came of the job."""
+        return Result.from_events([event async for event in self.stream(job_id, timeout_s=timeout_s)])
+
+    async def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
+        """End a job early."""
+        with redis_errors(self._core.url):
+            return await run_async(self._redis, self._core.ledger.cancel(checked_id(job_id), reason))
+
+    async def workers(self) -> list[WorkerStatus]:
+        """Every worker that lives."""
+        with redis_errors(self._core.url):
+            return await run_async(self._redis, self._core.ledger.workers())
+
+    async def status(self) -> Status:
+        """How the queue of this client's model and the tenant's jobs stand."""
+        ledger, queue = self._core.ledger, self._core.queue
+        with redis_errors(self._core.url):
+            return Status(
+                queue=queue,
+                depth=await run_async(self._redis, ledger.queue_depth(queue)),
+                pending=await run_async(self._redis, ledger.num_pending()),
+                running=await run_async(self._redis, ledger.num_running()),
+                workers=await run_async(self._redis, ledger.workers()),
+            )
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._redis.aclose()
+        await self._subscriber.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _catch_up(self, follower: Follower) -> list[Event]:
+        ledger = self._core.ledger
+        stored = await run_async(self._redis, ledger.read(follower.job_id, follower.last))
+        events = follower.accept(stored)
+        if not events:
+            follower.settle(await run_async(self._redis, ledger.record(follower.job_id)))
+        return events

@@ -1,0 +1,126 @@
+"""The client: submit jobs, follow their tokens, fetch results, cancel."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from types import TracebackType
+from typing import Any, Self
+
+from redis.client import PubSub
+
+from llama_herd.tasks.answers import Cancellation
+from llama_herd.tasks.call import run
+from llama_herd.tasks.client_core import ClientCore, Status, checked_id
+from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.follow import Follower
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import CancelReason
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.worker_status import WorkerStatus
+
+
+class Client:
+    """Talks to the herd through Redis.
+
+        with Client() as client:
+            job_id = client.submit(prompt="Once upon a time", sampling={"temperature": 0.8})
+            for event in client.stream(job_id):
+                ...
+            print(client.result(job_id).text)
+
+    Every method raises RedisUnavailable when Redis cannot be reached or refuses. A client may be used from
+    several threads.
+    """
+
+    def __init__(
+        self,
+        redis_url: str | None = None,
+        *,
+        tenant: str | None = None,
+        model: str | None = None,
+        settings: Settings | None = None,
+        max_queue: int = 0,
+    ) -> None:
+        """What is not given comes from `settings`, by default from the environment.
+
+        max_queue: `submit` is refused while the model's queue holds so many messages; 0: no limit.
+        """
+        self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
+        self._redis = connect(self._core.url)
+        self._subscriber = connect(self._core.url, SUBSCRIBER_TRIES)
+
+    def submit(self, job: GenerationJob | None = None, *, job_id: str | None = None, **fields: Any) -> str:
+        """Enqueue a job, given whole or by its fields, and return its id.
+
+        The same `job_id` with the same job again changes nothing, so a call may be repeated. Raises
+        InvalidJob with every wrong field, and QueueFull.
+        """
+        order = self._core.order(job, fields, job_id)
+        with redis_errors(self._core.url):
+            return self._core.accepted(order, run(self._redis, order.call))
+
+    def stream(self, job_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[Event]:
+        """The job's events after number `after`, in order, each once, up to its end.
+
+        May be called before the job exists and after its end; any number of readers see the same. Raises
+        TimeoutError when the job has not ended after `timeout_s`, JobNotFound when it is not known by then.
+        """
+        follower = Follower(checked_id(job_id), after=after, timeout_s=timeout_s)
+        with redis_errors(self._core.url):
+            yield from self._catch_up(follower)
+            if follower.has_ended:
+                return
+            pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
+            with closing(pubsub):
+                pubsub.subscribe(self._core.ledger.channel(job_id))
+                while not follower.has_ended:
+                    events = follower.live(pubsub.get_message(timeout=follower.wait_s()))
+                    yield from self._catch_up(follower) if follower.is_behind else events
+
+    def result(self, job_id: str, *, timeout_s: float | None = None) -> Result:
+        """Wait for the end and return what came of the job, however it ended; times out as `stream` does."""
+        return Result.from_events(self.stream(job_id, timeout_s=timeout_s))
+
+    def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
+        """End a job early. The text so far is kept."""
+        with redis_errors(self._core.url):
+            return run(self._redis, self._core.ledger.cancel(checked_id(job_id), reason))
+
+    def workers(self) -> list[WorkerStatus]:
+        """Every worker that lives."""
+        with redis_errors(self._core.url):
+            return run(self._redis, self._core.ledger.workers())
+
+    def status(self) -> Status:
+        """How the queue of this client's model and the tenant's jobs stand."""
+        ledger, queue = self._core.ledger, self._core.queue
+        with redis_errors(self._core.url):
+            return Status(
+                queue=queue,
+                depth=run(self._redis, ledger.queue_depth(queue)),
+                pending=run(self._redis, ledger.num_pending()),
+                running=run(self._redis, ledger.num_running()),
+                workers=run(self._redis, ledger.workers()),
+            )
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._redis.close()
+        self._subscriber.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _catch_up(self, follower: Follower) -> list[Event]:
+        ledger = self._core.ledger
+        stored = run(self._redis, ledger.read(follower.job_id, follower.last))
+        events = follower.accept(stored)
+        if not events:
+            follower.settle(run(self._redis, ledger.record(follower.job_id)))
+        return events

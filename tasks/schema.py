@@ -1,0 +1,30 @@
+"""The JSON schemas of jobs and events, for other languages: `python -m llama_herd.tasks.schema docs/schemas`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from llama_herd.tasks.events import EVENT
+from llama_herd.tasks.job import GenerationJob
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Each schema by the name of its file."""
+    return {"job.json": GenerationJob.model_json_schema(), "event.json": EVENT.json_schema()}
+
+
+def text_of(schema: dict[str, Any]) -> str:
+    """A schema as it stands in its file."""
+    return json.dumps(schema, indent=2, sort_keys=True) + "\n"
+
+
+def write(folder: Path) -> None:
+    """Write all schemas into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, schema in schemas().items():
+        (folder / name).write_text(text_of(schema), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

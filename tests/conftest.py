@@ -1,0 +1,29 @@
+"""A real redis-server for all tests that want one: one process a session, emptied before each test."""
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from llama_herd.worker.embedded_redis import EmbeddedRedis
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(redis_server: EmbeddedRedis) -> Iterator[Redis]:
+    """A connection to an empty Redis that knows no scripts."""
+    with Redis.from_url(redis_server.url) as connection:
+        connection.flushall()
+        connection.script_flush()
+        yield connection
+
+
+@pytest.fixture
+def redis_url(redis: Redis, redis_server: EmbeddedRedis) -> str:
+    """The address of an empty Redis."""
+    return redis_server.url

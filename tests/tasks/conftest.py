@@ -1,0 +1,12 @@
+"""A ledger on an empty Redis, with attempts and leases as in production."""
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.ledger import Ledger
+from tests.tasks.herd import Herd
+
+
+@pytest.fixture
+def herd(redis: Redis) -> Herd:
+    return Herd(redis, Ledger(lease_ms=60_000))

@@ -1,0 +1,76 @@
+"""A ledger with a connection, and the short hand that its tests are written in."""
+
+from dataclasses import dataclass
+
+from redis import Redis
+
+from llama_herd.tasks.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Yours
+from llama_herd.tasks.call import run
+from llama_herd.tasks.events import End, Event, FinishReason, Started, Token
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import Entry, Ledger
+from llama_herd.tasks.message import Envelope
+
+QUEUE = "herd.tales"
+JOB = GenerationJob(prompt="the secret prompt", model="tales")
+
+
+@dataclass(frozen=True)
+class Herd:
+    """Two or more workers and a client, as far as Redis sees them."""
+
+    redis: Redis
+    ledger: Ledger
+
+    def submit(self, job_id: str, job: GenerationJob = JOB) -> None:
+        run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, QUEUE)))
+
+    def claim(self, job_id: str, owner: str = "one") -> ClaimAnswer:
+        return run(self.redis, self.ledger.claim(job_id, owner))
+
+    def claimed(self, job_id: str, owner: str = "one") -> Claimed:
+        """Claim a job that is there to be had."""
+        answer = self.claim(job_id, owner)
+        assert isinstance(answer, Yours | Adopt)
+        return answer
+
+    def emit(self, owner: str, *entries: Entry) -> list[Emitted]:
+        return run(self.redis, self.ledger.emit(owner, entries))
+
+    def kinds(self, owner: str, *entries: Entry) -> list[Emission]:
+        return [answer.kind for answer in self.emit(owner, *entries)]
+
+    def events(self, job_id: str) -> list[Event]:
+        return run(self.redis, self.ledger.read(job_id))
+
+    def field(self, job_id: str, name: str) -> str:
+        return str(self.redis.hget(self.ledger.job_key(job_id), name).decode())
+
+    def pass_lease(self, job_id: str) -> None:
+        """Let a job's lease be over, as if its owner had been silent for so long."""
+        self.redis.hset(self.ledger.job_key(job_id), "lease", 1)
+        self.redis.zadd("herd:default:leases", {job_id: 1}, xx=True)
+
+    def pass_time(self, job_id: str, ms: int) -> None:
+        """Let a job wait since `ms` earlier than it does."""
+        self.redis.zincrby("herd:default:pending", -ms, job_id)
+
+    def messages(self) -> list[bytes]:
+        """The queue, its consuming end first."""
+        return list(reversed(self.redis.lrange(QUEUE, 0, -1)))
+
+
+def started(job_id: str, seq: int = 1, epoch: int = 1, i: int = 0) -> Entry:
+    event = Started(seq=seq, job=job_id, epoch=epoch, attempt=1, worker="w", model="tales", seed=7)
+    return Entry.of(event, i)
+
+
+def token(job_id: str, seq: int, i: int, *ids: int, epoch: int = 1) -> Entry:
+    """An event with `ids` (by default one), whose text names seq and epoch."""
+    ids = ids or (100 + i,)
+    return Entry.of(Token(seq=seq, job=job_id, epoch=epoch, i=i, ids=ids, text=f"<{seq}.{epoch}>"), i)
+
+
+def end(job_id: str, seq: int, n: int, epoch: int = 1, finish_reason: FinishReason = "stop") -> Entry:
+    event = End(seq=seq, job=job_id, epoch=epoch, finish_reason=finish_reason, n=n, attempts=1)
+    return Entry.of(event, n)

@@ -1,0 +1,182 @@
+"""CLAIM: every answer, and what the record is afterwards."""
+
+from collections.abc import Callable
+
+import pytest
+
+from llama_herd.tasks.answers import Adopt, Busy, Cancellation, Ended, Unknown, Yours
+from llama_herd.tasks.call import run
+from llama_herd.tasks.events import End
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.message import Envelope
+from tests.tasks.herd import JOB, QUEUE, Herd, end, started, token
+
+pytestmark = pytest.mark.redis
+
+
+def only_end(herd: Herd, job_id: str) -> End:
+    """The one final event of a job."""
+    *others, last = herd.events(job_id)
+    assert isinstance(last, End)
+    assert not any(isinstance(event, End) for event in others)
+    return last
+
+
+def test_a_waiting_job_is_yours_with_its_body(herd: Herd) -> None:
+    herd.submit("a")
+    answer = herd.claim("a", "one")
+    assert isinstance(answer, Yours)
+    assert (answer.epoch, answer.n, answer.seq, answer.attempts, answer.starts) == (1, 0, 0, 0, 0)
+    assert answer.body == JOB.to_json()
+    assert answer.submitted_ms == int(herd.field("a", "submitted_ms"))
+    assert herd.redis.zrange("herd:default:pending", 0, -1) == []
+    assert herd.redis.zrange("herd:default:leases", 0, -1) == [b"a"]
+    assert herd.field("a", "state") == "running"
+
+
+def test_a_second_delivery_is_busy_for_others_and_adopted_by_its_owner(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.emit("one", started("a"), token("a", 2, 0, 5, 6))
+    busy, adopt = herd.claim("a", "two"), herd.claim("a", "one")
+    assert isinstance(busy, Busy)
+    assert 0 < busy.remaining_ms <= herd.ledger.lease_ms
+    assert isinstance(adopt, Adopt)
+    assert (adopt.epoch, adopt.n, adopt.seq, adopt.starts) == (1, 2, 2, 1)
+
+
+def test_a_job_whose_lease_passed_is_yours_from_its_recorded_tokens_on(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.emit("one", started("a"), token("a", 2, 0, 5, 6))
+    herd.pass_lease("a")
+    answer = herd.claim("a", "two")
+    assert isinstance(answer, Yours)
+    assert (answer.epoch, answer.n, answer.seq, answer.attempts, answer.starts) == (2, 2, 2, 0, 1)
+
+
+def test_an_owner_whose_own_lease_passed_gets_a_new_epoch(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.pass_lease("a")
+    assert isinstance(herd.claim("a", "one"), Yours)
+    assert herd.kinds("one", started("a", epoch=1)) == ["fenced"]
+
+
+def test_a_finished_job_says_so(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.emit("one", started("a"), end("a", 2, 0))
+    assert herd.claim("a", "two") is Ended.FINISHED
+    assert len(herd.events("a")) == 2
+
+
+def test_an_unknown_job_without_a_body_is_unknown(herd: Herd) -> None:
+    assert herd.claim("a") == Unknown()
+    assert herd.redis.keys() == []
+
+
+def test_a_bare_message_makes_its_record_once(herd: Herd) -> None:
+    envelope = Envelope.of_request({"id": "a", "delivery_info": {"routing_key": QUEUE}}, None)
+    other = GenerationJob(prompt="other")
+    first = run(herd.redis, herd.ledger.claim("a", "one", job=JOB, envelope=envelope))
+    again = run(herd.redis, herd.ledger.claim("a", "one", job=other, envelope=envelope))
+    assert isinstance(first, Yours)
+    assert isinstance(again, Adopt)
+    assert again.body == JOB.to_json()
+    assert herd.field("a", "queue") == QUEUE
+    assert herd.field("a", "envelope") == envelope.text
+    assert herd.redis.zcard("herd:default:pending") == 0
+
+
+def cancel(herd: Herd) -> None:
+    assert run(herd.redis, herd.ledger.cancel("a")) is Cancellation.ASKED
+    herd.pass_lease("a")
+
+
+def cancel_late(herd: Herd) -> None:
+    assert run(herd.redis, herd.ledger.cancel("a", "deadline")) is Cancellation.ASKED
+    herd.pass_lease("a")
+
+
+def pass_deadline(herd: Herd) -> None:
+    herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
+
+
+def kill_three_times(herd: Herd) -> None:
+    herd.redis.hset(herd.ledger.job_key("a"), "attempts", 3)
+    herd.pass_lease("a")
+
+
+@pytest.mark.parametrize(
+    ("happen", "answer", "finish_reason", "state"),
+    [
+        (cancel, Ended.CANCELLED, "cancelled", "cancelled"),
+        (cancel_late, Ended.EXPIRED, "deadline", "failed"),
+        (pass_deadline, Ended.EXPIRED, "deadline", "failed"),
+        (kill_three_times, Ended.POISON, "error", "failed"),
+    ],
+)
+def test_a_claim_that_ends_a_job_writes_the_final_event_first(
+    herd: Herd, happen: Callable[[Herd], None], answer: Ended, finish_reason: str, state: str
+) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.emit("one", started("a"), token("a", 2, 0, 5, 6))
+    happen(herd)
+    subscriber = herd.redis.pubsub()
+    subscriber.subscribe(herd.ledger.channel("a"))
+    subscriber.get_message(timeout=1)
+
+    assert herd.claim("a", "two") is answer
+
+    last = only_end(herd, "a")
+    assert (last.seq, last.epoch, last.n, last.finish_reason) == (3, 2, 2, finish_reason)
+    assert (last.usage, last.text_sha256, last.worker, last.attempts) == (None, None, None, 1)
+    assert (last.error.code if last.error else None) == ("poisoned" if answer is Ended.POISON else None)
+    message = subscriber.get_message(timeout=1)
+    assert message is not None
+    assert message["data"] == herd.redis.xrevrange(herd.ledger.events_key("a"), count=1)[0][1][b"e"]
+    assert herd.field("a", "state") == state
+    assert herd.redis.ttl(herd.ledger.job_key("a")) > 0
+    assert herd.redis.ttl(herd.ledger.events_key("a")) > 0
+    assert herd.redis.exists("herd:default:leases", "herd:default:pending") == 0
+    # Whoever ran it is fenced, and a second claim changes nothing.
+    assert herd.kinds("one", token("a", 3, 2), end("a", 4, 3)) == ["fenced", "fenced"]
+    assert herd.claim("a", "two") is Ended.FINISHED
+    assert len(herd.events("a")) == 3
+
+
+def test_a_live_owner_does_not_outlast_the_deadline(herd: Herd) -> None:
+    herd.submit("a", JOB.model_copy(update={"deadline_ms": 1}))
+    assert herd.claim("a", "one") is Ended.EXPIRED
+
+
+def test_a_bare_message_past_its_deadline_is_expired_at_once(herd: Herd) -> None:
+    late = JOB.model_copy(update={"deadline_ms": 1})
+    call = herd.ledger.claim("a", "one", job=late, envelope=Envelope.of("a", QUEUE))
+    assert run(herd.redis, call) is Ended.EXPIRED
+    assert only_end(herd, "a").seq == 1
+    assert herd.redis.exists("herd:default:pending") == 0
+
+
+def test_two_starts_without_a_token_leave_the_third_and_a_token_forgives_them(herd: Herd) -> None:
+    herd.submit("a")
+    for epoch in (1, 2):
+        assert herd.claimed("a").attempts == epoch - 1
+        herd.emit("one", started("a", seq=epoch, epoch=epoch))
+        herd.pass_lease("a")
+    last = herd.claimed("a")
+    assert (last.attempts, last.starts) == (2, 2)
+    herd.emit("one", started("a", seq=3, epoch=3), token("a", 4, 0, epoch=3))
+    herd.pass_lease("a")
+    assert herd.claimed("a").attempts == 0
+    assert herd.claimed("a").starts == 3
+
+
+def test_claims_that_never_start_cost_no_attempt(herd: Herd) -> None:
+    herd.submit("a")
+    for epoch in range(1, 6):
+        assert herd.claimed("a").epoch == epoch
+        herd.pass_lease("a")
+    assert herd.claimed("a").attempts == 0

@@ -1,0 +1,203 @@
+"""SWEEP: what is pushed again, what is not, and how often."""
+
+import json
+
+import pytest
+
+from llama_herd.tasks.answers import Swept, Yours
+from llama_herd.tasks.call import run
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES
+from llama_herd.tasks.message import Envelope
+from tests.tasks.herd import JOB, QUEUE, Herd, end, started
+
+pytestmark = pytest.mark.redis
+
+SWEEP = "herd:default:sweep"
+
+
+def sweep(herd: Herd) -> Swept:
+    """A sweep that comes a second after the last one, in the ordinary course of things."""
+    now_s = herd.redis.time()[0]
+    herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0})
+    return run(herd.redis, herd.ledger.sweep())
+
+
+def lose_message(herd: Herd) -> None:
+    """Somebody pops the message nearest the consuming end and dies."""
+    herd.redis.rpop(QUEUE)
+
+
+def ids(herd: Herd) -> list[str]:
+    return [json.loads(message)["headers"]["id"] for message in herd.messages()]
+
+
+def test_a_running_job_comes_back_when_its_lease_is_over(herd: Herd) -> None:
+    for name in "ab":
+        herd.submit(name)
+        herd.claim(name, "one")
+        lose_message(herd)
+    assert sweep(herd) == Swept()
+    herd.pass_lease("a")
+    assert sweep(herd) == Swept(("a",))
+    assert ids(herd) == ["a"]
+    assert isinstance(herd.claim("a", "two"), Yours)
+
+
+def test_it_waits_before_it_is_pushed_again_and_longer_each_time(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    waits = []
+    for _ in range(10):
+        herd.pass_lease("a")
+        assert sweep(herd) == Swept(("a",))
+        assert sweep(herd) == Swept()
+        waits.append(
+            round((herd.redis.zscore("herd:default:leases", "a") - herd.redis.time()[0] * 1000) / 10_000)
+        )
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 256]
+    tags = [json.loads(message)["properties"]["delivery_tag"] for message in herd.messages()]
+    assert len(set(tags)) == 11
+    herd.claim("a", "two")
+    assert herd.field("a", "waits") == "0"
+
+
+def test_a_lost_message_comes_back_while_the_queue_is_empty(herd: Herd) -> None:
+    herd.submit("a")
+    lose_message(herd)
+    herd.pass_time("a", 9_000)
+    assert sweep(herd) == Swept()
+    herd.pass_time("a", 1_000)
+    assert sweep(herd) == Swept(("a",))
+    assert ids(herd) == ["a"]
+    lose_message(herd)
+    assert sweep(herd) == Swept()
+    herd.pass_time("a", 10_000)
+    assert sweep(herd) == Swept(("a",))
+    herd.pass_time("a", 10_000)
+    assert sweep(herd) == Swept()
+
+
+def test_a_lost_message_comes_back_while_the_queue_is_full(herd: Herd) -> None:
+    herd.submit("a")
+    lose_message(herd)
+    for name in "bcd":
+        herd.submit(name)
+    herd.pass_time("a", 10_000)
+    assert sweep(herd) == Swept(("a",))
+    assert ids(herd) == ["b", "c", "d", "a"]
+
+
+def test_a_backlog_is_not_copied_however_old(herd: Herd) -> None:
+    for name in "abcd":
+        herd.submit(name)
+        herd.pass_time(name, 3_600_000)
+    age_messages(herd, 3_600_000)
+    assert sweep(herd) == Swept()
+    assert ids(herd) == ["a", "b", "c", "d"]
+
+
+def age_messages(herd: Herd, ms: int) -> None:
+    """Let the messages in the queue have been pushed so much earlier."""
+    texts = herd.redis.lrange(QUEUE, 0, -1)
+    herd.redis.delete(QUEUE)
+    for text in texts:
+        tag = json.loads(text)["properties"]["delivery_tag"]
+        name, number, pushed = tag.rsplit(":", 2)
+        herd.redis.rpush(QUEUE, text.replace(tag.encode(), f"{name}:{number}:{int(pushed) - ms}".encode()))
+
+
+def test_messages_of_others_and_of_kombu_do_not_hide_the_front(herd: Herd) -> None:
+    for name in "ab":
+        herd.submit(name)
+        herd.pass_time(name, 60_000)
+    age_messages(herd, 60_000)
+    own = herd.redis.rpop(QUEUE)
+    herd.redis.rpush(QUEUE, json.dumps(json.loads(own)), b'{"properties":{"delivery_tag":"x"}}', b"junk")
+    assert sweep(herd) == Swept()
+
+
+def test_behind_foreign_messages_alone_age_decides(herd: Herd) -> None:
+    herd.submit("a")
+    lose_message(herd)
+    herd.redis.rpush(QUEUE, *[b"foreign"] * 40)
+    herd.pass_time("a", 10_000)
+    assert sweep(herd) == Swept(("a",))
+
+
+def test_each_queue_has_its_own_front(herd: Herd) -> None:
+    for name, queue in (("a", "herd.one"), ("b", "herd.two")):
+        run(herd.redis, herd.ledger.submit(name, JOB, Envelope.of(name, queue)))
+        herd.pass_time(name, 10_000)
+    herd.redis.delete("herd.one")
+    herd.redis.delete("herd.two")
+    run(herd.redis, herd.ledger.submit("c", JOB, Envelope.of("c", "herd.two")))
+    herd.pass_time("b", -9_000)
+    assert sweep(herd) == Swept(("a",))
+    assert herd.redis.llen("herd.one") == 1
+
+
+def test_a_bare_message_comes_back_with_its_links_and_without_its_prompt(herd: Herd) -> None:
+    request = {"id": "a", "root_id": "r", "argsrepr": "secret", "delivery_info": {"routing_key": QUEUE}}
+    envelope = Envelope.of_request(request, {"callbacks": ["link"], "chain": None})
+    run(herd.redis, herd.ledger.claim("a", "one", job=GenerationJob(prompt="secret"), envelope=envelope))
+    herd.pass_lease("a")
+    assert sweep(herd) == Swept(("a",))
+    (message,) = herd.messages()
+    assert b"secret" not in message
+    assert json.loads(message)["headers"]["root_id"] == "r"
+
+
+def test_a_sweep_pushes_so_many_and_the_next_one_goes_on(herd: Herd) -> None:
+    names = [f"job-{number:04}" for number in range(SWEEP_MAX_PUSHES + 10)]
+    for name in names:
+        herd.submit(name)
+        herd.pass_time(name, 20_000)
+    herd.redis.delete(QUEUE)
+    first, second = sweep(herd).jobs, sweep(herd).jobs
+    assert len(first) == SWEEP_MAX_PUSHES
+    assert sorted(first + second) == names
+
+
+def test_a_backlog_of_one_model_does_not_hide_the_lost_job_of_another(herd: Herd) -> None:
+    for number in range(SWEEP_MAX_LOOKS + 100):
+        herd.submit(f"job-{number}")
+        herd.pass_time(f"job-{number}", 3_600_000)
+    age_messages(herd, 3_600_000)
+    run(herd.redis, herd.ledger.submit("lost", JOB, Envelope.of("lost", "herd.other")))
+    herd.redis.delete("herd.other")
+    herd.pass_time("lost", 10_000)
+    assert sweep(herd).jobs + sweep(herd).jobs == ("lost",)
+
+
+def test_a_second_sweep_at_once_does_nothing(herd: Herd) -> None:
+    sweep(herd)
+    herd.submit("a")
+    herd.claim("a")
+    herd.pass_lease("a")
+    assert run(herd.redis, herd.ledger.sweep()) == Swept()
+    assert sweep(herd) == Swept(("a",))
+
+
+def test_after_a_gap_owners_get_one_lease_to_come_back(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a")
+    herd.pass_lease("a")
+    assert run(herd.redis, herd.ledger.sweep()) == Swept(held=True)
+    # The gap is over, the time of grace is not.
+    herd.redis.hincrby(SWEEP, "last", -20_000)
+    assert run(herd.redis, herd.ledger.sweep()) == Swept(held=True)
+    # It is over now, and a sweep that was held is not held again however late it comes.
+    herd.redis.hincrby(SWEEP, "last", -600_000)
+    herd.redis.hincrby(SWEEP, "hold", -61_000)
+    assert run(herd.redis, herd.ledger.sweep()) == Swept(("a",))
+
+
+def test_what_is_over_leaves_the_indexes(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a")
+    herd.emit("one", started("a"), end("a", 2, 0))
+    for index in ("pending", "leases"):
+        herd.redis.zadd(f"herd:default:{index}", {"a": 1, "forgotten": 1})
+    assert sweep(herd) == Swept()
+    assert herd.redis.exists("herd:default:pending", "herd:default:leases") == 0
