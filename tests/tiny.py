@@ -72,17 +72,19 @@ def write_tiny_gguf(
     tied: bool = False,
     permute: bool = True,
     rope_factors: bool = False,
+    eos: bool = True,
     **config_changes: Any,
 ) -> Path:
     """Write a Llama with random weights. Matrices are stored as `type`, norms as F32.
 
     `tied` leaves output.weight out. `permute=False` breaks GGUF's convention for the rows of Q and K.
-    `rope_factors` adds a rope_freqs.weight as files of Llama 3.1 have it.
+    `rope_factors` adds a rope_freqs.weight as files of Llama 3.1 have it. `eos=False` names no end of
+    sequence, so that a generation is as long as it may be.
     """
     config = tiny_config(**config_changes)
     writer = gguf.GGUFWriter(path, "llama")
     _add_config(writer, config)
-    _add_tokenizer(writer, tiny_vocabulary())
+    _add_tokenizer(writer, tiny_vocabulary(), eos)
     heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads} if permute else {}
     for name, weight in random_weights(config, seed, tied).items():
         rows = permute_rows(weight, heads.get(_kind(name), 0))
@@ -235,14 +237,15 @@ def _add_config(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
     writer.add_vocab_size(config.vocab_size)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: list[Piece]) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: list[Piece], eos: bool) -> None:
     writer.add_tokenizer_model("llama")
     writer.add_token_list([piece.text for piece in vocabulary])
     writer.add_token_scores([piece.score for piece in vocabulary])
     writer.add_token_types([piece.type for piece in vocabulary])
     writer.add_unk_token_id(UNK_ID)
     writer.add_bos_token_id(BOS_ID)
-    writer.add_eos_token_id(EOS_ID)
+    if eos:
+        writer.add_eos_token_id(EOS_ID)
     writer.add_add_bos_token(True)
     writer.add_add_eos_token(False)
     writer.add_add_space_prefix(True)

@@ -55,6 +55,6 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]
-def configure_logs(**_: Any) -> None:
+def configure_logs(loglevel: int, **_: Any) -> None:
     """Take logging out of Celery's hands."""
-    set_up_logs(settings().log_format)
+    set_up_logs(settings().log_format, loglevel)

@@ -100,7 +100,16 @@ class EnginePool(BasePool):  # type: ignore[misc]
         return str(self.options["initargs"][1])
 
     def _call_soon(self, function: Callable[..., Any], *args: Any) -> None:
-        self._hub.call_soon(function, *args)
+        """Run a function on the hub's thread.
+
+        What it puts on the hub's list itself, such as its ack, is run with it: the hub would only look again
+        after its next poll, up to a second later.
+        """
+        self._hub.call_soon(self._run_and_pump, function, args)
+
+    def _run_and_pump(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        function(*args)
+        self._pump()
 
     def _pump(self) -> None:
         if self._hub is not None:

@@ -36,7 +36,7 @@ class Collector(list[Output]):
 
 def sequence(model: LoadedModel, job_id: str, prompt: str = "a tale", **sampling: object) -> Sequence:
     params = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": 12, **sampling})
-    return model.sequence(job_id, GenerationJob(prompt=prompt, sampling=params))
+    return model.sequence(job_id, GenerationJob(prompt=prompt, sampling=params), now_ms=0)
 
 
 def run(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence]) -> Collector:

@@ -6,11 +6,8 @@ from hypothesis import given, strategies as st
 from llama_herd.worker.writer import Writer
 
 BYTES = tuple(bytes([value]) for value in range(256))
-WORDS = (b"", b" Once", b" upon", b"END", b"E", b"N", b"D", "é".encode()) + (
-    "🐑".encode(),
-    b"\xf0\x9f",
-    b"\x90\x91",
-)
+WHOLE = ("", " Once", " upon", "END", "E", "N", "D", "é", "🐑")
+WORDS = (*(word.encode() for word in WHOLE), b"\xf0\x9f", b"\x90\x91")
 
 
 def written(pieces: tuple[bytes, ...], ids: list[int], stop: tuple[str, ...] = ()) -> list[str]:

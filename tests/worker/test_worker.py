@@ -1,0 +1,236 @@
+"""The whole way of a job, through a real redis-server and real Celery worker processes."""
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+from redis import Redis
+
+from llama_herd.errors import DeadlineExceeded, GenerationError
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.call import run
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.events import End, Event, Started, Token
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.message import TASK_NAME, queue_name
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.embedded_redis import EmbeddedRedis
+from tests.tiny import write_tiny_gguf
+from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
+
+#: Long enough to be killed, cancelled or stopped in the middle.
+LONG = {"max_tokens": 450, "temperature": 0.7, "seed": 11}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: EmbeddedRedis) -> Iterator[Client]:
+    with Client(server.url, model="endless") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that never draws EOS, so that a job runs as long as it asks for."""
+    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "endless.gguf", eos=False)
+
+
+@pytest.fixture(scope="module")
+def worker(
+    server: EmbeddedRedis, endless: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
+    log = tmp_path_factory.mktemp("log") / "worker.log"
+    with WorkerProcess(server.url, endless, "steady", log, slots=8) as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def celery_app(server: EmbeddedRedis) -> Celery:
+    return make_app(Settings(redis_url=server.url))
+
+
+def assert_exact(events: list[Event], result: Result) -> None:
+    """The laws of one job's stream."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert [isinstance(event, End) for event in events] == [False] * (len(events) - 1) + [True]
+    tokens = [event for event in events if isinstance(event, Token)]
+    recorded = 0
+    for token in tokens:
+        assert token.i == recorded
+        recorded += len(token.ids)
+    assert result.text == "".join(token.text for token in tokens)
+    assert result.ids == tuple(i for token in tokens for i in token.ids)
+    assert result.usage is not None
+    assert result.usage.completion_tokens == recorded
+
+
+def test_stream_result_and_celery_result_agree(
+    client: Client, worker: WorkerProcess, celery_app: Celery
+) -> None:
+    job_id = client.submit(prompt="a tale", sampling={"max_tokens": 20})
+    events = list(client.stream(job_id))
+    result = client.result(job_id)
+    assert_exact(events, result)
+    assert isinstance(events[0], Started)
+    assert result.finish_reason == "length"
+    assert AsyncResult(job_id, app=celery_app).get(timeout=PATIENCE_S) == result.model_dump(mode="json")
+
+
+def test_a_bare_celery_message_brings_its_job(
+    client: Client, worker: WorkerProcess, celery_app: Celery
+) -> None:
+    fields = {"prompt": "a tale", "sampling": {"max_tokens": 9, "seed": 5}}
+    sent = celery_app.send_task(TASK_NAME, kwargs=fields, queue=queue_name("endless"))
+    events = list(client.stream(sent.id, timeout_s=PATIENCE_S))
+    result = client.result(sent.id)
+    assert_exact(events, result)
+    assert sent.get(timeout=PATIENCE_S) == result.model_dump(mode="json")
+    assert result.seed == 5
+
+
+def test_an_invalid_job_names_every_wrong_field_and_stops_nothing_else(
+    client: Client, worker: WorkerProcess, celery_app: Celery
+) -> None:
+    fields = {"prompt": "secret-canary\0", "sampling": {"max_tokens": 0}, "colour": "blue"}
+    bad = celery_app.send_task(TASK_NAME, kwargs=fields, queue=queue_name("endless"))
+    (end,) = client.stream(bad.id, timeout_s=PATIENCE_S)
+    assert isinstance(end, End)
+    assert end.error is not None
+    assert end.error.code == "invalid_job"
+    for name in ("prompt", "sampling.max_tokens", "colour"):
+        assert name in end.error.message
+    with pytest.raises(GenerationError, match="invalid_job"):
+        bad.get(timeout=PATIENCE_S)
+    assert client.result(client.submit(prompt="a", sampling={"max_tokens": 3})).finish_reason == "length"
+    assert "secret-canary" not in worker.log
+
+
+def test_a_prompt_that_is_too_long_ends_with_both_numbers(client: Client, worker: WorkerProcess) -> None:
+    result = client.result(client.submit(prompt="x" * 5000), timeout_s=PATIENCE_S)
+    assert result.error is not None
+    assert result.error.code == "prompt_too_long"
+    assert "512" in result.error.message
+
+
+def test_cancel_reaches_a_running_job(client: Client, worker: WorkerProcess, celery_app: Celery) -> None:
+    job_id = client.submit(prompt="a tale", sampling=LONG)
+    stream = client.stream(job_id, timeout_s=PATIENCE_S)
+    seen = [next(stream), next(stream), next(stream)]
+    client.cancel(job_id)
+    seen += stream
+    result = client.result(job_id)
+    assert_exact(seen, result)
+    assert result.finish_reason == "cancelled"
+    assert len(result.ids) < LONG["max_tokens"]
+    with pytest.raises(TaskRevokedError):
+        AsyncResult(job_id, app=celery_app).get(timeout=PATIENCE_S)
+
+
+def test_a_deadline_ends_a_running_job_and_keeps_its_text(
+    client: Client, worker: WorkerProcess, server: EmbeddedRedis, celery_app: Celery
+) -> None:
+    seconds, micros = Redis.from_url(server.url).time()
+    deadline_ms = seconds * 1000 + micros // 1000 + 60
+    job_id = client.submit(prompt="a tale", sampling=LONG, deadline_ms=deadline_ms)
+    result = client.result(job_id, timeout_s=PATIENCE_S)
+    assert result.finish_reason == "deadline"
+    assert len(result.ids) < LONG["max_tokens"]
+    with pytest.raises(DeadlineExceeded):
+        AsyncResult(job_id, app=celery_app).get(timeout=PATIENCE_S)
+
+
+def test_subscribers_early_and_late_read_the_same(
+    client: Client, worker: WorkerProcess, server: EmbeddedRedis
+) -> None:
+    job_id = "known-before-it-exists"
+    with ThreadPoolExecutor(3) as readers, Client(server.url, model="endless") as other:
+        early = [readers.submit(lambda: list(other.stream(job_id, timeout_s=PATIENCE_S))) for _ in range(3)]
+        client.submit(prompt="a tale", sampling={"max_tokens": 60}, job_id=job_id)
+        streams = [reader.result() for reader in early]
+    late = list(client.stream(job_id))
+    assert streams == [late] * 3
+    assert list(client.stream(job_id, after=10)) == late[10:]
+
+
+def test_flush_ms_gathers_tokens_and_changes_nothing_else(client: Client, worker: WorkerProcess) -> None:
+    sampling = {"max_tokens": 100, "seed": 3}
+    every_step = client.result(client.submit(prompt="a tale", sampling=sampling))
+    job_id = client.submit(prompt="a tale", sampling=sampling, flush_ms=60_000)
+    gathered = list(client.stream(job_id, timeout_s=PATIENCE_S))
+    assert len(gathered) == 4  # started, the first token at once, all others, end
+    assert client.result(job_id).ids == every_step.ids
+
+
+@pytest.fixture
+def pair(server: EmbeddedRedis, endless: Path, tmp_path: Path) -> Iterator[list[WorkerProcess]]:
+    """Two workers that serve a model of their own, so that the steady one takes nothing from them."""
+    model = tmp_path / "pair.gguf"
+    model.symlink_to(endless)
+    workers = [
+        WorkerProcess(server.url, model, f"pair{index}", tmp_path / f"{index}.log", slots=4)
+        for index in range(2)
+    ]
+    try:
+        for one in workers:
+            one.start()
+        yield [one.wait_until_ready() for one in workers]
+    finally:
+        for one in workers:
+            one.kill()
+
+
+def submit_long(client: Client, num_jobs: int) -> list[str]:
+    return [client.submit(prompt=f"tale {n}", sampling=LONG, model="pair") for n in range(num_jobs)]
+
+
+def owner_of(client: Client, job_id: str) -> str:
+    started = next(client.stream(job_id, timeout_s=PATIENCE_S))
+    assert isinstance(started, Started)
+    return started.worker
+
+
+def test_a_killed_workers_jobs_go_on_elsewhere_with_nothing_lost_and_nothing_twice(
+    client: Client, pair: list[WorkerProcess], worker: WorkerProcess
+) -> None:
+    reference = client.result(client.submit(prompt="tale 0", sampling=LONG, model="endless"))
+    job_ids = submit_long(client, 6)
+    victim = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
+    victim.kill()
+    for job_id in job_ids:
+        events = list(client.stream(job_id, timeout_s=PATIENCE_S))
+        result = client.result(job_id)
+        assert_exact(events, result)
+        assert result.usage is not None
+        assert result.usage.completion_tokens == LONG["max_tokens"]
+    first = client.result(job_ids[0])
+    assert first.attempts == 2
+    assert first.ids == reference.ids
+
+
+def test_a_stopped_worker_hands_over_what_it_cannot_finish(
+    client: Client, server: EmbeddedRedis, pair: list[WorkerProcess]
+) -> None:
+    job_ids = submit_long(client, 6)
+    leaving = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
+    leaving.signal(signal.SIGTERM)
+    for job_id in job_ids:
+        assert_exact(list(client.stream(job_id, timeout_s=PATIENCE_S)), client.result(job_id))
+    assert leaving.process.wait(PATIENCE_S) == 0
+    ledger = Ledger()
+    with Redis.from_url(server.url) as redis:
+        wait_until(lambda: redis.hlen(ledger.unacked_key) == 0, "every message acknowledged")
+        assert run(redis, ledger.num_running()) == 0
+        assert run(redis, ledger.num_pending()) == 0
