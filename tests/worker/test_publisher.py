@@ -1,0 +1,248 @@
+"""The publisher against a real ledger: what it does when Redis answers, loses, refuses or forgets."""
+
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError
+
+from llama_herd.tasks.answers import Yours
+from llama_herd.tasks.call import Call, run
+from llama_herd.tasks.events import End, Event, Failure, Token
+from llama_herd.tasks.job import GenerationJob, SamplingParams
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.result import Result
+from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.engine import Output
+from llama_herd.worker.publisher import Publisher, Refusal
+from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.stream import Recorded, Stream
+from llama_herd.worker.writer import Writer
+
+pytestmark = pytest.mark.redis
+
+OWNER = "owner-1"
+WORDS = (b"", b" one", b" two", b" three")
+
+
+class Desk:
+    """A publisher, its ledger, and what it reports."""
+
+    def __init__(self, redis: Redis, wire: Redis | None = None) -> None:
+        self.redis = redis
+        self.ledger = Ledger(lease_ms=60_000)
+        self.ended: list[str] = []
+        self.lost: list[str] = []
+        self.publisher = Publisher(
+            wire or redis,
+            self.ledger,
+            owner=OWNER,
+            worker="w@test",
+            model="m",
+            on_end=lambda attempt: self.ended.append(attempt.job_id),
+            on_lost=lambda attempt: self.lost.append(attempt.job_id),
+        )
+
+    def open(self, job_id: str, **fields: object) -> Attempt:
+        """Submit and claim a job, as the intake does."""
+        job = GenerationJob.model_validate({"prompt": "hi", **fields})
+        run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, "herd.m")))
+        claimed = run(self.redis, self.ledger.claim(job_id, OWNER))
+        assert isinstance(claimed, Yours)
+        attempt = Attempt(Stream(job_id, claimed, Recorded.of([])), [])
+        attempt.stream.flush_s = job.flush_ms / 1000
+        attempt.sequence = Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Writer(WORDS))
+        self.publisher.open(attempt)
+        return attempt
+
+    def say(self, attempt: Attempt, *words: int, end: str | None = None) -> None:
+        """Queue what a step would bring."""
+        assert attempt.sequence is not None
+        text = b"".join(WORDS[word] for word in words).decode()
+        self.publisher.put([Output(attempt.sequence, words, text, finish_reason=end)])  # type: ignore[arg-type]
+
+    def start(self, attempt: Attempt) -> None:
+        assert attempt.sequence is not None
+        self.publisher.put([Output(attempt.sequence, has_started=True)])
+
+    def send(self) -> None:
+        """One round of the publisher's loop, in this thread."""
+        publisher = self.publisher
+        entries = publisher._entries(publisher._take())
+        while entries:
+            entries = publisher._settle(entries, publisher._send(entries))
+
+    def events(self, job_id: str) -> list[Event]:
+        return run(self.redis, self.ledger.read(job_id))
+
+    def result(self, job_id: str) -> Result:
+        return Result.from_events(self.events(job_id))
+
+
+@pytest.fixture
+def desk(redis: Redis) -> Desk:
+    return Desk(redis)
+
+
+def test_steps_that_wait_become_one_event_a_job(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.start(attempt)
+    desk.say(attempt, 1)
+    desk.say(attempt, 2)
+    desk.say(attempt, 3, end="stop")
+    desk.send()
+    assert [event.type for event in desk.events("job")] == ["started", "token", "end"]
+    result = desk.result("job")
+    assert (result.text, result.ids, result.finish_reason) == (" one two three", (1, 2, 3), "stop")
+    assert desk.ended == ["job"]
+    assert desk.publisher.attempts == {}
+
+
+def test_the_final_event_knows_its_text(desk: Desk) -> None:
+    from hashlib import sha256
+
+    attempt = desk.open("job")
+    desk.say(attempt, 1, 2)
+    desk.send()
+    desk.say(attempt, 3, end="length")
+    desk.send()
+    end = desk.events("job")[-1]
+    assert isinstance(end, End)
+    assert end.text_sha256 == sha256(b" one two three").hexdigest()
+    assert end.n == 3
+
+
+def test_held_tokens_wait_for_their_time_but_never_beyond_the_end(desk: Desk) -> None:
+    attempt = desk.open("job", flush_ms=60_000)
+    desk.say(attempt, 1)
+    desk.send()
+    desk.say(attempt, 2)
+    desk.publisher._entries(desk.publisher._take())
+    assert len(desk.events("job")) == 1
+    desk.say(attempt, 3, end="stop")
+    desk.send()
+    assert [event.ids for event in desk.events("job") if isinstance(event, Token)] == [(1,), (2, 3)]
+
+
+class LosesReplies:
+    """A connection whose calls run, but whose first replies never arrive."""
+
+    def __init__(self, redis: Redis, num_lost: int) -> None:
+        self._redis = redis
+        self._num_lost = num_lost
+
+    def pipeline(self, **options: object) -> object:
+        pipeline = self._redis.pipeline(**options)  # type: ignore[arg-type]
+        execute: Callable[..., object] = pipeline.execute
+
+        def execute_and_lose(*args: object, **kwargs: object) -> object:
+            reply = execute(*args, **kwargs)
+            if self._num_lost:
+                self._num_lost -= 1
+                raise ConnectionError("reply lost")
+            return reply
+
+        pipeline.execute = execute_and_lose  # type: ignore[method-assign, assignment]
+        return pipeline
+
+
+def test_a_lost_reply_writes_nothing_twice(redis: Redis) -> None:
+    desk = Desk(redis, wire=LosesReplies(redis, 3))  # type: ignore[arg-type]
+    attempt = desk.open("job")
+    desk.say(attempt, 1, 2)
+    desk.send()
+    desk.say(attempt, 3, end="stop")
+    desk.send()
+    assert desk.result("job").ids == (1, 2, 3)
+    assert [event.seq for event in desk.events("job")] == [1, 2, 3]
+
+
+def test_a_cancelled_job_gets_its_end_and_nothing_else(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.say(attempt, 1)
+    desk.send()
+    run(desk.redis, desk.ledger.cancel("job"))
+    desk.say(attempt, 2, 3)
+    desk.send()
+    result = desk.result("job")
+    assert (result.finish_reason, result.ids, result.text) == ("cancelled", (1,), " one")
+    end = desk.events("job")[-1]
+    assert isinstance(end, End)
+    assert (end.seq, end.n) == (2, 1)
+    assert desk.ended == ["job"]
+
+
+def test_an_end_that_races_a_cancel_stands(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.say(attempt, 1)
+    desk.send()
+    run(desk.redis, desk.ledger.cancel("job"))
+    desk.say(attempt, end="stop")
+    desk.send()
+    assert desk.result("job").finish_reason == "stop"
+
+
+def test_another_owner_fences_this_one_and_its_neighbours_go_on(desk: Desk) -> None:
+    mine, gone = desk.open("mine"), desk.open("gone")
+    desk.redis.hset(desk.ledger.job_key("gone"), "lease", 0)
+    assert isinstance(run(desk.redis, desk.ledger.claim("gone", "owner-2")), Yours)
+    desk.say(mine, 1, end="stop")
+    desk.say(gone, 1, 2, end="stop")
+    desk.send()
+    assert desk.ended == ["mine"]
+    assert desk.lost == ["gone"]
+    assert desk.events("gone") == []
+
+
+def test_events_that_redis_forgot_are_sent_again_with_the_same_borders(desk: Desk) -> None:
+    attempt = desk.open("job")
+    for words in ((1,), (2, 3), (1, 1)):
+        desk.say(attempt, *words)
+        desk.send()
+    before = desk.events("job")
+    desk.redis.delete(desk.ledger.events_key("job"))
+    desk.redis.xadd(desk.ledger.events_key("job"), {"e": before[0].to_json()}, id="1-0")
+    desk.redis.hset(desk.ledger.job_key("job"), mapping={"seq": 1, "n": 1})
+    desk.say(attempt, 3, end="stop")
+    desk.send()
+    assert desk.events("job")[:3] == before
+    assert desk.result("job").ids == (1, 2, 3, 1, 1, 3)
+
+
+def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
+    good, broken = desk.open("good"), desk.open("broken")
+    desk.redis.set(desk.ledger.events_key("broken"), "not a stream")
+    desk.say(broken, 1)
+    desk.say(good, 1, end="stop")
+    desk.send()
+    assert desk.ended == ["good"]
+    assert desk.lost == ["broken"]
+
+
+def test_a_job_that_cannot_run_ends_with_its_error(desk: Desk) -> None:
+    attempt = desk.open("job")
+    attempt.sequence = None
+    desk.publisher.put([Refusal(attempt, Failure(code="prompt_too_long", message="9 > 8"))])
+    desk.send()
+    result = desk.result("job")
+    assert result.error == Failure(code="prompt_too_long", message="9 > 8")
+    assert result.usage is None
+
+
+def test_a_stopping_publisher_sends_what_waits(desk: Desk) -> None:
+    attempt = desk.open("job", flush_ms=60_000)
+    desk.publisher.start()
+    desk.say(attempt, 1)
+    desk.say(attempt, 2)
+    desk.publisher.stop()
+    assert [i for event in desk.events("job") if isinstance(event, Token) for i in event.ids] == [1, 2]
+
+
+def test_calls_are_repeated_byte_for_byte(desk: Desk) -> None:
+    attempt = desk.open("job")
+    attempt.stream.add((1,), " one")
+    entries = attempt.stream.flush()
+    first: Call[object] = desk.ledger.emit(OWNER, entries)  # type: ignore[assignment]
+    attempt.stream.add((2,), " two")
+    assert desk.ledger.emit(OWNER, entries).command == first.command
