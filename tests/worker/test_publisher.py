@@ -143,7 +143,7 @@ class LosesReplies:
                 raise ConnectionError("reply lost")
             return reply
 
-        pipeline.execute = execute_and_lose  # type: ignore[method-assign, assignment]
+        pipeline.execute = execute_and_lose  # type: ignore[method-assign]
         return pipeline
 
 

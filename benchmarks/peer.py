@@ -1,0 +1,73 @@
+"""The peer: transformers' own Llama on the same weights, one static batch after the other."""
+
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.kernels.dequantize import dequantize
+
+NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def load_peer(file: GGUFModel) -> Any:
+    """A LlamaForCausalLM with the weights of a model file, in float32."""
+    config = file.config
+    peer = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.num_layers,
+            intermediate_size=config.ffn_size,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            max_position_embeddings=config.context_length,
+            rms_norm_eps=config.rms_eps,
+            rope_theta=config.rope_base,
+        )
+    )
+    weights = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "lm_head.weight": "output.weight",
+    }
+    for layer in range(config.num_layers):
+        for ours, theirs in NAMES.items():
+            weights[f"model.layers.{layer}.{theirs}.weight"] = f"blk.{layer}.{ours}.weight"
+    state = {theirs: _values(file, ours) for theirs, ours in weights.items()}
+    peer.load_state_dict(state)
+    return peer.eval()
+
+
+@torch.inference_mode()
+def generate(peer: Any, prompts: list[list[int]], max_tokens: int) -> int:
+    """Generate `max_tokens` for each prompt, greedily, all prompts in one batch; the number of tokens."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    out = peer.generate(
+        ids,
+        attention_mask=mask,
+        max_new_tokens=max_tokens,
+        min_new_tokens=max_tokens,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    return int(out.shape[0] * (out.shape[1] - longest))
+
+
+def _values(file: GGUFModel, name: str) -> torch.Tensor:
+    weight = file.weight(name)
+    return dequantize(weight.blocks, weight.type).reshape(weight.shape)

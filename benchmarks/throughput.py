@@ -1,0 +1,154 @@
+"""Tokens a second of the bundled model: engine alone, through the queue, and transformers beside it.
+
+    python -m benchmarks.throughput [--json FILE]
+
+Each run keeps its batch full: four jobs for each row, 96 tokens each, greedy, with no end of sequence for
+engine and peer. Through the queue, jobs end when the model ends them; what counts is the tokens that came.
+The floor is the weights' bytes (float32 in memory) read once a step at the measured bandwidth.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.conditions import conditions, read_bandwidth
+from benchmarks.peer import generate, load_peer
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.gguf_model import GGUFModel, expected_shapes
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.job import GenerationJob, SamplingParams
+from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.engine import Output
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+
+ROWS = (1, 8, 32)
+JOBS_PER_ROW = 4
+MAX_TOKENS = 96
+PROMPTS = ("Once upon a time", "One sunny morning", "There was a little", "Continue the list: one, two,")
+
+
+def engine_alone(num_rows: int) -> float:
+    """Tokens a second of an engine in this process, without a queue."""
+    settings = WorkerSettings(slots=num_rows)
+    model = LoadedModel.load(settings, "cpu")
+    num_tokens = 0
+
+    def count(outputs: list[Output]) -> None:
+        nonlocal num_tokens
+        num_tokens += sum(len(output.ids) for output in outputs)
+
+    engine = model.engine(settings, count)
+    for index in range(JOBS_PER_ROW * num_rows):
+        job = GenerationJob(
+            prompt=PROMPTS[index % len(PROMPTS)],
+            sampling=SamplingParams(max_tokens=MAX_TOKENS, temperature=0),
+        )
+        sequence = model.sequence(f"job-{index}", job, now_ms=0)
+        sequence.eos_ids = frozenset()
+        engine.submit(sequence)
+    started = perf_counter()
+    while engine.has_work:
+        engine.step()
+    return num_tokens / (perf_counter() - started)
+
+
+def through_the_queue(num_rows: int) -> float:
+    """Tokens a second of a worker process, from the first submission to the last end."""
+    with EmbeddedRedis() as server, Client(server.url) as client:
+        env = {**os.environ, "HERD_REDIS_URL": server.url, "HERD_SLOTS": str(num_rows)}
+        command = [sys.executable, "-m", "celery", "-A", "llama_herd.tasks.app", "worker"]
+        worker = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while not client.workers():
+                if worker.poll() is not None:
+                    raise RuntimeError("the worker ended before it was ready")
+            return _submit_and_wait(client, JOBS_PER_ROW * num_rows)
+        finally:
+            worker.terminate()
+            worker.wait()
+
+
+def _submit_and_wait(client: Client, num_jobs: int) -> float:
+    sampling = {"max_tokens": MAX_TOKENS, "temperature": 0.9}
+    started = perf_counter()
+    job_ids = [
+        client.submit(prompt=PROMPTS[n % len(PROMPTS)], sampling={**sampling, "seed": n})
+        for n in range(num_jobs)
+    ]
+    num_tokens = sum(len(client.result(job_id).ids) for job_id in job_ids)
+    return num_tokens / (perf_counter() - started)
+
+
+def peer(file: GGUFModel, num_rows: int) -> float:
+    """Tokens a second of transformers, one static batch of `num_rows` at a time."""
+    model = load_peer(file)
+    tokenizer = LoadedModel.load(WorkerSettings(slots=1), "cpu").tokenizer
+    prompts = [tokenizer.encode(PROMPTS[n % len(PROMPTS)]) for n in range(num_rows)]
+    generate(model, prompts, 4)
+    started = perf_counter()
+    num_tokens = sum(generate(model, prompts, MAX_TOKENS) for _ in range(JOBS_PER_ROW))
+    return num_tokens / (perf_counter() - started)
+
+
+def _num_weights_read(config: LlamaConfig) -> int:
+    """Numbers that every step reads: all weights but the embedding, of which it reads a row."""
+    unread = ("token_embd.weight", "rope_freqs.weight")
+    return sum(prod(shape) for name, shape in expected_shapes(config).items() if name not in unread)
+
+
+def measure() -> dict[str, Any]:
+    bandwidth = read_bandwidth()
+    with GGUFModel.open(BUNDLED_MODEL) as file:
+        step_bytes = 4 * _num_weights_read(file.config)
+        runs = [
+            {
+                "rows": num_rows,
+                "engine_tokens_per_s": round(engine_alone(num_rows), 1),
+                "queue_tokens_per_s": round(through_the_queue(num_rows), 1),
+                "transformers_tokens_per_s": round(peer(file, num_rows), 1),
+                "floor_tokens_per_s": round(num_rows * bandwidth / step_bytes, 1),
+            }
+            for num_rows in ROWS
+        ]
+    return {
+        "benchmark": "throughput",
+        "model": BUNDLED_MODEL.name,
+        "max_tokens": MAX_TOKENS,
+        "jobs_per_row": JOBS_PER_ROW,
+        "read_bandwidth_bytes_per_s": round(bandwidth),
+        "conditions": conditions(),
+        "runs": runs,
+    }
+
+
+def show(report: dict[str, Any]) -> None:
+    table = Table(title=f"{report['model']}: tokens a second", caption=json.dumps(report["conditions"]))
+    for name in report["runs"][0]:
+        table.add_column(name.removesuffix("_tokens_per_s"), justify="right")
+    for run in report["runs"]:
+        table.add_row(*map(str, run.values()))
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    arguments = parser.parse_args()
+    report = measure()
+    show(report)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

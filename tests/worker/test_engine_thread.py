@@ -1,0 +1,89 @@
+"""The engine's thread: sleeps without work, survives a broken step, ends what is aborted."""
+
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from llama_herd.model.llama2 import Llama
+from llama_herd.tasks.job import GenerationJob, SamplingParams
+from llama_herd.worker.engine import Output
+from llama_herd.worker.engine_thread import EngineThread
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.settings import WorkerSettings
+
+TIMEOUT_S = 20.0
+
+
+class Desk:
+    """A running thread and what its engine says."""
+
+    def __init__(self, model: LoadedModel, settings: WorkerSettings) -> None:
+        self.said: SimpleQueue[Output] = SimpleQueue()
+        self.thread = EngineThread(model.engine(settings, self._say))
+        self.thread.start()
+
+    def _say(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            self.said.put(output)
+
+    def end(self) -> Output:
+        """The next output that ends a sequence."""
+        while True:
+            output = self.said.get(timeout=TIMEOUT_S)
+            if output.finish_reason:
+                return output
+
+
+@pytest.fixture
+def desk(model: LoadedModel, tiny_settings: WorkerSettings) -> Iterator[Desk]:
+    desk = Desk(model, tiny_settings)
+    yield desk
+    desk.thread.stop()
+
+
+def sequence(model: LoadedModel, job_id: str, max_tokens: int = 5) -> Sequence:
+    job = GenerationJob(prompt="a tale", sampling=SamplingParams(temperature=0, max_tokens=max_tokens))
+    made = model.sequence(job_id, job, now_ms=0)
+    made.eos_ids = frozenset()
+    return made
+
+
+def test_a_submitted_sequence_wakes_the_thread_and_ends(desk: Desk, model: LoadedModel) -> None:
+    desk.thread.submit(sequence(model, "job"))
+    assert desk.end().finish_reason == "length"
+
+
+def test_an_aborted_sequence_ends_with_its_first_reason(desk: Desk, model: LoadedModel) -> None:
+    doomed = sequence(model, "doomed", max_tokens=400)
+    desk.thread.submit(doomed)
+    assert desk.said.get(timeout=TIMEOUT_S).has_started
+    desk.thread.abort(doomed, "cancelled")
+    desk.thread.abort(doomed, "deadline")
+    assert desk.end().finish_reason == "cancelled"
+
+
+def test_a_broken_step_ends_its_sequences_with_an_error_and_the_next_job_runs(
+    desk: Desk, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Llama, "forward", broken)
+        desk.thread.submit(sequence(model, "unlucky"))
+        output = desk.end()
+    assert output.finish_reason == "error"
+    assert output.error is not None
+    desk.thread.submit(sequence(model, "lucky"))
+    assert desk.end().finish_reason == "length"
+
+
+def test_an_idle_thread_is_not_stalled_and_a_standing_one_is(desk: Desk, model: LoadedModel) -> None:
+    assert not desk.thread.is_stalled(0.0)
+    standing = EngineThread(desk.thread._engine)  # never started: it has work and makes no step
+    standing.submit(sequence(model, "job"))
+    standing._take_waiting()
+    assert standing.is_stalled(-1.0)
+    standing._engine.step()
