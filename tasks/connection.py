@@ -33,23 +33,27 @@ SUBSCRIBER_TRIES = 20
 
 def connect(url: str, tries: int = TRIES) -> redis.Redis:
     """A connection of redis-py. Raises SettingsError when `url` is not that of a Redis."""
-    return redis.Redis.from_url(checked_url(url), retry=Retry(_backoff(), tries), **_OPTIONS)
+    url = checked_url(url)
+    return redis.Redis.from_url(url, retry=Retry(_backoff(), tries), **_options(url))
 
 
 def connect_async(url: str, tries: int = TRIES) -> redis.asyncio.Redis:
     """`connect` for asyncio."""
-    return redis.asyncio.Redis.from_url(checked_url(url), retry=AsyncRetry(_backoff(), tries), **_OPTIONS)
+    url = checked_url(url)
+    return redis.asyncio.Redis.from_url(url, retry=AsyncRetry(_backoff(), tries), **_options(url))
 
 
-_OPTIONS: dict[str, Any] = {
-    "socket_timeout": SOCKET_TIMEOUT_S,
-    "socket_connect_timeout": CONNECT_TIMEOUT_S,
-    "socket_keepalive": True,
-}
+def _options(url: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "socket_timeout": SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+    }
+    # A socket file has no such thing, and redis-py refuses the word.
+    return options if url.startswith("unix:") else {**options, "socket_keepalive": True}
 
 
 def _backoff() -> ExponentialBackoff:
-    return ExponentialBackoff(cap=0.5, base=0.1)
+    return ExponentialBackoff(cap=0.5, base=0.05)
 
 
 def checked_url(url: str) -> str:

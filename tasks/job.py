@@ -28,6 +28,7 @@ RESERVED = frozenset({"n", "logprobs", "response_format", "adapter", "messages",
 #: Each prompt id counts as this many bytes of the prompt.
 PROMPT_ID_BYTES = 4
 MAX_STOP_BYTES = 128
+DEFAULT_MAX_TOKENS = 256
 SOURCES = ("prompt", "prompt_ids", "messages")
 
 _JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -51,7 +52,7 @@ class SamplingParams(BaseModel):
     model_config = _STRICT
 
     max_tokens: int = Field(
-        256, ge=1, description="Most tokens to generate; the worker has a limit of its own."
+        DEFAULT_MAX_TOKENS, ge=1, description="Most tokens to generate; a worker has a limit of its own."
     )
     temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token each time.")
     top_k: int = Field(0, ge=0, le=2**31 - 1, description="Keep the k likeliest tokens; 0: all.")
@@ -93,7 +94,8 @@ class GenerationJob(BaseModel):
     v: Literal[1] = 1
     prompt: str | None = Field(None, description="The text to continue, UTF-8 without NUL.")
     prompt_ids: (
-        Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, min_length=1)] | None
+        Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
+        | None
     ) = Field(None, description="The same as token ids of the model; nothing is added to them.")
     messages: None = None
     model: str | None = Field(
@@ -125,8 +127,12 @@ class GenerationJob(BaseModel):
 
     @field_validator("prompt_ids")
     @classmethod
-    def _not_too_many(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
-        _check_prompt_bytes(PROMPT_ID_BYTES * len(value or ()), info)
+    def _usable_ids(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        if not value:
+            raise ValueError("must not be empty")
+        _check_prompt_bytes(PROMPT_ID_BYTES * len(value), info)
         return value
 
     @field_validator("tenant")
@@ -147,10 +153,14 @@ class GenerationJob(BaseModel):
     def parse(cls, data: "GenerationJob | Mapping[str, Any] | str | bytes", settings: Settings) -> Self:
         """Check a job from outside against the schema and the limits in `settings`.
 
-        `data` is a job, its fields, or its JSON. An absent tenant becomes that of `settings`.
+        `data` is a job, its fields, or its JSON. An absent tenant becomes that of `settings`, and an absent
+        `max_tokens` keeps within their limit.
         Raises `InvalidJob` with one entry for each wrong field.
         """
-        fields = {"tenant": settings.tenant, **_fields_of(data)}
+        fields = {"tenant": settings.tenant, "sampling": {}, **_fields_of(data)}
+        if isinstance(fields["sampling"], Mapping):
+            max_tokens = min(DEFAULT_MAX_TOKENS, settings.max_tokens_limit)
+            fields["sampling"] = {"max_tokens": max_tokens, **fields["sampling"]}
         try:
             return cls.model_validate(fields, context=settings)
         except ValidationError as error:

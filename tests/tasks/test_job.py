@@ -1,0 +1,231 @@
+"""What a job may hold: boundary values, all errors at once, and no error that repeats what was asked."""
+
+from contextlib import suppress
+from math import inf, nan
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.job import GenerationJob, SamplingParams, is_job_id, seed_of
+from llama_herd.tasks.settings import Settings
+
+SETTINGS = Settings(max_prompt_bytes=40, max_tokens_limit=100)
+CANARY = "canary-7f3a"
+
+
+def sampling(**fields: Any) -> dict[str, Any]:
+    return {"prompt": "x", "sampling": fields}
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "shortest prompt": {"prompt": "x"},
+    "longest prompt": {"prompt": "é" * 20},
+    "blank prompt": {"prompt": " \n\t"},
+    "foreign prompt": {"prompt": "שלום 😀"},
+    "one id": {"prompt_ids": [0]},
+    "most ids": {"prompt_ids": [2**31 - 1] * 10},
+    "version": {"prompt": "x", "v": 1},
+    "model": {"prompt": "x", "model": "Llama-2_7b.chat"},
+    "no priority": {"prompt": "x", "priority": 0},
+    "deadline": {"prompt": "x", "deadline_ms": 1},
+    "no flush": {"prompt": "x", "flush_ms": 0},
+    "longest flush": {"prompt": "x", "flush_ms": 60_000},
+    "metadata": {"prompt": "x", "metadata": {"k" * 64: "v" * 512}},
+    "most metadata": {"prompt": "x", "metadata": {str(n): "" for n in range(16)}},
+    "one token": sampling(max_tokens=1),
+    "most tokens": sampling(max_tokens=100),
+    "greedy": sampling(temperature=0),
+    "hottest": sampling(temperature=2.0),
+    "no top_k": sampling(top_k=0),
+    "smallest top_p": sampling(top_p=1e-9),
+    "largest top_p": sampling(top_p=1),
+    "seed zero": sampling(seed=0),
+    "largest seed": sampling(seed=2**63 - 1),
+    "no seed": sampling(seed=None),
+    "longest stop": sampling(stop=["é" * 64]),
+    "most stops": sampling(stop=["x"] * 16),
+}
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no prompt": ({}, "prompt"),
+    "null prompt": ({"prompt": None}, "prompt"),
+    "empty prompt": ({"prompt": ""}, "prompt"),
+    "prompt with NUL": ({"prompt": f"{CANARY}\0"}, "prompt"),
+    "prompt a byte too long": ({"prompt": CANARY + "x" * 30}, "prompt"),
+    "prompt too long in bytes only": ({"prompt": "é" * 21}, "prompt"),
+    "prompt not text": ({"prompt": [CANARY]}, "prompt"),
+    "prompt not unicode": ({"prompt": "\ud800"}, "prompt"),
+    "two prompts": ({"prompt": CANARY, "prompt_ids": [1]}, "prompt"),
+    "no ids": ({"prompt_ids": []}, "prompt_ids"),
+    "an id too many": ({"prompt_ids": [1] * 11}, "prompt_ids"),
+    "negative id": ({"prompt_ids": [1, -1]}, "prompt_ids.1"),
+    "id too large": ({"prompt_ids": [2**31]}, "prompt_ids.0"),
+    "id a bool": ({"prompt_ids": [True]}, "prompt_ids.0"),
+    "id a float": ({"prompt_ids": [1.0]}, "prompt_ids.0"),
+    "version two": ({"prompt": "x", "v": 2}, "v"),
+    "unknown field": ({"prompt": "x", "max_tokens": 3}, "max_tokens"),
+    "a field named by text": ({"prompt": "x", f"{CANARY} !": 3}, "?"),
+    "model a path": ({"prompt": "x", "model": f"../{CANARY}"}, "model"),
+    "empty model": ({"prompt": "x", "model": ""}, "model"),
+    "foreign tenant": ({"prompt": "x", "tenant": CANARY}, "tenant"),
+    "deadline zero": ({"prompt": "x", "deadline_ms": 0}, "deadline_ms"),
+    "deadline a text": ({"prompt": "x", "deadline_ms": CANARY}, "deadline_ms"),
+    "negative flush": ({"prompt": "x", "flush_ms": -1}, "flush_ms"),
+    "flush too long": ({"prompt": "x", "flush_ms": 60_001}, "flush_ms"),
+    "metadata not text": ({"prompt": "x", "metadata": {CANARY: 1}}, "metadata"),
+    "metadata key too long": ({"prompt": "x", "metadata": {CANARY * 9: ""}}, "metadata"),
+    "metadata value too long": ({"prompt": "x", "metadata": {"k": CANARY * 50}}, "metadata"),
+    "too much metadata": ({"prompt": "x", "metadata": {str(n): "" for n in range(17)}}, "metadata"),
+    "no tokens": (sampling(max_tokens=0), "sampling.max_tokens"),
+    "a token too many": (sampling(max_tokens=101), "sampling.max_tokens"),
+    "tokens a bool": (sampling(max_tokens=True), "sampling.max_tokens"),
+    "tokens a text": (sampling(max_tokens=CANARY), "sampling.max_tokens"),
+    "cold": (sampling(temperature=-0.1), "sampling.temperature"),
+    "too hot": (sampling(temperature=2.01), "sampling.temperature"),
+    "temperature nan": (sampling(temperature=nan), "sampling.temperature"),
+    "temperature infinite": (sampling(temperature=inf), "sampling.temperature"),
+    "temperature a bool": (sampling(temperature=True), "sampling.temperature"),
+    "negative top_k": (sampling(top_k=-1), "sampling.top_k"),
+    "top_k a float": (sampling(top_k=1.5), "sampling.top_k"),
+    "top_p zero": (sampling(top_p=0.0), "sampling.top_p"),
+    "top_p too large": (sampling(top_p=1.1), "sampling.top_p"),
+    "top_p nan": (sampling(top_p=nan), "sampling.top_p"),
+    "negative seed": (sampling(seed=-1), "sampling.seed"),
+    "seed too large": (sampling(seed=2**63), "sampling.seed"),
+    "seed a bool": (sampling(seed=False), "sampling.seed"),
+    "stop a text": (sampling(stop=CANARY), "sampling.stop"),
+    "empty stop": (sampling(stop=["x", ""]), "sampling.stop.1"),
+    "stop a byte too long": (sampling(stop=[CANARY + "x" * 118]), "sampling.stop"),
+    "stop too long in bytes only": (sampling(stop=["é" * 65]), "sampling.stop"),
+    "a stop too many": (sampling(stop=["x"] * 17), "sampling.stop"),
+    "sampling not an object": ({"prompt": "x", "sampling": CANARY}, "sampling"),
+}
+
+RESERVED: dict[str, dict[str, Any]] = {
+    "n": {"prompt": "x", "n": 1},
+    "logprobs": {"prompt": "x", "logprobs": 1},
+    "response_format": {"prompt": "x", "response_format": {"type": CANARY}},
+    "adapter": {"prompt": "x", "adapter": CANARY},
+    "priority": {"prompt": "x", "priority": 3},
+    "not_before": {"prompt": "x", "not_before": 1},
+    "messages": {"messages": [{"role": "user", "content": CANARY}]},
+    "sampling.n": sampling(n=2),
+    "sampling.logprobs": sampling(logprobs=True),
+}
+
+
+def refused(data: Any) -> InvalidJob:
+    with pytest.raises(InvalidJob) as caught:
+        GenerationJob.parse(data, SETTINGS)
+    return caught.value
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_what_is_on_the_border_is_accepted_and_survives_its_record(case: str) -> None:
+    job = GenerationJob.parse(GOOD[case], SETTINGS)
+    assert GenerationJob.parse(job.to_json(), SETTINGS) == job
+    assert GenerationJob.parse(job, SETTINGS) == job
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_beyond_it_is_refused_by_name_and_not_repeated(case: str) -> None:
+    fields, name = BAD[case]
+    error = refused(fields)
+    assert [entry.field for entry in error.fields] == [name]
+    assert CANARY not in str(error)
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_a_coming_feature_is_refused_by_name(name: str) -> None:
+    error = refused(RESERVED[name])
+    assert FieldError(name, "not supported by this version") in error.fields
+    assert CANARY not in str(error)
+
+
+def test_every_wrong_field_is_named_at_once() -> None:
+    error = refused(
+        {"n": 2, "flush_ms": -1, "model": "", "sampling": {"temperature": 9, "max_tokens": 101, "top_p": 0}}
+    )
+    assert {entry.field for entry in error.fields} == {
+        *("prompt", "n", "flush_ms", "model"),
+        *("sampling.temperature", "sampling.max_tokens", "sampling.top_p"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "numbers"),
+    [
+        ({"prompt": "x" * 41}, ("40", "41")),
+        (sampling(max_tokens=101), ("100", "101")),
+        (sampling(temperature=2.5), ("2", "2.5")),
+        (sampling(stop=["x" * 129]), ("128", "129")),
+        (sampling(stop=["x"] * 17), ("16", "17")),
+        ({"prompt": "x", "metadata": {"k": "v" * 513}}, ("512", "513")),
+    ],
+)
+def test_an_error_names_the_limit_and_the_value(fields: dict[str, Any], numbers: tuple[str, str]) -> None:
+    (entry,) = refused(fields).fields
+    assert all(number in entry.message for number in numbers)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", b"\xff", "[" * 100_000, '{"prompt": NaN}'])
+def test_what_is_no_job_at_all_is_refused(text: str | bytes) -> None:
+    assert refused(text).fields
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = st.sampled_from([*GenerationJob.model_fields, "n", "logprobs"])
+
+
+@given(st.dictionaries(FIELDS, JSON), st.dictionaries(st.sampled_from([*SamplingParams.model_fields]), JSON))
+def test_nothing_but_an_invalid_job_is_raised(fields: dict[str, Any], params: dict[str, Any]) -> None:
+    with suppress(InvalidJob):
+        job = GenerationJob.parse({**fields, "sampling": params}, SETTINGS)
+        assert GenerationJob.parse(job.to_json(), SETTINGS) == job
+
+
+def test_a_direct_construction_does_not_show_its_input_either() -> None:
+    with pytest.raises(ValueError, match="prompt") as caught:
+        GenerationJob(prompt=CANARY, prompt_ids=(1,))
+    assert CANARY not in str(caught.value)
+
+
+def test_an_absent_max_tokens_keeps_within_the_limit() -> None:
+    assert GenerationJob.parse({"prompt": "x"}, SETTINGS).sampling.max_tokens == 100
+    assert GenerationJob.parse({"prompt": "x", "sampling": {"top_k": 1}}, SETTINGS).sampling.max_tokens == 100
+    assert GenerationJob.parse({"prompt": "x"}, Settings()).sampling.max_tokens == 256
+
+
+def test_an_absent_tenant_is_that_of_the_process() -> None:
+    own = Settings(tenant="acme")
+    assert GenerationJob.parse({"prompt": "x"}, own).tenant == "acme"
+    assert GenerationJob.parse(GenerationJob(prompt="x"), own).tenant == "acme"
+    with pytest.raises(InvalidJob, match="tenant"):
+        GenerationJob.parse({"prompt": "x", "tenant": "default"}, own)
+
+
+def test_equal_jobs_give_equal_records() -> None:
+    one = GenerationJob.parse({"prompt": "x", "sampling": {"seed": 1}}, SETTINGS)
+    two = GenerationJob.parse({"sampling": {"seed": 1, "top_k": 0}, "prompt": "x", "v": 1}, SETTINGS)
+    assert one.to_json() == two.to_json()
+
+
+def test_the_seed_of_a_job_that_names_none_is_known_to_other_languages() -> None:
+    # printf 'job-1' | sha256sum | cut -c1-8
+    assert seed_of("job-1") == 0x026AB639
+
+
+@pytest.mark.parametrize("text", ["a", "0-9_.:Z", "x" * 128])
+def test_job_ids(text: str) -> None:
+    assert is_job_id(text)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 129, "a b", "a}", "a\n", "é", 'a"', None, 1])
+def test_what_cannot_name_a_job(text: object) -> None:
+    assert not is_job_id(text)
