@@ -25,7 +25,7 @@ def attend(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
 def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
     """Span by span over views of the storage: on a CPU faster than copying keys into a padded batch."""
     queries = q.transpose(0, 1)[None]  # (1, H, T, D)
-    keys, values = cache.layer(layer)  # (1, K, N, D) each
+    keys, values = cache.view(layer)  # (1, K, N, D) each
     attended = []
     for span in batch.spans:
         mask = cache.mask(span.num_tokens, span.start) if span.num_tokens > 1 else None  # (t, S)

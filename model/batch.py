@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 from typing import Self
 
 import torch
@@ -108,8 +109,9 @@ class Batch:
     @cached_property
     def groups(self) -> tuple[SpanGroup, ...]:
         """The spans stacked by length, for an attention that reads pages through a table."""
-        by_length = sorted(self.spans, key=_num_tokens)
-        return tuple(self._group(list(spans)) for _, spans in groupby(by_length, key=_num_tokens))
+        length = attrgetter("num_tokens")
+        by_length = groupby(sorted(self.spans, key=length), key=length)
+        return tuple(self._group(list(spans)) for _, spans in by_length)
 
     def _group(self, spans: list[Span]) -> SpanGroup:
         device = self.ids.device
@@ -123,7 +125,3 @@ def _spans(chunk: Chunk, first_row: int) -> Iterator[Span]:
     for start in range(chunk.start, chunk.stop, SPAN_TOKENS):
         stop = min(start + SPAN_TOKENS, chunk.stop)
         yield Span(chunk.pages, start, stop, first_row + start - chunk.start)
-
-
-def _num_tokens(span: Span) -> int:
-    return span.num_tokens

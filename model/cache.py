@@ -48,10 +48,10 @@ class Cache:
         self.storage = torch.zeros(shape, device=self.device, dtype=dtype)
         self._by_cell = self.storage.flatten(3, 4)  # (2, layers, K, N, D)
         context_length = min(config.context_length, num_pages * PAGE_TOKENS)
-        self._cos, self._sin = _rope_tables(config, context_length, self.device)  # (S, D)
+        self._rope = _rope_tables(config, context_length).to(self.device)  # (2, S, 1, D)
         self._key_positions = torch.arange(context_length + PAGE_TOKENS, device=self.device)  # (S,)
         self._longest_past = context_length
-        self._causal = _causal_table(context_length, self.device)  # (SPAN_TOKENS, S + SPAN_TOKENS)
+        self._causal = _causal_table(context_length).to(self.device)  # (SPAN_TOKENS, S + SPAN_TOKENS)
 
     @staticmethod
     def bytes_per_token(config: LlamaConfig, dtype: torch.dtype) -> int:
@@ -68,7 +68,7 @@ class Cache:
         self._by_cell[0, layer].index_copy_(1, batch.cells, keys.transpose(0, 1))  # (K, N, D)
         self._by_cell[1, layer].index_copy_(1, batch.cells, values.transpose(0, 1))
 
-    def layer(self, layer: int) -> KeysAndValues:
+    def view(self, layer: int) -> KeysAndValues:
         """Views of all cells (1, K, N, D). With consecutive pages a sequence is a range of them."""
         keys, values = self._by_cell[:, layer, None]
         return KeysAndValues(keys, values)
@@ -76,15 +76,16 @@ class Cache:
     def gather(self, layer: int, page_table: Tensor) -> KeysAndValues:
         """Copies of the pages in a table (B, P), as (B, K, P * PAGE_TOKENS, D)."""
         B, _ = page_table.shape
+        _, _, K, _, _, D = self.storage.shape
         pages = self.storage[:, layer].flatten(3, 4)  # (2, K, pages, PAGE_TOKENS * D)
         copies = pages.index_select(2, page_table.flatten())  # (2, K, B * P, PAGE_TOKENS * D)
-        K, D = self.storage.shape[2], self.storage.shape[5]
         keys, values = copies.view(2, K, B, -1, D).transpose(1, 2)  # (B, K, S, D)
         return KeysAndValues(keys, values)
 
     def rope(self, positions: Tensor) -> Rope:
         """The rows of the RoPE tables for tokens at `positions` (T,)."""
-        return Rope(self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1))
+        cos, sin = self._rope[:, positions]
+        return Rope(cos, sin)
 
     def mask(self, num_tokens: int, past: int) -> Tensor:
         """The keys that each of `num_tokens` queries sees after `past` others: bool (t, S), a view.
@@ -99,25 +100,26 @@ class Cache:
         return (self._key_positions[:num_keys] <= positions.unsqueeze(-1)).unsqueeze(1)
 
 
-def _rope_tables(config: LlamaConfig, context_length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin of position * base^(-2i/D), for the half-split layout: (S, D) each, float32.
+def _rope_tables(config: LlamaConfig, context_length: int) -> Tensor:
+    """cos and sin of position * base^(-2i/D) for the half-split layout, float32 (2, S, 1, D).
 
     The second half repeats the first, and sin carries the sign, so that x turns as x * cos + swap(x) * sin.
+    Made on the CPU: every device then turns by the same bits.
     Source: RoFormer, https://arxiv.org/abs/2104.09864
     """
-    exponents = torch.arange(0, config.rope_dim, 2, device=device).float() / config.rope_dim
+    exponents = torch.arange(0, config.rope_dim, 2).float() / config.rope_dim
     speeds = config.rope_base**-exponents  # (D / 2,)
-    angles = torch.outer(torch.arange(context_length, device=device).float(), speeds)  # (S, D / 2)
+    angles = torch.outer(torch.arange(context_length).float(), speeds)  # (S, D / 2)
     cos, sin = angles.cos(), angles.sin()
-    return torch.cat((cos, cos), dim=1), torch.cat((-sin, sin), dim=1)
+    return torch.stack((torch.cat((cos, cos), dim=1), torch.cat((-sin, sin), dim=1))).unsqueeze(2)
 
 
-def _causal_table(longest_past: int, device: torch.device) -> Tensor:
+def _causal_table(longest_past: int) -> Tensor:
     """Every causal mask at once, bool (SPAN_TOKENS, longest_past + SPAN_TOKENS).
 
     A mask depends only on how far a key stands from a query, so the mask after any past is a window of this
     table: column c is the key at position c - longest_past, counted from the first query.
     """
-    queries = torch.arange(SPAN_TOKENS, device=device)
-    keys = torch.arange(-longest_past, SPAN_TOKENS, device=device)
+    queries = torch.arange(SPAN_TOKENS)
+    keys = torch.arange(-longest_past, SPAN_TOKENS)
     return keys <= queries.unsqueeze(1)

@@ -113,10 +113,12 @@ class Block:
 class Llama:
     """A Llama on one device.
 
-    llama = Llama.load(GGUFModel.open("model.gguf"))
-    cache = Cache(llama.config, num_pages=64)
-    pages = cache.pages.reserve("job", num_tokens=100)
-    logits = llama.forward(Batch.of([Chunk(pages, 0, prompt_ids, wants_logits=True)]), cache)
+        llama = Llama.load(GGUFModel.open("model.gguf"))
+        cache = Cache(llama.config, num_pages=64)
+        pages = cache.pages.reserve("job", num_tokens=100)
+        logits = llama.forward(Batch.of([Chunk(pages, 0, prompt_ids, wants_logits=True)]), cache)
+
+    It never changes: what a forward leaves behind is in the cache.
     """
 
     config: LlamaConfig

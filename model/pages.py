@@ -1,7 +1,7 @@
 """Pages: which sequence holds which piece of the KV cache."""
 
-from bisect import insort
 from collections.abc import Mapping
+from operator import attrgetter
 
 #: Tokens whose keys and values one page holds, in every layer.
 PAGE_TOKENS = 64
@@ -54,9 +54,8 @@ class Pages:
 
     def release(self, owner: str) -> None:
         """Take back all pages of `owner`."""
-        for page in self._held.pop(owner):
-            insort(self._free, range(page, page + 1), key=_start)
-        self._free = _joined(self._free)
+        released = [range(page, page + 1) for page in self._held.pop(owner)]
+        self._free = _joined(sorted([*self._free, *released], key=attrgetter("start")))
 
     def check(self) -> None:
         """Raise RuntimeError unless each page is free or held, once."""
@@ -93,10 +92,6 @@ class Pages:
             if len(run) > wanted:
                 self._free.insert(0, run[wanted:])
         return tuple(taken)
-
-
-def _start(run: range) -> int:
-    return run.start
 
 
 def _joined(runs: list[range]) -> list[range]:

@@ -1,7 +1,9 @@
 """Tiny Llamas: GGUF files of random weights, made in milliseconds, and transformers' model of each.
 
-path = write_tiny_gguf(tmp_path / "tiny.gguf", type="Q8_0")
-logits = oracle(path)(torch.tensor([[1, 2, 3]])).logits
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type="Q8_0")
+    logits = oracle(path)(torch.tensor([[1, 2, 3]])).logits
+
+Nothing here imports transformers before `oracle` is called.
 """
 
 import math

@@ -68,7 +68,7 @@ def test_what_is_written_is_read_and_nothing_else_changes() -> None:
     keys, values = torch.randn(2, 100, config.num_kv_heads, config.head_dim)
     cache.write(1, keys, values, batch)
     (span,) = batch.spans
-    read = cache.layer(1)
+    read = cache.view(1)
     assert read.keys.narrow(2, span.first_cell, 100)[0].equal(keys.transpose(0, 1))
     assert read.values.narrow(2, span.first_cell, 100)[0].equal(values.transpose(0, 1))
     assert cache.storage.count_nonzero() == keys.numel() + values.numel()
