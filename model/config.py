@@ -154,7 +154,7 @@ def _refuse_gguf_variants(metadata: Metadata) -> None:
         return
     for key in metadata:
         if key.startswith(("llama.rope.scaling.", "llama.rope.scale_linear")):
-            raise metadata.error(key, f"is {metadata[key]!r}, RoPE scaling is not supported")
+            raise metadata.error(repr(key), f"is {metadata[key]!r}, RoPE scaling is not supported")
 
 
 def _json_rope_base(config_json: Metadata) -> float:

@@ -44,11 +44,8 @@ class GGUFFile:
     def open(cls, path: str | PathLike[str]) -> Self:
         """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
         path = Path(path)
-        if not path.exists():
-            raise ModelFileError(f"{path}: no such file. Give the path of a GGUF model file.")
-        if not path.is_file():
-            raise ModelFileError(f"{path}: not a regular file. Give the path of a GGUF model file.")
         try:
+            _check_path(path)
             with path.open("rb") as file:
                 _check_magic(path, file)
                 # A private map, since torch warns about buffers that cannot be written.
@@ -83,6 +80,12 @@ class GGUFFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_path(path: Path) -> None:
+    if not path.is_file():
+        problem = "not a regular file" if path.exists() else "no such file"
+        raise ModelFileError(f"{path}: {problem}. Give the path of a GGUF model file.")
 
 
 def _check_magic(path: Path, file: BinaryIO) -> None:

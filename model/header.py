@@ -1,6 +1,6 @@
 """The header of a GGUF file: what the file says about itself, and where its tensors lie.
 
-Every limit is checked before the loop or the read that it bounds, so a bad file costs no more than a good.
+Every limit is checked before the loop or read that it bounds, so a bad file costs no more than a good one.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 

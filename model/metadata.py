@@ -8,6 +8,9 @@ import numpy as np
 from llama_herd.errors import ModelFileError
 from llama_herd.model.cursor import Array
 
+#: An error quotes no more than this of what a file holds.
+MAX_PROBLEM_CHARS = 200
+
 T = TypeVar("T")
 
 
@@ -72,6 +75,8 @@ class Metadata(Mapping[str, object]):
 
     def error(self, key: str, problem: str) -> ModelFileError:
         """An error that names the file, the key and what is wrong with it."""
+        if len(problem) > MAX_PROBLEM_CHARS:
+            problem = problem[:MAX_PROBLEM_CHARS] + "..."
         return ModelFileError(f"{self.source}: {key} {problem}. Take another file or convert it again.")
 
     def _read(self, key: str, kinds: tuple[type[T], ...], needed: str, default: T | None = None) -> T:

@@ -33,9 +33,9 @@ class TokenizerJson:
         bos_ids, eos_ids = self._role_ids("bos_token"), self._role_ids("eos_token")
         self.bos_id = bos_ids[0] if bos_ids else None
         self.eos_ids = frozenset(eos_ids)
-        self.adds_bos = self._config.flag(
-            "add_bos_token", self._engine.encode("").ids[:1] == bos_ids[:1] != []
-        )
+        self.adds_bos = self._config.flag("add_bos_token", self._template_adds_bos())
+        if self.adds_bos and self.bos_id is None:
+            raise self._config.error("bos_token", "is missing, and add_bos_token is true")
         self._keep_from_text([*bos_ids, *eos_ids])
         self.pieces = self._read_pieces()
 
@@ -53,7 +53,9 @@ class TokenizerJson:
         template = self._config.get("chat_template")
         if isinstance(template, list):
             named = [Metadata(entry, self._config.source) for entry in template if isinstance(entry, dict)]
-            template = next((entry["template"] for entry in named if entry.text("name") == "default"), None)
+            template = next(
+                (entry.text("template") for entry in named if entry.text("name") == "default"), None
+            )
         return template if isinstance(template, str) else None
 
     def _load_engine(self) -> Tokenizer:
@@ -61,9 +63,15 @@ class TokenizerJson:
         if kind != "BPE":
             raise self._file.error("model.type", f"is {kind!r}, only 'BPE' is supported")
         try:
-            return Tokenizer.from_file(str(self._path))
+            engine = Tokenizer.from_file(str(self._path))
         except Exception as error:  # the library raises nothing narrower
             raise ModelFileError(f"{self._path}: not a tokenizer: {error}. Fetch it again.") from error
+        engine.no_truncation()  # files may carry the lengths of somebody's training
+        engine.no_padding()
+        return engine
+
+    def _template_adds_bos(self) -> bool:
+        return self.bos_id is not None and self._engine.encode("").ids[:1] == [self.bos_id]
 
     def _role_ids(self, role: str) -> list[int]:
         """Ids of "bos_token" or "eos_token": first the configured token's, then those of the generation."""
@@ -115,8 +123,9 @@ class TokenizerJson:
 
 def _read_object(path: Path) -> Metadata:
     """A JSON file's keys, without the null ones; none if there is no such file."""
+    text = _read_text(path) if path.is_file() else "{}"
     try:
-        values = json.loads(_read_text(path)) if path.is_file() else {}
+        values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path}: not JSON: {error}. Fetch it again.") from error
     if not isinstance(values, dict):

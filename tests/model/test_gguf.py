@@ -120,6 +120,17 @@ def test_views_stay_good_after_close_and_writing_to_them_leaves_the_file_alone(t
     assert path.read_bytes() == content
 
 
+def test_metadata_outlive_the_map(tmp_path: Path) -> None:
+    path = tmp_path / "all.gguf"
+    write_everything(path)
+    file = GGUFFile.open(path)
+    file.blocks("Q8_0")
+    assert str(path) in Path("/proc/self/maps").read_text()
+    file.close()
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    assert file.metadata.array("b.ints", "i", 3).tolist() == ARRAYS["b.ints"]
+
+
 def test_a_closed_file_gives_no_views(tmp_path: Path) -> None:
     path = tmp_path / "all.gguf"
     write_everything(path)

@@ -106,6 +106,20 @@ def test_bos_is_added_as_the_configuration_says_or_else_the_template(
         assert Tokenizer.from_json(save(spm_engine, tmp_path, tokenizer_config=config)).adds_bos is adds_bos
 
 
+def test_a_bos_token_that_is_to_be_added_must_be_named(spm_engine: Engine, tmp_path: Path) -> None:
+    path = save(spm_engine, tmp_path, tokenizer_config={"add_bos_token": True})
+    with pytest.raises(ModelFileError, match=r"tokenizer_config\.json: bos_token is missing"):
+        Tokenizer.from_json(path)
+
+
+def test_lengths_of_a_training_neither_cut_nor_fill_a_text(spm_engine: Engine, tmp_path: Path) -> None:
+    trained = Engine.from_str(spm_engine.to_str())
+    trained.enable_truncation(max_length=4)
+    trained.enable_padding(length=64)
+    tokenizer = Tokenizer.from_json(save(trained, tmp_path, tokenizer_config=CONFIG))
+    assert tokenizer.decode(tokenizer.encode("kalo " * 5)) == " " + "kalo " * 5
+
+
 def test_every_end_that_the_files_name_ends_a_generation(spm_engine: Engine, tmp_path: Path) -> None:
     generation = {"bos_token_id": BOS_ID, "eos_token_id": [EOS_ID, 300]}
     path = save(spm_engine, tmp_path, tokenizer_config=CONFIG, generation_config=generation)
