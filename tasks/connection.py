@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
 import redis.asyncio
@@ -61,7 +61,7 @@ def checked_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "redis+socket":
         query = [("db" if name == "virtual_host" else name, value) for name, value in parse_qsl(parts.query)]
-        url = urlunsplit(("unix", parts.netloc, parts.path, urlencode(query), ""))
+        url = _joined("unix", parts.netloc, parts.path, query)
     try:
         _parsed(url)
     except ValueError:
@@ -78,7 +78,7 @@ def celery_url(url: str) -> str:
     if parts.scheme != "unix":
         return url
     query = [("virtual_host" if name == "db" else name, value) for name, value in parse_qsl(parts.query)]
-    return urlunsplit(("redis+socket", parts.netloc, parts.path, urlencode(query), ""))
+    return _joined("redis+socket", parts.netloc, parts.path, query)
 
 
 def is_same_redis(one: str, other: str) -> bool:
@@ -108,7 +108,12 @@ def masked(url: str) -> str:
         return "(not a URL)"
     name = user.partition(":")[0]
     netloc = f"{name}:***{at}{place}" if at else place
-    return urlunsplit((parts.scheme, netloc, parts.path, "", ""))
+    return _joined(parts.scheme, netloc, parts.path, [])
+
+
+def _joined(scheme: str, netloc: str, path: str, query: list[tuple[str, str]]) -> str:
+    """A URL with its two slashes, which urlunsplit leaves out when there is no host."""
+    return f"{scheme}://{netloc}{path}" + (f"?{urlencode(query)}" if query else "")
 
 
 @contextmanager

@@ -42,7 +42,8 @@ def test_a_script_that_redis_forgot_is_loaded_again(redis: Redis) -> None:
 def test_forgotten_scripts_in_a_pipeline_run_once_and_in_place(redis: Redis) -> None:
     run(redis, LEDGER.claim("x", "one"))
     calls: list[Call[Any]] = [submit("a"), LEDGER.claim("zz", "one"), LEDGER.num_pending(), submit("b")]
-    first, unknown, num_pending, last = run_many(redis, calls)
+    answers: list[Any] = run_many(redis, calls)
+    first, unknown, num_pending, last = answers
     assert (first.kind, unknown, last.kind) == (Submission.SUBMITTED, Unknown(), Submission.SUBMITTED)
     # It knew the claim and the count at once, and ran the submits in a second round.
     assert num_pending == 0

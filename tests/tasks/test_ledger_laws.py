@@ -1,6 +1,7 @@
 """The ledger against a model of it: whatever two workers, a client and time do, the log stays one log."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
@@ -58,7 +59,7 @@ class Truth:
 class LedgerMachine(RuleBasedStateMachine):
     """Workers hold claims, old and new ones, and use them in any order."""
 
-    redis: Redis
+    redis: Any
     held = Bundle("held")
 
     @initialize()

@@ -1,0 +1,94 @@
+"""Addresses of Redis: every form, one meaning, and no secret shown."""
+
+import pytest
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    NoPermissionError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+
+from llama_herd.errors import RedisUnavailable, SettingsError
+from llama_herd.tasks.connection import celery_url, checked_url, connect, is_same_redis, masked, redis_errors
+
+URL = "redis://me:hunter2@host:6380/1"
+
+
+@pytest.mark.parametrize(
+    ("url", "for_redis", "for_celery"),
+    [
+        (URL, URL, URL),
+        ("rediss://h", "rediss://h", "rediss://h"),
+        ("unix:///r.sock?db=2", "unix:///r.sock?db=2", "redis+socket:///r.sock?virtual_host=2"),
+        (
+            "redis+socket:///r.sock?virtual_host=2",
+            "unix:///r.sock?db=2",
+            "redis+socket:///r.sock?virtual_host=2",
+        ),
+        ("unix:///r.sock", "unix:///r.sock", "redis+socket:///r.sock"),
+    ],
+)
+def test_one_address_serves_redis_py_and_celery(url: str, for_redis: str, for_celery: str) -> None:
+    assert checked_url(url) == for_redis
+    assert celery_url(url) == for_celery
+    assert is_same_redis(for_redis, for_celery)
+    connect(url).close()
+
+
+@pytest.mark.parametrize("url", ["", "host:6379", "amqp://me:hunter2@h//", "http://h", "redis://h:port/0"])
+def test_what_is_no_address_of_a_redis_is_refused_without_its_secret(url: str) -> None:
+    with pytest.raises(SettingsError, match="Fix: redis://") as caught:
+        connect(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "redis://me:hunter2@host:6380/2",
+        "redis://me:hunter2@host:6379/1",
+        "redis://me:hunter2@other:6380/1",
+        "redis://you:hunter2@host:6380/1",
+        "redis://host:6380/1",
+        "amqp://host",
+    ],
+)
+def test_another_database_host_or_user_is_another_redis(other: str) -> None:
+    assert is_same_redis(URL, URL)
+    assert not is_same_redis(URL, other)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (URL, "redis://me:***@host:6380/1"),
+        ("redis://:hunter2@host", "redis://:***@host"),
+        ("redis://host/0?password=hunter2", "redis://host/0"),
+        ("unix:///r.sock?password=hunter2", "unix:///r.sock"),
+        ("redis://[hunter2", "(not a URL)"),
+    ],
+)
+def test_what_is_shown_of_an_address_holds_no_secret(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionError("x"), "cannot be reached"),
+        (TimeoutError("x"), "does not answer"),
+        (AuthenticationError("x"), "refuses our user"),
+        (NoPermissionError("x"), "refuses our user"),
+        (OutOfMemoryError("x"), "is full"),
+        (ResponseError("WRONGTYPE"), "WRONGTYPE"),
+    ],
+)
+def test_every_error_of_redis_becomes_one_line_at_the_border(error: RedisError, words: str) -> None:
+    with pytest.raises(RedisUnavailable, match=words) as caught, redis_errors(URL):
+        raise error
+    assert "\n" not in str(caught.value)
+    assert masked(URL) in str(caught.value)
+    assert caught.value.__cause__ is error

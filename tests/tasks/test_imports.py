@@ -1,0 +1,42 @@
+"""What a client pays for importing us: in a fresh interpreter, since others have imported torch here."""
+
+import subprocess
+import sys
+
+import pytest
+
+import llama_herd.tasks
+
+HEAVY = {"torch", "numpy", "gguf", "tokenizers", "celery", "kombu", "llama_herd.model", "llama_herd.worker"}
+
+
+def modules_after(code: str) -> set[str]:
+    show = f"{code}\nimport sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", show], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import llama_herd.tasks",
+        "import llama_herd.tasks.client, llama_herd.tasks.async_client",
+        "from llama_herd.tasks import *",
+    ],
+)
+def test_a_client_brings_neither_torch_nor_celery(code: str) -> None:
+    assert not modules_after(code) & HEAVY
+
+
+def test_the_celery_app_brings_no_torch() -> None:
+    code = "import llama_herd.tasks.app, llama_herd.tasks.generate"
+    assert modules_after(code) & HEAVY == {"celery", "kombu"}
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in llama_herd.tasks.__all__:
+        assert getattr(llama_herd.tasks, name).__name__ == name
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = llama_herd.tasks.Nothing

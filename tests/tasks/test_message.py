@@ -1,0 +1,122 @@
+"""The message that we write by hand, read by kombu and by a Celery worker."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+from celery.contrib.testing.worker import start_worker
+from celery.result import AsyncResult
+from celery.signals import task_prerun
+from kombu import Connection
+from redis import Redis
+
+from llama_herd.errors import GenerationError
+from llama_herd.tasks import Client
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name
+from llama_herd.tasks.settings import Settings
+from tests.tasks.herd import QUEUE
+
+pytestmark = pytest.mark.redis
+
+
+def body_of(message: dict[str, Any]) -> Any:
+    return json.loads(base64.b64decode(message["body"]))
+
+
+def test_kombu_reads_what_submit_pushes(redis_url: str) -> None:
+    with Client(redis_url) as client:
+        job_id = client.submit(prompt="x")
+    with Connection(redis_url) as connection, connection.SimpleQueue(QUEUE) as queue:
+        message = queue.get(timeout=5)
+        assert (message.headers["task"], message.headers["id"]) == (TASK_NAME, job_id)
+        assert message.payload[:2] == [[], {}]
+        assert message.delivery_tag.startswith(f"{job_id}:1:")
+        message.reject(requeue=True)
+        again = queue.get(timeout=5)
+        assert again.headers["id"] == job_id
+        again.ack()
+
+
+def test_an_envelope_of_a_bare_message_keeps_its_links_and_drops_its_prompt() -> None:
+    request = {
+        "id": "a",
+        "lang": "js",
+        "root_id": "r",
+        "parent_id": "p",
+        "argsrepr": "('secret',)",
+        "kwargsrepr": "{'prompt': 'secret'}",
+        "args": ["secret"],
+        "kwargs": {"prompt": "secret"},
+        "eta": "2020-01-01T00:00:00",
+        "expires": None,
+        "retries": 2,
+        "hostname": "h",
+        "reply_to": "reply-queue",
+        "correlation_id": "corr",
+        "delivery_info": {"routing_key": QUEUE, "exchange": "herd", "priority": 3},
+        "stamps": {"gap": "@tag@"},
+    }
+    embed = {"callbacks": [{"task": "next"}], "errbacks": None, "chain": [{"task": "then"}], "chord": None}
+    envelope = Envelope.of_request(request, embed)
+    assert envelope.queue == QUEUE
+    assert "secret" not in envelope.text
+    message = json.loads(envelope.with_tag("a:1:5"))
+    assert message["headers"] == {
+        "lang": "js",
+        "root_id": "r",
+        "parent_id": "p",
+        "retries": 2,
+        "stamps": {"gap": "@tag@"},
+        "task": TASK_NAME,
+        "id": "a",
+        "argsrepr": "()",
+        "kwargsrepr": "{}",
+    }
+    assert message["properties"]["delivery_tag"] == "a:1:5"
+    assert message["properties"]["reply_to"] == "reply-queue"
+    assert message["properties"]["correlation_id"] == "corr"
+    assert body_of(message) == [[], {}, embed]
+
+
+@pytest.fixture
+def worker(redis_url: str) -> Iterator[Celery]:
+    """Our app with Celery's own pool and consumer: it reads our messages, but has no engine."""
+    app = make_app(Settings(redis_url=redis_url))
+    app.conf.worker_consumer = "celery.worker.consumer:Consumer"
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=10):
+        yield app
+
+
+@pytest.fixture
+def runs() -> Iterator[list[dict[str, Any]]]:
+    """What the task is called with."""
+    runs: list[dict[str, Any]] = []
+
+    def look(task: Task, kwargs: dict[str, Any], **_: Any) -> None:
+        runs.append({"id": task.request.id, "kwargs": kwargs, "callbacks": task.request.callbacks})
+
+    task_prerun.connect(look)
+    yield runs
+    task_prerun.disconnect(look)
+
+
+def test_a_celery_worker_runs_what_submit_pushes(
+    worker: Celery, runs: list[dict[str, Any]], redis_url: str, redis: Redis
+) -> None:
+    with Client(redis_url) as client:
+        job_id = client.submit(prompt="x")
+    with pytest.raises(GenerationError, match="no engine"):
+        AsyncResult(job_id, app=worker).get(timeout=10)
+    assert runs == [{"id": job_id, "kwargs": {}, "callbacks": None}]
+    assert 0 < redis.ttl(f"celery-task-meta-{job_id}") <= Settings().result_ttl_s
+
+
+def test_a_bare_send_task_goes_to_the_same_queue(worker: Celery, runs: list[dict[str, Any]]) -> None:
+    result = worker.send_task(TASK_NAME, kwargs={"prompt": "x"}, queue=queue_name("tales"))
+    with pytest.raises(GenerationError, match="no engine"):
+        result.get(timeout=10)
+    assert [run["kwargs"] for run in runs] == [{"prompt": "x"}]

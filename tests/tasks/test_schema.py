@@ -1,0 +1,41 @@
+"""The schemas for other languages: current, and true of what is really sent."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import _end_tail
+from llama_herd.tasks.schema import schemas, text_of
+from tests.tasks.test_events import EVENTS
+
+FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
+
+
+@pytest.mark.parametrize("name", schemas())
+def test_the_committed_schema_is_current(name: str) -> None:
+    expected = text_of(schemas()[name])
+    found = (FOLDER / name).read_text(encoding="utf-8")
+    assert found == expected, "run: python -m llama_herd.tasks.schema docs/schemas"
+
+
+def errors(name: str, value: Any) -> list[str]:
+    return [error.message for error in Draft202012Validator(schemas()[name]).iter_errors(value)]
+
+
+def test_jobs_and_events_are_what_the_schemas_say() -> None:
+    job = GenerationJob(prompt="x", metadata={"k": "v"})
+    assert errors("job.json", json.loads(job.to_json())) == []
+    assert errors("job.json", {"prompt": "x", "priority": 1, "n": 2})
+    for event in EVENTS:
+        assert errors("event.json", json.loads(event.to_json())) == []
+    assert errors("event.json", {"type": "token"})
+
+
+def test_an_end_that_a_script_writes_is_what_the_schema_says() -> None:
+    head = '{"v":1,"seq":1,"job":"a","epoch":1,"type":"end","n":0,"attempts":0,'
+    for tail in (_end_tail("cancelled"), _end_tail("error", "poisoned", "gave up")):
+        assert errors("event.json", json.loads(head + tail)) == []
