@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from llama_herd.errors import FieldError, InvalidJob, QueueFull
+from pydantic import ValidationError
+
+from llama_herd.errors import FieldError, InvalidJob, QueueFull, SettingsError
 from llama_herd.tasks.answers import Submission, Submitted
 from llama_herd.tasks.call import Call
 from llama_herd.tasks.connection import checked_url
@@ -46,10 +48,7 @@ class ClientCore:
         settings: Settings | None,
         max_queue: int,
     ) -> None:
-        given = {"redis_url": redis_url, "tenant": tenant, "model_name": model}
-        settings = settings or Settings()
-        changed = {name: value for name, value in given.items() if value is not None}
-        self.settings = Settings.model_validate({**settings.model_dump(), **changed}) if changed else settings
+        self.settings = _settings(settings, redis_url=redis_url, tenant=tenant, model_name=model)
         self.url = checked_url(self.settings.redis_url)
         self.ledger = Ledger.of(self.settings, max_queue=max_queue)
 
@@ -79,6 +78,17 @@ class ClientCore:
             case Submission.CONFLICT:
                 raise InvalidJob([FieldError("job_id", "already names another job")])
         return order.job_id
+
+
+def _settings(settings: Settings | None, **given: str | None) -> Settings:
+    """`settings`, by default those of the environment, with what was given in their place."""
+    try:
+        settings = settings or Settings()
+        changed = {name: value for name, value in given.items() if value is not None}
+        return Settings.model_validate({**settings.model_dump(), **changed})
+    except ValidationError as error:
+        wrong = [f"{detail['loc'][0]}: {detail['msg'].lower()}" for detail in error.errors()]
+        raise SettingsError("; ".join(wrong)) from None
 
 
 def checked_id(job_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The JSON schemas of jobs and events, for other languages: `python -m llama_herd.tasks.schema docs/schemas`."""
+"""JSON schemas of jobs and events, for other languages: `python -m llama_herd.tasks.schema docs/schemas`."""
 
 import json
 import sys

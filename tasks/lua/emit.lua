@@ -38,7 +38,11 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
   local added = redis.pcall('XADD', events, string.format('%d-0', seq), 'e', event)
   if type(added) == 'table' and added.err then return {'error', seq - 1, i, added.err} end
 
-  redis.call('HSET', job, 'seq', seq, 'n', i + num_ids, 'lease', lease)
+  if num_ids > 0 then
+    redis.call('HSET', job, 'seq', seq, 'lease', lease, 'n', i + num_ids, 'attempts', 0)
+  else
+    redis.call('HSET', job, 'seq', seq, 'lease', lease)
+  end
   renewed[id] = true
   if kind == 'started' then
     redis.call('HINCRBY', job, 'attempts', 1)
@@ -46,8 +50,6 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
     redis.call('HSET', job, 'started_epoch', epoch)
   elseif kind == 'end' then
     close(job, events, id, state)
-  elseif num_ids > 0 then
-    redis.call('HSET', job, 'attempts', 0)
   end
   redis.call('PUBLISH', prefix .. id, event)
   return 'ok'

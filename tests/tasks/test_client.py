@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.errors import InvalidJob, JobNotFound, QueueFull, RedisUnavailable
+from llama_herd.errors import InvalidJob, JobNotFound, QueueFull, RedisUnavailable, SettingsError
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
 from llama_herd.tasks.answers import Cancellation
 from llama_herd.tasks.call import run
@@ -254,6 +254,13 @@ def test_settings_come_from_the_caller_first(redis_url: str) -> None:
         assert client.status().pending == 1
     with Client(redis_url) as client:
         assert client.status().pending == 0
+
+
+def test_a_setting_that_cannot_work_is_refused_by_name(redis_url: str) -> None:
+    with pytest.raises(SettingsError, match="tenant"):
+        Client(redis_url, tenant="a b")
+    with pytest.raises(SettingsError, match="HERD_REDIS_URL"):
+        Client("localhost")
 
 
 def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
