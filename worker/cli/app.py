@@ -1,0 +1,69 @@
+"""`herd`: its commands, and the border where errors become one line for a person.
+
+The modules of the commands import typer alone at the top, so `herd --help` answers at once; each command
+imports what it needs when it runs, and those of a client never import torch.
+"""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from llama_herd.errors import HerdError
+from llama_herd.worker.cli.cancel import cancel
+from llama_herd.worker.cli.demo import demo
+from llama_herd.worker.cli.generate import generate
+from llama_herd.worker.cli.health import health
+from llama_herd.worker.cli.settings import settings
+from llama_herd.worker.cli.status import status
+from llama_herd.worker.cli.watch import watch
+from llama_herd.worker.cli.worker import worker
+
+#: What a person can put right, and then try again.
+EXIT_BAD_INPUT = 2
+
+
+class HerdGroup(TyperGroup):
+    """Shows an error that was raised on purpose as one line, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HerdError as error:
+            print(f"herd: {error}", file=sys.stderr)
+            raise typer.Exit(EXIT_BAD_INPUT) from None
+
+
+app = typer.Typer(
+    name="herd",
+    cls=HerdGroup,
+    help="Llama behind a queue: workers that batch, clients that stream every token.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+for command in (demo, worker, generate, watch, cancel, status, health, settings):
+    app.command()(command)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"llama-herd {version('llama-herd')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """The entry point."""
+    app()

@@ -1,0 +1,26 @@
+"""`herd cancel`: end a job early."""
+
+from typing import Annotated
+
+import typer
+
+
+def cancel(job: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
+    """End a job; the text so far is kept."""
+    from llama_herd.errors import JobNotFound
+    from llama_herd.tasks.answers import Cancellation
+    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.cli.environment import read
+
+    with Client(settings=read(Settings)) as client:
+        answer = client.cancel(job)
+    match answer:
+        case Cancellation.UNKNOWN:
+            raise JobNotFound(f"no job {job}: it was never submitted, or has been forgotten")
+        case Cancellation.CANCELLED:
+            print("cancelled")
+        case Cancellation.ASKED:
+            print("its worker ends it within a step")
+        case Cancellation.FINISHED:
+            print("had ended before")

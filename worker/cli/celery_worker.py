@@ -1,0 +1,51 @@
+"""Celery's worker in this process, with a few lines of our own in place of its banner."""
+
+import os
+import sys
+import warnings
+from typing import Any
+
+import structlog
+from celery import signals
+from celery.bin.celery import celery
+from celery.exceptions import SecurityWarning
+
+from llama_herd.tasks.connection import connect, masked, redis_errors
+from llama_herd.tasks.message import queue_name
+from llama_herd.worker.cli.environment import override
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+APP = "llama_herd.tasks.app"
+
+
+def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
+    """Run a worker to its end and return its exit code. Raises RedisUnavailable."""
+    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+        redis.ping()
+    if "log_format" not in settings.model_fields_set and sys.stderr.isatty():
+        override(log_format="console")
+    # Celery warns of root because of pickles, which are refused here; in a container root is nobody else.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+
+    def announce(sender: Any, **_: Any) -> None:
+        log.info("worker ready", **_facts(settings, sender))
+
+    signals.worker_ready.connect(announce)
+    node = f"{name or f'herd-{os.getpid()}'}@%h"
+    command = ["--app", APP, "--quiet", "worker", "--without-gossip", "--without-mingle"]
+    code = celery.main([*command, "--loglevel", "INFO", "--hostname", node], standalone_mode=False)
+    return int(code or 0)
+
+
+def _facts(settings: WorkerSettings, consumer: Any) -> dict[str, Any]:
+    status = consumer.pool.info["engine"]
+    return {
+        "worker": status["name"],
+        "model": status["model"],
+        "device": status["device"],
+        "slots": status["slots"],
+        "queue": queue_name(settings.served_model),
+        "redis": masked(settings.redis_url),
+    }

@@ -1,0 +1,39 @@
+"""Several child processes that live and end together, such as one worker a card."""
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from time import sleep
+from types import FrameType
+
+POLL_S = 0.1
+
+
+def run_together(commands: Sequence[Sequence[str]]) -> int:
+    """Run the commands side by side until one ends or a signal comes; then end the others and wait for them.
+
+    SIGINT and SIGTERM go on to all children as SIGTERM, a second one too. Returns the first exit code that
+    is not 0; a child that a signal killed counts as 128 + its number.
+    """
+    children: list[subprocess.Popen[bytes]] = []
+
+    def end_all(number: int = 0, frame: FrameType | None = None) -> None:
+        for child in children:
+            child.terminate()
+
+    signal.signal(signal.SIGINT, end_all)
+    signal.signal(signal.SIGTERM, end_all)
+    try:
+        # A session of its own: Ctrl-C in a terminal would reach the children beside what we send.
+        children += (subprocess.Popen(command, start_new_session=True) for command in commands)
+        while all(child.poll() is None for child in children):
+            sleep(POLL_S)
+        end_all()
+        return next(filter(None, [_exit_code(child.wait()) for child in children]), 0)
+    finally:
+        for child in children:
+            child.kill()
+
+
+def _exit_code(returncode: int) -> int:
+    return 128 - returncode if returncode < 0 else returncode

@@ -1,0 +1,60 @@
+"""`herd demo`: the whole thing in one terminal, with nothing set up."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from llama_herd.worker.demo.screen import Screen
+
+
+def demo(
+    model: Annotated[Path | None, typer.Option(help="Model file in GGUF; absent: the bundled one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Run eight jobs through a Redis and a worker of its own, at once and one at a time.
+
+    Nothing needs to be set up, and nothing is left running. Exit code 0 when all jobs ended well.
+    """
+    from llama_herd.worker.cli.environment import override, read
+    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_worker_extra("herd demo")
+    override(model=model)
+    settings = read(WorkerSettings)
+    from llama_herd.worker.demo.demo import Demo
+    from llama_herd.worker.demo.next_steps import next_steps
+    from llama_herd.worker.demo.worker_process import WorkerDied
+
+    # A closed terminal and a `kill` end the demo as Ctrl-C does: with all that it has started.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    screen = _screen(as_json)
+    try:
+        report = Demo(settings, screen).run()
+    except (WorkerDied, TimeoutError) as error:
+        print(f"herd: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    steps = next_steps(settings)
+    if as_json:
+        print(json.dumps(report.to_dict() | {"next": [step._asdict() for step in steps]}))
+    else:
+        screen.close(report, steps)
+    raise typer.Exit(report.exit_code)
+
+
+def _screen(as_json: bool) -> "Screen":
+    from rich.console import Console
+
+    from llama_herd.worker.demo.live_screen import LiveScreen
+    from llama_herd.worker.demo.screen import Screen
+
+    terminal = Console(highlight=False)
+    if terminal.is_terminal and not terminal.is_dumb_terminal and not as_json:
+        return LiveScreen(terminal)
+    return Screen(Console(highlight=False, color_system=None, force_terminal=False, quiet=as_json))

@@ -1,0 +1,92 @@
+"""`herd generate`: one job, its text on standard output as it comes."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from llama_herd.worker.cli.transcript import Transcript
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")],
+    model: Annotated[
+        str | None, typer.Option(help="Name of the model; with --local a GGUF file, unless set the bundled.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text; absent: from the job's id.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; may be repeated.")] = None,
+    deadline_ms: Annotated[
+        int | None, typer.Option(help="Give up after this time, in milliseconds since 1970.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="In this process: no queue, no Redis.")] = False,
+) -> None:
+    """Continue a prompt and stream the text.
+
+    Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels).
+    """
+    from llama_herd.worker.cli.transcript import Transcript
+
+    sampling = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    fields = {
+        "prompt": sys.stdin.read() if prompt == "-" else prompt,
+        "deadline_ms": deadline_ms,
+        "sampling": _given(sampling),
+    }
+    transcript = Transcript("result" if as_json else "text")
+    run = _run_here if local else _run_in_queue
+    run(_given(fields), model, transcript)
+    raise typer.Exit(transcript.exit_code)
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
+    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.cli.environment import read
+
+    with Client(settings=read(Settings), model=model) as client:
+        job_id = client.submit(**fields)
+        try:
+            if not client.workers():
+                print(f"herd: no worker is up; job {job_id} waits for one", file=sys.stderr)
+            transcript.follow(client.stream(job_id))
+        except KeyboardInterrupt:
+            client.cancel(job_id)
+            transcript.follow(client.stream(job_id, after=transcript.last))
+
+
+def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
+    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_worker_extra("herd generate --local")
+    settings = read(WorkerSettings)
+    if model is not None:
+        settings = settings.model_copy(update={"model": Path(model)})
+    from llama_herd.worker.local import LocalJob
+
+    job = LocalJob.load(fields, settings)
+    # No exception in the middle of a step: the job ends before the next one, with all that it has.
+    signal.signal(signal.SIGINT, lambda number, frame: job.cancel())
+    transcript.follow(job.events())

@@ -1,0 +1,14 @@
+"""`herd settings`: what this process would go by."""
+
+
+def settings() -> None:
+    """Show every setting as a line for .env, those that are not set behind a #. Secrets are masked."""
+    from llama_herd.tasks.connection import masked
+    from llama_herd.worker.cli.environment import read, variable
+    from llama_herd.worker.settings import WorkerSettings
+
+    found = read(WorkerSettings)
+    shown = found.model_copy(update={"redis_url": masked(found.redis_url)})
+    for name, value in shown.model_dump().items():
+        mark = "" if name in found.model_fields_set else "#"
+        print(f"{mark}{variable(name)}={value}")

@@ -1,0 +1,89 @@
+"""`herd status`: the workers and the queue."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from time import sleep
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from llama_herd.tasks.client_core import Status
+    from llama_herd.tasks.worker_status import WorkerStatus
+
+#: Workers describe themselves once a second.
+REFRESH_S = 1.0
+
+#: Width of a table that goes to a file or a pipe: wide enough to cut nothing.
+FILE_WIDTH = 200
+
+
+def status(
+    model: Annotated[str | None, typer.Option(help="Whose queue; absent: that of HERD_MODEL_NAME.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the workers that are up and how full the queue is."""
+    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.cli.environment import override, read
+
+    override(model_name=model)
+    with Client(settings=read(Settings)) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
+        show(client.status())
+        while watch:
+            sleep(REFRESH_S)
+            show(client.status())
+
+
+@contextmanager
+def _display(as_json: bool) -> "Iterator[Callable[[Status], None]]":
+    """How to show a status: as a line of JSON, in place of the one before on a terminal, or below it."""
+    from pydantic import TypeAdapter
+    from rich.console import Console
+    from rich.live import Live
+
+    from llama_herd.tasks.client_core import Status
+
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
+    if as_json:
+        adapter = TypeAdapter(Status)
+        yield lambda found: print(adapter.dump_json(found).decode(), flush=True)
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda found: live.update(_view(found), refresh=True)
+    else:
+        yield lambda found: console.print(_view(found))
+
+
+def _view(found: "Status") -> "Group":
+    from rich.console import Group
+
+    queue = f"{found.depth} messages in {found.queue}"
+    jobs = f"{found.pending} jobs waiting, {found.running} running"
+    workers = _table(found.workers) if found.workers else "no worker is up"
+    return Group(f"{queue}; {jobs}", "", workers)
+
+
+def _table(workers: "list[WorkerStatus]") -> "Table":
+    from rich.table import Table
+
+    table = Table("worker", "state", "model", "device", box=None, header_style="dim", pad_edge=False)
+    for name in ("running", "waiting", "KV cache", "steps"):
+        table.add_column(name, justify="right")
+    for worker in sorted(workers, key=lambda worker: worker.name):
+        table.add_row(
+            worker.name,
+            worker.state,
+            worker.model,
+            worker.device,
+            f"{worker.running}/{worker.slots}",
+            f"{worker.waiting}",
+            f"{worker.kv_cache_usage:.0%}",
+            f"{worker.steps:,}",
+        )
+    return table

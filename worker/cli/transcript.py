@@ -1,0 +1,61 @@
+"""A job's events on the way to standard output, and what they come to."""
+
+import sys
+from collections.abc import Iterable
+from typing import Literal
+
+from llama_herd.tasks.events import End, Event, Token
+from llama_herd.tasks.result import Result
+from llama_herd.worker.cli.terminal import harmless
+
+#: The text as it grows, each event as a line of JSON, or all of it as one object at the end.
+Form = Literal["text", "events", "result"]
+
+
+class Transcript:
+    """Writes a job's events in one form, and knows the last of them."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._is_terminal = sys.stdout.isatty()
+        self._events: list[Event] = []
+
+    @property
+    def last(self) -> int:
+        """Number of the last event seen; 0: none."""
+        return self._events[-1].seq if self._events else 0
+
+    @property
+    def end(self) -> End | None:
+        """The final event, once it has come."""
+        event = self._events[-1] if self._events else None
+        return event if isinstance(event, End) else None
+
+    @property
+    def exit_code(self) -> int:
+        """1 when the job ended in any way but by itself."""
+        return int(self.end is not None and self.end.finish_reason not in ("stop", "length"))
+
+    def follow(self, events: Iterable[Event]) -> None:
+        """Write events as they come, up to the end."""
+        for event in events:
+            self._events.append(event)
+            if self._form == "events":
+                print(event.to_json(), flush=True)
+            elif self._form == "text" and isinstance(event, Token):
+                text = harmless(event.text) if self._is_terminal else event.text
+                print(text, end="", flush=True)
+        if self.end is not None:
+            self._close(self.end)
+
+    def _close(self, end: End) -> None:
+        if self._form == "result":
+            print(Result.from_events(self._events).model_dump_json())
+        elif self._form == "text":
+            print()
+        if self.exit_code and self._form != "events":
+            print(f"herd: job {end.job} ended: {_complaint(end)}", file=sys.stderr)
+
+
+def _complaint(end: End) -> str:
+    return f"{end.error.code}: {end.error.message}" if end.error else end.finish_reason

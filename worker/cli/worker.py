@@ -1,0 +1,70 @@
+"""`herd worker`: Celery's worker with our pool, in this process or in one process a GPU."""
+
+import re
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def worker(
+    model: Annotated[Path | None, typer.Option(help="Model file in GGUF; absent: the bundled one.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda:N, N as nvidia-smi counts.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at once.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the worker; @ and the host follow it.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="A process on each of these cards: all, or numbers as in 0,1.")
+    ] = None,
+    with_redis: Annotated[
+        bool, typer.Option("--with-redis", help="Start a Redis, too. It forgets all when the worker ends.")
+    ] = False,
+) -> None:
+    """Take jobs from the model's queue and run them. `herd settings` shows what else can be set."""
+    from llama_herd.worker.cli.celery_worker import run_celery_worker
+    from llama_herd.worker.cli.environment import override, read
+    from llama_herd.worker.cli.own_redis import redis_at
+    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_worker_extra("herd worker")
+    _check_names(name, device, gpus)
+    override(model=model, device=device, slots=slots)
+    settings = read(WorkerSettings)
+    with redis_at(settings.redis_url) if with_redis else nullcontext():
+        exit_code = run_celery_worker(settings, name) if gpus is None else _run_on_cards(gpus)
+    raise typer.Exit(exit_code)
+
+
+def _check_names(name: str | None, device: str | None, gpus: str | None) -> None:
+    from llama_herd.errors import BadInput
+
+    if gpus is not None and (name is not None or device is not None):
+        raise BadInput("--gpus names devices and workers by itself. Fix: leave --device and --name out")
+    if name is not None and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) is None:
+        raise BadInput("--name must be 1 to 64 letters, digits, dots, underscores or dashes")
+
+
+def _run_on_cards(gpus: str) -> int:
+    from llama_herd.worker.cli.children import run_together
+
+    command = [sys.executable, "-m", "llama_herd.worker.cli", "worker"]
+    return run_together(
+        [[*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)]
+    )
+
+
+def _chosen(gpus: str) -> list[int]:
+    """Numbers of the cards that are meant. Raises BadInput, which lists those that are there."""
+    from llama_herd.errors import BadInput, DeviceError
+    from llama_herd.worker.device import visible_cards
+
+    cards = visible_cards()
+    if gpus != "all" and re.fullmatch(r"\d+(,\d+)*", gpus) is None:
+        raise BadInput(f"--gpus {gpus}: must be all, or numbers of cards as in 0,1")
+    chosen = list(range(len(cards))) if gpus == "all" else sorted({int(card) for card in gpus.split(",")})
+    if not chosen or chosen[-1] >= len(cards):
+        found = "; ".join(f"{number} = {card}" for number, card in enumerate(cards)) or "none"
+        raise DeviceError(f"--gpus {gpus}, but the GPUs here are: {found}. Fix: name those, or --device cpu")
+    return chosen

@@ -1,0 +1,112 @@
+"""The demo: a Redis, a worker and a client of its own; eight jobs at once, then one at a time."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from time import monotonic
+from typing import Any, TypeVar
+
+from llama_herd.tasks.async_client import AsyncClient
+from llama_herd.worker.cli.own_redis import own_redis
+from llama_herd.worker.demo.figures import Figures
+from llama_herd.worker.demo.model_file import describe
+from llama_herd.worker.demo.progress import Progress
+from llama_herd.worker.demo.prompts import PROMPTS, SAMPLING
+from llama_herd.worker.demo.report import Phase, Report, Round
+from llama_herd.worker.demo.screen import Screen
+from llama_herd.worker.demo.worker_process import WorkerProcess
+from llama_herd.worker.settings import WorkerSettings
+
+T = TypeVar("T")
+
+#: How often a worker is looked at, whether it is up and whether it still runs.
+POLL_S = 0.05
+
+#: A job that takes longer has failed.
+JOB_TIMEOUT_S = 600.0
+
+
+class Demo:
+    """Runs once. Nothing that it starts outlives `run`, however that ends."""
+
+    def __init__(self, settings: WorkerSettings, screen: Screen) -> None:
+        """`settings` say which model runs where; their Redis is not used."""
+        self._settings = settings
+        self._screen = screen
+        self._phases: list[Phase] = []
+
+    def run(self) -> Report:
+        """Raises ModelFileError, RedisUnavailable when there is no redis-server, WorkerDied, TimeoutError."""
+        with ExitStack() as stack:
+            with self._phase("redis") as phase:
+                server = stack.enter_context(own_redis())
+                phase.detail = f"{server.version}, embedded"
+            own = {"redis_url": server.url, "model": self._settings.model.resolve(), "log_format": "console"}
+            settings = self._settings.model_copy(update=own)
+            # The worker starts while the file is looked at, which takes an import of torch in either process.
+            worker = stack.enter_context(WorkerProcess(settings))
+            with self._phase("model") as phase:
+                phase.detail = f"{settings.served_model}: {describe(settings.model)}"
+            return asyncio.run(self._measure(settings, worker))
+
+    async def _measure(self, settings: WorkerSettings, worker: WorkerProcess) -> Report:
+        async with AsyncClient(settings=settings, model=settings.served_model) as client:
+            with self._phase("worker") as phase:
+                await _beside(worker, _first_answer(client))
+                phase.detail = f"{settings.device}, {settings.slots} slots, first job done"
+            jobs = _new_jobs()
+            with self._screen.together(jobs):
+                together = await _beside(worker, _run_together(client, jobs))
+            jobs = _new_jobs()
+            with self._screen.one_by_one(jobs):
+                one_by_one = await _beside(worker, _run_one_by_one(client, jobs))
+        return Report(self._phases, together, one_by_one)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[Phase]:
+        phase, started_s = Phase(name), monotonic()
+        with self._screen.busy(name):
+            yield phase
+        phase.seconds = monotonic() - started_s
+        self._phases.append(phase)
+        self._screen.show(phase)
+
+
+def _new_jobs() -> list[Progress]:
+    return [Progress(prompt, seed=number) for number, prompt in enumerate(PROMPTS, start=1)]
+
+
+async def _beside(worker: WorkerProcess, work: Coroutine[Any, Any, T]) -> T:
+    """Do some work as long as the worker lives. Raises WorkerDied."""
+    task = asyncio.ensure_future(work)
+    while not (await asyncio.wait([task], timeout=POLL_S))[0]:
+        worker.check()
+    return task.result()
+
+
+async def _first_answer(client: AsyncClient) -> None:
+    """Wait for the worker; a first short job makes it warm, or the figures would show torch's start."""
+    while not await client.workers():
+        await asyncio.sleep(POLL_S)
+    job_id = await client.submit(prompt=PROMPTS[0], sampling={"max_tokens": 4})
+    await client.result(job_id, timeout_s=JOB_TIMEOUT_S)
+
+
+async def _run_together(client: AsyncClient, jobs: Sequence[Progress]) -> Round:
+    started_s = monotonic()
+    await asyncio.gather(*(_follow(client, job) for job in jobs))
+    return Round(jobs, Figures.of(jobs, monotonic() - started_s))
+
+
+async def _run_one_by_one(client: AsyncClient, jobs: Sequence[Progress]) -> Round:
+    started_s = monotonic()
+    for job in jobs:
+        await _follow(client, job)
+    return Round(jobs, Figures.of(jobs, monotonic() - started_s))
+
+
+async def _follow(client: AsyncClient, job: Progress) -> None:
+    job.submitted_s = monotonic()
+    job.job_id = await client.submit(prompt=job.prompt, sampling={**SAMPLING, "seed": job.seed})
+    async for event in client.stream(job.job_id, timeout_s=JOB_TIMEOUT_S):
+        job.note(event, monotonic())

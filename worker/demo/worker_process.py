@@ -1,0 +1,79 @@
+"""The demo's worker: a real `herd worker` in a process of its own, whose log goes to a file."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from llama_herd.errors import HerdError
+from llama_herd.worker.cli.environment import child_environment
+from llama_herd.worker.settings import WorkerSettings
+
+#: How long the worker may take to stop after the last job.
+STOP_TIMEOUT_S = 5.0
+
+NUM_TAIL_LINES = 12
+
+
+class WorkerDied(HerdError):
+    """The worker has ended by itself. The message ends with the tail of its log."""
+
+
+class WorkerProcess:
+    """Runs as long as the block lasts; a block that ends with an exception ends it at once.
+
+    with WorkerProcess(settings) as worker:
+        worker.check()
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """`settings` are all that count: the worker sees no HERD_ variable and no .env of ours."""
+        self._settings = settings
+        self._folder = tempfile.TemporaryDirectory(prefix="herd-demo-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log_path(self) -> Path:
+        return Path(self._folder.name) / "worker.log"
+
+    def check(self) -> None:
+        """Raise WorkerDied when the worker does not run any more."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            lines = self.log_path.read_text(errors="replace").splitlines()[-NUM_TAIL_LINES:]
+            raise WorkerDied(
+                "\n  ".join([f"the worker ended with exit code {code}. Its last words:", *lines])
+            )
+
+    def __enter__(self) -> Self:
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "llama_herd.worker.cli", "worker", "--name", "demo"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=child_environment(self._settings),
+                cwd=self._folder.name,
+                # Ctrl-C in a terminal is for the demo, which ends its worker.
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is None:
+            return
+        try:
+            if kind is None:
+                self._process.send_signal(signal.SIGTERM)
+                self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._folder.cleanup()
