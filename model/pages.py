@@ -65,8 +65,8 @@ class Pages:
             raise RuntimeError(
                 f"{self.num_pages} pages are not {len(free)} free and {len(held)} held, once each"
             )
-        if self._free != _joined(self._free):
-            raise RuntimeError(f"free runs touch or overlap: {self._free}")
+        if self._free != _joined(self._free) or not all(self._free):
+            raise RuntimeError(f"free runs are out of order, touch or are empty: {self._free}")
         for owner, pages in self._held.items():
             if self.consecutive and pages != tuple(range(pages[0], pages[0] + len(pages))):
                 raise RuntimeError(f"{owner} holds pages {pages}, which are not consecutive")
