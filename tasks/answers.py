@@ -28,7 +28,7 @@ class Claimed:
     """A job that the caller now owns under `epoch`, and how far it is recorded.
 
     attempts: starts since the last recorded token; one less than the limit means: run it alone.
-    starts: starts altogether. n: tokens recorded. seq: last event written.
+    starts: starts altogether. n: tokens recorded. seq: last event written. now_ms: time of this answer.
     """
 
     epoch: int

@@ -35,18 +35,15 @@ end
 -- Running jobs whose lease is over: their worker died, froze, or dropped them.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, max_pushes)) do
   local job = ARGV[1] .. id .. ARGV[2]
-  local state, lease = unpack(redis.call('HMGET', job, 'state', 'lease'))
-  if state ~= 'running' then
-    redis.call('ZREM', leases, id)
-  elseif tonumber(lease) > now then
-    redis.call('ZADD', leases, lease, id)
-  else
+  if redis.call('HGET', job, 'state') == 'running' then
     redis.call('ZADD', leases, now + push_again(job, id), id)
+  else
+    redis.call('ZREM', leases, id)
   end
 end
 
 -- When the message nearest the consuming end of a queue was pushed; an empty queue is consumed up to now.
--- Messages that came without our client tell no time and are passed over.
+-- Messages that came without our client tell no time and are passed over; long ones are never ours.
 local fronts = {}
 local function front_ms(queue)
   if not fronts[queue] then

@@ -28,6 +28,7 @@ def test_a_waiting_job_is_yours_with_its_body(herd: Herd) -> None:
     assert isinstance(answer, Yours)
     assert (answer.epoch, answer.n, answer.seq, answer.attempts, answer.starts) == (1, 0, 0, 0, 0)
     assert answer.body == JOB.to_json()
+    assert 0 <= answer.now_ms - answer.submitted_ms < 10_000
     assert answer.submitted_ms == int(herd.field("a", "submitted_ms"))
     assert herd.redis.zrange("herd:default:pending", 0, -1) == []
     assert herd.redis.zrange("herd:default:leases", 0, -1) == [b"a"]
