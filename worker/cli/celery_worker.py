@@ -30,7 +30,11 @@ def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
     warnings.filterwarnings("ignore", category=SecurityWarning)
 
     def announce(sender: Any, **_: Any) -> None:
-        log.info("worker ready", **_facts(settings, sender))
+        facts = _facts(settings, sender.pool.info["engine"])
+        if sys.stderr.isatty():
+            print("\n".join(["herd worker", *(f"  {n:<8} {v}" for n, v in facts.items())]), file=sys.stderr)
+        else:
+            log.info("worker ready", **facts)
 
     signals.worker_ready.connect(announce)
     node = f"{name or f'herd-{os.getpid()}'}@%h"
@@ -39,10 +43,10 @@ def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
     return int(code or 0)
 
 
-def _facts(settings: WorkerSettings, consumer: Any) -> dict[str, Any]:
-    status = consumer.pool.info["engine"]
+def _facts(settings: WorkerSettings, status: dict[str, Any]) -> dict[str, Any]:
+    """What a person wants to know of a worker that is up, in the order of asking."""
     return {
-        "worker": status["name"],
+        "name": status["name"],
         "model": status["model"],
         "device": status["device"],
         "slots": status["slots"],

@@ -4,7 +4,8 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from time import sleep
-from types import FrameType
+
+from llama_herd.worker.cli.signals import on_signals
 
 POLL_S = 0.1
 
@@ -17,22 +18,21 @@ def run_together(commands: Sequence[Sequence[str]]) -> int:
     """
     children: list[subprocess.Popen[bytes]] = []
 
-    def end_all(number: int = 0, frame: FrameType | None = None) -> None:
+    def end_all() -> None:
         for child in children:
             child.terminate()
 
-    signal.signal(signal.SIGINT, end_all)
-    signal.signal(signal.SIGTERM, end_all)
-    try:
-        # A session of its own: Ctrl-C in a terminal would reach the children beside what we send.
-        children += (subprocess.Popen(command, start_new_session=True) for command in commands)
-        while all(child.poll() is None for child in children):
-            sleep(POLL_S)
-        end_all()
-        return next(filter(None, [_exit_code(child.wait()) for child in children]), 0)
-    finally:
-        for child in children:
-            child.kill()
+    with on_signals((signal.SIGINT, signal.SIGTERM), end_all):
+        try:
+            # A session of its own: Ctrl-C in a terminal would reach the children beside what we send.
+            children += (subprocess.Popen(command, start_new_session=True) for command in commands)
+            while all(child.poll() is None for child in children):
+                sleep(POLL_S)
+            end_all()
+            return next(filter(None, [_exit_code(child.wait()) for child in children]), 0)
+        finally:
+            for child in children:
+                child.kill()
 
 
 def _exit_code(returncode: int) -> int:

@@ -22,6 +22,7 @@ def demo(
     """
     from llama_herd.worker.cli.environment import override, read
     from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.cli.signals import on_signals
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd demo")
@@ -31,12 +32,11 @@ def demo(
     from llama_herd.worker.demo.next_steps import next_steps
     from llama_herd.worker.demo.worker_process import WorkerDied
 
-    # A closed terminal and a `kill` end the demo as Ctrl-C does: with all that it has started.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
     screen = _screen(as_json)
     try:
-        report = Demo(settings, screen).run()
+        # A closed terminal and a `kill` end the demo as Ctrl-C does: with all that it has started.
+        with on_signals((signal.SIGTERM, signal.SIGHUP), _interrupt):
+            report = Demo(settings, screen).run()
     except (WorkerDied, TimeoutError) as error:
         print(f"herd: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -46,6 +46,10 @@ def demo(
     else:
         screen.close(report, steps)
     raise typer.Exit(report.exit_code)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _screen(as_json: bool) -> "Screen":

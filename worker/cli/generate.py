@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,8 +49,10 @@ def generate(
         "sampling": _given(sampling),
     }
     transcript = Transcript("result" if as_json else "text")
-    run = _run_here if local else _run_in_queue
-    run(_given(fields), model, transcript)
+    if local:
+        _run_here(_given(fields), model, transcript)
+    else:
+        _run_in_queue(_given(fields), model, transcript)
     raise typer.Exit(transcript.exit_code)
 
 
@@ -62,13 +63,15 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
     from llama_herd.tasks.client import Client
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.cli.environment import override, read
 
-    with Client(settings=read(Settings), model=model) as client:
+    override(model_name=model)
+    settings = read(Settings)
+    with Client(settings=settings) as client:
         job_id = client.submit(**fields)
         try:
-            if not client.workers():
-                print(f"herd: no worker is up; job {job_id} waits for one", file=sys.stderr)
+            if all(worker.model != settings.default_model for worker in client.workers()):
+                print(f"herd: no worker serves {settings.default_model}; job {job_id} waits", file=sys.stderr)
             transcript.follow(client.stream(job_id))
         except KeyboardInterrupt:
             client.cancel(job_id)
@@ -76,17 +79,17 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
 
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
-    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.cli.environment import override, read
     from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.cli.signals import on_signals
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd generate --local")
+    override(model=model)
     settings = read(WorkerSettings)
-    if model is not None:
-        settings = settings.model_copy(update={"model": Path(model)})
     from llama_herd.worker.local import LocalJob
 
     job = LocalJob.load(fields, settings)
     # No exception in the middle of a step: the job ends before the next one, with all that it has.
-    signal.signal(signal.SIGINT, lambda number, frame: job.cancel())
-    transcript.follow(job.events())
+    with on_signals((signal.SIGINT,), job.cancel):
+        transcript.follow(job.events())

@@ -37,4 +37,6 @@ def _program() -> str:
     found = shutil.which("herd")
     if found is not None and own.exists() and own.samefile(found):
         return "herd"
-    return shlex.quote(os.path.relpath(own)) if own.exists() else f"{sys.executable} -m llama_herd.worker.cli"
+    if not own.exists():
+        return f"{shlex.quote(sys.executable)} -m llama_herd.worker.cli"
+    return shlex.quote(min(os.path.relpath(own), str(own), key=len))

@@ -18,4 +18,4 @@ PROMPTS = (
 )
 
 #: The same seeds each time, so that the demo tells the same tales wherever it runs.
-SAMPLING = {"max_tokens": 96, "temperature": 0.7, "top_p": 0.95}
+SAMPLING = {"max_tokens": 160, "temperature": 0.7, "top_p": 0.95}

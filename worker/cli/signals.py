@@ -1,0 +1,16 @@
+"""What a command does when it is asked to end."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def on_signals(numbers: tuple[signal.Signals, ...], action: Callable[[], None]) -> Iterator[None]:
+    """Call `action` for these signals as long as the block lasts; from the main thread only."""
+    before = {number: signal.signal(number, lambda *_: action()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
