@@ -47,7 +47,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Span:
-    """At most SPAN_TOKENS tokens of a chunk: rows `first_row`.. of the batch, positions `start`..`stop`."""
+    """Tokens of a chunk that attend at once: rows `first_row`.. of the batch, positions `start`..`stop`."""
 
     pages: tuple[int, ...]
     start: int
@@ -88,15 +88,20 @@ class Batch:
     spans: tuple[Span, ...]
 
     @classmethod
-    def of(cls, chunks: Sequence[Chunk], device: torch.device | str = "cpu") -> Self:
-        """Lay the chunks' tokens one after the other. No two chunks may be of one sequence."""
+    def of(
+        cls, chunks: Sequence[Chunk], device: torch.device | str = "cpu", span_tokens: int = SPAN_TOKENS
+    ) -> Self:
+        """Lay the chunks' tokens one after the other. No two chunks may be of one sequence.
+
+        At most `span_tokens` tokens of a chunk attend at once.
+        """
         ids: list[int] = []
         positions: list[int] = []
         cells: list[int] = []
         logit_rows: list[int] = []
         spans: list[Span] = []
         for chunk in chunks:
-            spans += _spans(chunk, first_row=len(ids))
+            spans += _spans(chunk, span_tokens, first_row=len(ids))
             ids += chunk.ids
             positions += range(chunk.start, chunk.stop)
             cells += map(chunk.cell, range(chunk.start, chunk.stop))
@@ -121,7 +126,7 @@ class Batch:
         return SpanGroup(rows, self.positions[rows], torch.tensor(tables, device=device))
 
 
-def _spans(chunk: Chunk, first_row: int) -> Iterator[Span]:
-    for start in range(chunk.start, chunk.stop, SPAN_TOKENS):
-        stop = min(start + SPAN_TOKENS, chunk.stop)
+def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:
+    for start in range(chunk.start, chunk.stop, span_tokens):
+        stop = min(start + span_tokens, chunk.stop)
         yield Span(chunk.pages, start, stop, first_row + start - chunk.start)

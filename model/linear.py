@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.weight import Weight
@@ -30,9 +30,14 @@ class DenseSegment:
     """Rows as plain numbers of the compute dtype."""
 
     matrix: Tensor  # (rows, C)
+    row_tile: int = 0  # tokens that are multiplied at a time; 0: all
 
     def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.matrix)
+        if not self.row_tile:
+            return linear(x, self.matrix)
+        T, _ = x.shape
+        padded = pad(x, (0, 0, 0, -T % self.row_tile))  # whole tiles
+        return torch.cat([linear(tile, self.matrix) for tile in padded.split(self.row_tile)])[:T]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +51,11 @@ class Linear:
     bias: Tensor | None = None  # (N,)
 
     @classmethod
-    def load(cls, weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Self:
+    def load(
+        cls, weights: Sequence[Weight], device: torch.device, dtype: torch.dtype, row_tile: int = 0
+    ) -> Self:
         """Lay out weights of equal width for a device; neighbours of equal layout become one segment."""
-        return cls((DenseSegment(dense(weights, device, dtype)),))
+        return cls((DenseSegment(dense(weights, device, dtype), row_tile),))
 
     def __call__(self, x: Tensor) -> Tensor:
         parts = [segment(x) for segment in self.segments]  # (T, rows) each

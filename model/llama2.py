@@ -21,6 +21,7 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.gguf_model import GGUFModel
 from llama_herd.model.linear import DenseSegment, Linear
 from llama_herd.model.loader import WeightLoader
+from llama_herd.model.tiling import FREE, Tiling
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +123,7 @@ class Llama:
     """
 
     config: LlamaConfig
+    tiling: Tiling
     embedding: Tensor  # (V, C)
     blocks: tuple[Block, ...]
     norm: RMSNorm
@@ -134,15 +136,17 @@ class Llama:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         on_layer: Callable[[int, int], None] | None = None,
+        tiling: Tiling = FREE,
     ) -> Self:
         """Load weight by weight: memory peaks at the weights and one slab of rows.
 
-        `on_layer` is told layers done and layers in all. Without `output.weight` the embedding is used twice.
+        `on_layer` is told layers done and layers in all. `tiling` cuts the matrix products; batches must be
+        cut by the same. Without `output.weight` the embedding is used twice.
         Raises ModelFileError for a file with RoPE factors.
         """
         if "rope_freqs.weight" in file:
             raise file.metadata.error("rope_freqs.weight", "scales RoPE, which is not supported")
-        loader = WeightLoader(file, torch.device(device), dtype)
+        loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile)
         num_layers = file.config.num_layers
         embedding = loader.matrix("token_embd.weight")
         blocks = []
@@ -152,8 +156,10 @@ class Llama:
                 on_layer(layer + 1, num_layers)
         norm = RMSNorm(loader.vector("output_norm.weight"), file.config.rms_eps)
         tied = "output.weight" not in file
-        output = Linear((DenseSegment(embedding),)) if tied else loader.linear("output.weight")
-        return cls(file.config, embedding, tuple(blocks), norm, output)
+        output = (
+            Linear((DenseSegment(embedding, tiling.row_tile),)) if tied else loader.linear("output.weight")
+        )
+        return cls(file.config, tiling, embedding, tuple(blocks), norm, output)
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: Cache) -> Tensor:

@@ -16,6 +16,7 @@ class WeightLoader:
     file: GGUFModel
     device: torch.device
     dtype: torch.dtype
+    row_tile: int = 0
 
     def matrix(self, name: str) -> Tensor:
         """A weight as one tensor of the compute dtype (rows, C)."""
@@ -29,7 +30,8 @@ class WeightLoader:
 
     def linear(self, *names: str) -> Linear:
         """One Linear of several weights that multiply the same input."""
-        linear = Linear.load([self.file.weight(name) for name in names], self.device, self.dtype)
+        weights = [self.file.weight(name) for name in names]
+        linear = Linear.load(weights, self.device, self.dtype, self.row_tile)
         for name in names:
             self.file.release(name)
         return linear

@@ -7,7 +7,7 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.events import FinishReason
-from llama_herd.worker.sampler import Draw, sample
+from llama_herd.worker.sampler import Draw, sample, sample_each
 from llama_herd.worker.scheduler import Row, Scheduler
 from llama_herd.worker.sequence import Sequence
 
@@ -103,9 +103,13 @@ class Engine:
             )
             for row in rows
         ]
-        logits = self.llama.forward(Batch.of(chunks, self.cache.device), self.cache)  # (B, V)
+        tiling = self.llama.tiling
+        logits = self.llama.forward(
+            Batch.of(chunks, self.cache.device, tiling.span_tokens), self.cache
+        )  # (B, V)
         complete = [row.sequence for row in rows if row.is_complete]
-        return sample(logits, [Draw(s.params, s.seed, position=len(s.ids)) for s in complete])
+        draws = [Draw(s.params, s.seed, position=len(s.ids)) for s in complete]
+        return sample_each(logits, draws) if tiling.is_fixed else sample(logits, draws)
 
     def _advance(self, rows: Rows[Row], token_ids: list[int]) -> None:
         drawn = iter(token_ids)

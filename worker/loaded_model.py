@@ -12,6 +12,7 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.tokenizer import Tokenizer
 from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.worker.engine import Engine, Sink
@@ -41,10 +42,11 @@ class LoadedModel:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         dtype = _dtype(settings, device)
+        tiling = _tiling(settings, device, dtype)
         with GGUFModel.open(settings.model) as file:
             tokenizer = Tokenizer.from_metadata(file.metadata)
             max_length = _max_length(settings, file.config.context_length)
-            llama = Llama.load(file, torch.device(device), dtype, on_layer)
+            llama = Llama.load(file, torch.device(device), dtype, on_layer, tiling)
         bytes_per_page = PAGE_TOKENS * Cache.bytes_per_token(llama.config, dtype)
         num_pages = _num_pages(settings, device, max_length, bytes_per_page)
         cache = Cache(llama.config, num_pages, torch.device(device), dtype)
@@ -107,6 +109,17 @@ def _dtype(settings: WorkerSettings, device: str) -> torch.dtype:
     if settings.dtype == "auto":
         return torch.float32 if device == "cpu" else torch.bfloat16
     return torch.float32 if settings.dtype == "float32" else torch.bfloat16
+
+
+def _tiling(settings: WorkerSettings, device: str, dtype: torch.dtype) -> Tiling:
+    if not settings.deterministic:
+        return FREE
+    if device != "cpu" or dtype is not torch.float32:
+        raise SettingsError(
+            f"HERD_DETERMINISTIC=true needs HERD_DEVICE=cpu and HERD_DTYPE=float32 or auto, "
+            f"but they are {settings.device} and {settings.dtype}"
+        )
+    return FIXED
 
 
 def _max_length(settings: WorkerSettings, context_length: int) -> int:

@@ -36,6 +36,11 @@ def sample(logits: Tensor, draws: Rows[Draw]) -> list[int]:
     return ids.tolist()
 
 
+def sample_each(logits: Tensor, draws: Rows[Draw]) -> list[int]:
+    """The same, row by row: the bits of a row do not depend on how many there are."""
+    return [sample(logits[row : row + 1], [draw])[0] for row, draw in enumerate(draws)]
+
+
 def _draw(logits: Tensor, draws: Rows[Draw]) -> Tensor:
     """Gumbel-max over the survivors: (B, V) to (B,)."""
     device = logits.device

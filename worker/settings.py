@@ -21,6 +21,10 @@ class WorkerSettings(Settings):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Arithmetic; auto is float32 on a CPU and bfloat16 on a GPU."
     )
+    deterministic: bool = Field(
+        False,
+        description="Equal ids in any batch and after any crash: CPU and float32 only, at a price in speed.",
+    )
     threads: int = Field(0, ge=0, description="CPU threads of torch; 0: as many as there are cores.")
     slots: int = Field(32, ge=1, le=1024, description="Most sequences in the batch at once.")
     context_tokens: int = Field(0, ge=0, description="Longest sequence; 0: what the model was made for.")

@@ -1,0 +1,32 @@
+"""Tiling: how the work of a step is cut, and with it which bits come out.
+
+Kernels choose their order of additions by the shape of what they get. So a row's result may differ in the
+last bits with the number of rows beside it, and a near tie may then be decided otherwise.
+"""
+
+from dataclasses import dataclass
+
+from llama_herd.model.batch import SPAN_TOKENS
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """`row_tile`: matrix products take exactly so many rows at a time; 0: all at once.
+
+    `span_tokens`: most tokens of a sequence that attend at once.
+    """
+
+    row_tile: int
+    span_tokens: int
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether each row meets the same shapes whoever runs beside it, so that its bits never differ."""
+        return self.row_tile > 0
+
+
+#: As fast as the kernels can.
+FREE = Tiling(row_tile=0, span_tokens=SPAN_TOKENS)
+
+#: The same bits in any batch, for the price of padded products and of attention token by token.
+FIXED = Tiling(row_tile=16, span_tokens=1)
