@@ -15,7 +15,6 @@ from llama_herd.tasks.startup import check_worker_start
 def make_app(settings: Settings) -> Celery:
     """A Celery app for one Redis and tenant."""
     app = Celery("llama_herd", include=["llama_herd.tasks.generate"])
-    unacked = Ledger.of(settings).unacked_key
     url = celery_url(settings.redis_url)
     app.conf.update(
         # Queue, ledger and results share one database: a job and its message come into being in one script.
@@ -50,24 +49,7 @@ def make_app(settings: Settings) -> Celery:
         redis_socket_keepalive=True,
         redis_socket_timeout=10.0,
         redis_retry_on_timeout=True,
-        broker_transport_options={
-            # Only a backstop: SWEEP finds a dead worker's jobs within seconds. Kombu looks each interval x
-            # throttle, 100 s unless set.
-            "visibility_timeout": 30,
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
-            # Own names: a worker applies its timeout to every message that it finds under these keys.
-            "unacked_key": unacked,
-            "unacked_index_key": f"{unacked}_index",
-            "unacked_mutex_key": f"{unacked}_mutex",
-            # A worker that is killed while it sweeps stops the others' sweeps for this long, not for 300 s.
-            "unacked_mutex_expire": 10,
-            # A connection that is dead without saying so is noticed within 1 s + twice the interval.
-            "health_check_interval": 2,
-            "socket_keepalive": True,
-            "socket_timeout": 10.0,
-            "socket_connect_timeout": 5.0,
-        },
+        broker_transport_options=_broker_options(Ledger.of(settings).unacked_key),
     )
 
     def check_start(instance: Any, **_: Any) -> None:
@@ -77,6 +59,28 @@ def make_app(settings: Settings) -> Celery:
 
     celeryd_init.connect(check_start, weak=False)
     return app
+
+
+def _broker_options(unacked_key: str) -> dict[str, Any]:
+    """How kombu's Redis transport works: what it keeps where, and how soon it notices a loss."""
+    return {
+        # Only a backstop: SWEEP finds a dead worker's jobs within seconds. Kombu looks each interval x
+        # throttle, 100 s unless set.
+        "visibility_timeout": 30,
+        "unacked_restore_interval": 5,
+        "unacked_restore_throttle": 1,
+        # Own names: a worker applies its timeout to every message that it finds under these keys.
+        "unacked_key": unacked_key,
+        "unacked_index_key": f"{unacked_key}_index",
+        "unacked_mutex_key": f"{unacked_key}_mutex",
+        # A worker that is killed while it sweeps stops the others' sweeps for this long, not for 300 s.
+        "unacked_mutex_expire": 10,
+        # A connection that is dead without saying so is noticed within 1 s + twice the interval.
+        "health_check_interval": 2,
+        "socket_keepalive": True,
+        "socket_timeout": 10.0,
+        "socket_connect_timeout": 5.0,
+    }
 
 
 app = make_app(Settings())

@@ -20,17 +20,13 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from llama_herd.tasks.answers import (
-    Adopt,
-    Busy,
     Cancellation,
     ClaimAnswer,
     DeadLetter,
-    Emission,
     Emitted,
-    Ended,
     Record,
     Release,
     Renewal,
@@ -38,13 +34,12 @@ from llama_herd.tasks.answers import (
     Submission,
     Submitted,
     Swept,
-    Unknown,
-    Yours,
 )
 from llama_herd.tasks.call import Call, Script
 from llama_herd.tasks.events import End, Event, Token, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.replies import read_claim, read_emit, read_letter, read_record, read_workers, text
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 
@@ -153,7 +148,7 @@ class Ledger:
             _SUBMIT,
             (self.job_key(job_id), self._key("pending"), envelope.queue),
             (job_id, job.to_json(), envelope.text, _optional(job.deadline_ms), self.max_queue),
-            lambda reply: Submitted(Submission(_text(reply[0])), int(reply[1])),
+            lambda reply: Submitted(Submission(text(reply[0])), int(reply[1])),
         )
 
     def claim(
@@ -169,9 +164,9 @@ class Ledger:
         A message that was not sent by our client brings `job` and `envelope`; the record is made of them if
         there is none. The final event of a cancelled, expired or poisonous job is written before the answer.
         """
-        body, queue, text, deadline = "", "", "", ""
+        body, queue, message, deadline = "", "", "", ""
         if job is not None and envelope is not None:
-            body, queue, text = job.to_json(), envelope.queue, envelope.text
+            body, queue, message = job.to_json(), envelope.queue, envelope.text
             deadline = _optional(job.deadline_ms)
         return Call(
             _CLAIM,
@@ -185,13 +180,13 @@ class Ledger:
                 self.max_attempts,
                 body,
                 queue,
-                text,
+                message,
                 deadline,
                 _end_tail("cancelled"),
                 _end_tail("deadline"),
                 _end_tail("error", "poisoned", f"{self.max_attempts} attempts ended without a new token"),
             ),
-            _read_claim,
+            read_claim,
         )
 
     def emit(self, owner: str, entries: Sequence[Entry]) -> Call[list[Emitted]]:
@@ -204,7 +199,7 @@ class Ledger:
         for e in entries:
             keys += (self.job_key(e.job_id), self.events_key(e.job_id))
             args += (e.job_id, e.epoch, e.seq, e.i, e.num_ids, e.kind, e.state, e.event)
-        return Call(_EMIT, keys, args, _read_emit)
+        return Call(_EMIT, keys, args, read_emit)
 
     def renew(self, job_id: str, owner: str, epoch: int) -> Call[Renewed]:
         """Prolong the lease of a job that emits nothing at the moment."""
@@ -212,7 +207,7 @@ class Ledger:
             _RENEW,
             (self.job_key(job_id), self._key("leases")),
             (job_id, owner, epoch, self.lease_ms),
-            lambda reply: Renewed(Renewal(_text(reply[0])), _text(reply[1])),
+            lambda reply: Renewed(Renewal(text(reply[0])), text(reply[1])),
         )
 
     def release(self, job_id: str, owner: str, epoch: int, *, push: bool = False) -> Call[Release]:
@@ -221,7 +216,7 @@ class Ledger:
             _RELEASE,
             (self.job_key(job_id), self._key("pending"), self._key("leases")),
             (job_id, owner, epoch, int(push)),
-            lambda reply: Release(_text(reply)),
+            lambda reply: Release(text(reply)),
         )
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Call[Cancellation]:
@@ -239,7 +234,7 @@ class Ledger:
                 _end_tail("deadline" if is_late else "cancelled"),
                 json.dumps({"v": 1, "job": job_id, "cancel": reason}),
             ),
-            lambda reply: Cancellation(_text(reply)),
+            lambda reply: Cancellation(text(reply)),
         )
 
     def sweep(self) -> Call[Swept]:
@@ -258,7 +253,7 @@ class Ledger:
                 SWEEP_MAX_PUSHES,
                 SWEEP_MAX_LOOKS,
             ),
-            lambda reply: Swept(tuple(map(_text, reply[1:])), held=_text(reply[0]) == "held"),
+            lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
         )
 
     # Reading
@@ -279,7 +274,7 @@ class Ledger:
             "HMGET",
             (self.job_key(job_id),),
             names,
-            lambda reply: _read_record(dict(zip(names, reply, strict=True))),
+            lambda reply: read_record(dict(zip(names, reply, strict=True))),
         )
 
     def queue_depth(self, queue: str) -> Call[int]:
@@ -308,7 +303,7 @@ class Ledger:
 
     def workers(self) -> Call[list[WorkerStatus]]:
         """Every worker that lives."""
-        return Call(_WORKERS, (self._key("workers"),), (self._key("worker:"),), _read_workers)
+        return Call(_WORKERS, (self._key("workers"),), (self._key("worker:"),), read_workers)
 
     # Messages that could not be accepted
 
@@ -327,7 +322,7 @@ class Ledger:
     def dead_letters(self, limit: int = 100) -> Call[list[DeadLetter]]:
         """The newest messages that could not be accepted."""
         return Call(
-            "LRANGE", (self._key("dead"),), (0, limit - 1), lambda reply: [_read_letter(raw) for raw in reply]
+            "LRANGE", (self._key("dead"),), (0, limit - 1), lambda reply: [read_letter(raw) for raw in reply]
         )
 
     def _job_keys(self, job_id: str) -> tuple[str, ...]:
@@ -362,53 +357,3 @@ def _end_tail(finish_reason: str, code: str = "", message: str = "") -> str:
 
 def _optional(number: int | None) -> str:
     return "" if number is None else str(number)
-
-
-def _text(value: bytes) -> str:
-    return value.decode()
-
-
-def _read_claim(reply: list[Any]) -> ClaimAnswer:
-    kind = _text(reply[0])
-    match kind:
-        case "yours" | "adopt":
-            now_ms, epoch, n, seq, attempts, starts, submitted_ms = map(int, reply[1:8])
-            claimed = Yours if kind == "yours" else Adopt
-            return claimed(epoch, n, seq, attempts, starts, submitted_ms, _text(reply[8]), now_ms)
-        case "busy":
-            return Busy(int(reply[1]))
-        case "unknown":
-            return Unknown()
-        case _:
-            return Ended(kind)
-
-
-_WRITTEN = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}
-
-
-def _read_emit(reply: list[Any]) -> list[Emitted]:
-    return [
-        _WRITTEN[answer]
-        if isinstance(answer, bytes)
-        else Emitted(Emission(_text(answer[0])), answer[1], answer[2], _text(answer[3]))
-        for answer in reply
-    ]
-
-
-def _read_record(fields: dict[str, bytes | None]) -> Record | None:
-    if fields["state"] is None:
-        return None
-    texts = {name: None if value is None else value.decode() for name, value in fields.items()}
-    numbers = ("epoch", "seq", "n", "attempts", "starts", "submitted_ms", "deadline_ms")
-    values = {name: int(text) if text and name in numbers else text for name, text in texts.items()}
-    return Record(**values)  # type: ignore[arg-type]
-
-
-def _read_workers(reply: list[list[bytes]]) -> list[WorkerStatus]:
-    texts = [[_text(part) for part in flat] for flat in reply if flat]
-    return [WorkerStatus.model_validate(dict(zip(flat[::2], flat[1::2], strict=True))) for flat in texts]
-
-
-def _read_letter(raw: bytes) -> DeadLetter:
-    letter = json.loads(raw)
-    return DeadLetter(**{**letter, "raw": base64.b64decode(letter["raw"])})
