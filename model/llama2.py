@@ -18,9 +18,9 @@ from llama_herd.model.attend import attend
 from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.gguf_model import GGUFModel
 from llama_herd.model.linear import DenseSegment, Linear
 from llama_herd.model.loader import WeightLoader
+from llama_herd.model.model_file import ModelFile
 from llama_herd.model.tiling import FREE, Tiling
 
 
@@ -114,7 +114,7 @@ class Block:
 class Llama:
     """A Llama on one device.
 
-        llama = Llama.load(GGUFModel.open("model.gguf"))
+        llama = Llama.load(open_model("model.gguf"))
         cache = Cache(llama.config, num_pages=64)
         pages = cache.pages.reserve("job", num_tokens=100)
         logits = llama.forward(Batch.of([Chunk(pages, 0, prompt_ids, wants_logits=True)]), cache)
@@ -132,7 +132,7 @@ class Llama:
     @classmethod
     def load(
         cls,
-        file: GGUFModel,
+        file: ModelFile,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         on_layer: Callable[[int, int], None] | None = None,

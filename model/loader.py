@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llama_herd.model.gguf_model import GGUFModel
 from llama_herd.model.linear import Linear, dense
+from llama_herd.model.model_file import ModelFile
 
 
 @dataclass(frozen=True, eq=False)
 class WeightLoader:
     """Lays weights out for a device, and lets the file's pages go."""
 
-    file: GGUFModel
+    file: ModelFile
     device: torch.device
     dtype: torch.dtype
     row_tile: int = 0

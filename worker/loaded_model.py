@@ -9,8 +9,8 @@ import torch
 
 from llama_herd.errors import GenerationError, SettingsError
 from llama_herd.model.cache import Cache
-from llama_herd.model.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.model_file import open_model, read_tokenizer
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.tokenizer import Tokenizer
@@ -43,8 +43,8 @@ class LoadedModel:
             torch.set_num_threads(settings.threads)
         dtype = _dtype(settings, device)
         tiling = _tiling(settings, device, dtype)
-        with GGUFModel.open(settings.model) as file:
-            tokenizer = Tokenizer.from_metadata(file.metadata)
+        with open_model(settings.model) as file:
+            tokenizer = read_tokenizer(file)
             max_length = _max_length(settings, file.config.context_length)
             llama = Llama.load(file, torch.device(device), dtype, on_layer, tiling)
         bytes_per_page = PAGE_TOKENS * Cache.bytes_per_token(llama.config, dtype)

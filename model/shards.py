@@ -1,0 +1,49 @@
+"""The weight files of a Hugging Face folder: one, or the shards that an index names."""
+
+from pathlib import Path
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.json_file import read_json
+
+WHOLE_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 16 << 20
+MAX_SHARDS = 1_024
+
+#: Weights as pickles, which can run code when they are read.
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+def weight_paths(folder: Path) -> list[Path]:
+    """The files that hold a folder's weights. Raises ModelFileError, which names what is missing."""
+    if (folder / WHOLE_NAME).is_file():
+        return [folder / WHOLE_NAME]
+    if (folder / INDEX_NAME).is_file():
+        return _shard_paths(folder / INDEX_NAME)
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
+    if pickles:
+        raise ModelFileError(
+            f"{folder}: {pickles[0]} is a pickle, which can run code when it is read, and is never opened. "
+            "Fetch the model's safetensors files, or load it with transformers and call `save_pretrained`."
+        )
+    raise ModelFileError(
+        f"{folder}: holds neither {WHOLE_NAME} nor {INDEX_NAME}. Fetch the model's safetensors files."
+    )
+
+
+def _shard_paths(index_path: Path) -> list[Path]:
+    index = read_json(index_path, MAX_INDEX_BYTES)
+    names = set(dict(index.nested("weight_map")).values())
+    if not 1 <= len(names) <= MAX_SHARDS:
+        raise index.error("weight_map", f"names {len(names)} files, allowed are 1 to {MAX_SHARDS}")
+    paths = []
+    for name in sorted(names, key=str):
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise index.error("weight_map", f"names {name!r}, which is no safetensors file of this folder")
+        path = index_path.with_name(name)
+        if not path.is_file():
+            raise ModelFileError(
+                f"{path}: missing, one of the {len(names)} files that {INDEX_NAME} names. Fetch it."
+            )
+        paths.append(path)
+    return paths
