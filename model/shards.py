@@ -4,6 +4,7 @@ from pathlib import Path
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.json_file import read_json
+from llama_herd.model.metadata import Metadata
 
 WHOLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -33,17 +34,18 @@ def weight_paths(folder: Path) -> list[Path]:
 
 def _shard_paths(index_path: Path) -> list[Path]:
     index = read_json(index_path, MAX_INDEX_BYTES)
-    names = set(dict(index.nested("weight_map")).values())
+    names = sorted({str(name) for name in index.nested("weight_map").values()})
     if not 1 <= len(names) <= MAX_SHARDS:
         raise index.error("weight_map", f"names {len(names)} files, allowed are 1 to {MAX_SHARDS}")
-    paths = []
-    for name in sorted(names, key=str):
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise index.error("weight_map", f"names {name!r}, which is no safetensors file of this folder")
-        path = index_path.with_name(name)
+    paths = [index_path.with_name(_checked(name, index)) for name in names]
+    for path in paths:
         if not path.is_file():
-            raise ModelFileError(
-                f"{path}: missing, one of the {len(names)} files that {INDEX_NAME} names. Fetch it."
-            )
-        paths.append(path)
+            raise ModelFileError(f"{path}: missing, {INDEX_NAME} names {len(names)} files. Fetch it.")
     return paths
+
+
+def _checked(name: str, index: Metadata) -> str:
+    """A shard's name. Raises ModelFileError unless it is a plain name, as it must lie in the same folder."""
+    if Path(name).name != name or not name.endswith(".safetensors"):
+        raise index.error("weight_map", f"names {name!r}, which is no safetensors file of this folder")
+    return name

@@ -1,0 +1,45 @@
+"""Tiny Llamas as Hugging Face folders, saved by transformers: the weights and vocabulary of a GGUF file."""
+
+from pathlib import Path
+from typing import Any
+
+from gguf import TokenType
+from tokenizers import Tokenizer as Engine, decoders, normalizers
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from llama_herd.model.spm import recover_merges
+from tests.tiny import BOS_ID, oracle, tiny_vocabulary
+
+
+def write_tiny_folder(folder: Path, gguf_file: Path, **config_changes: Any) -> Path:
+    """Write the model of a tiny GGUF file as config.json, model.safetensors and tokenizer.json."""
+    oracle(gguf_file, **config_changes).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def tiny_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
+    """transformers' tokenizer of the tiny vocabulary, built as Llama 2's tokenizer.json is."""
+    pieces = tiny_vocabulary()
+    ids = {piece.text: token_id for token_id, piece in enumerate(pieces)}
+    normal = {text: token_id for text, token_id in ids.items() if pieces[token_id].type == TokenType.NORMAL}
+    merges = [
+        (merge.left, merge.right) for merge in recover_merges(normal, [piece.score for piece in pieces])
+    ]
+    engine = Engine(BPE(vocab=ids, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    engine.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    engine.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    engine.add_special_tokens(["<unk>", "<s>", "</s>"])
+    engine.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS_ID)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=engine,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        add_bos_token=True,
+        chat_template=chat_template,
+    )
