@@ -13,8 +13,8 @@ POLL_S = 0.1
 def run_together(commands: Sequence[Sequence[str]]) -> int:
     """Run the commands side by side until one ends or a signal comes; then end the others and wait for them.
 
-    SIGINT and SIGTERM go on to all children as SIGTERM, a second one too. Returns the first exit code that
-    is not 0; a child that a signal killed counts as 128 + its number.
+    SIGINT and SIGTERM go on to all children as SIGTERM, a second one too. Returns the exit code of the one
+    that ended first, or if that is 0 any other one; a child that a signal killed counts as 128 + its number.
     """
     children: list[subprocess.Popen[bytes]] = []
 
@@ -28,6 +28,7 @@ def run_together(commands: Sequence[Sequence[str]]) -> int:
             children += (subprocess.Popen(command, start_new_session=True) for command in commands)
             while all(child.poll() is None for child in children):
                 sleep(POLL_S)
+            children.sort(key=lambda child: child.returncode is None)
             end_all()
             return next(filter(None, [_exit_code(child.wait()) for child in children]), 0)
         finally:

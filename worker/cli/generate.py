@@ -1,7 +1,7 @@
 """`herd generate`: one job, its text on standard output as it comes."""
 
-import signal
 import sys
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,24 +64,24 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
     from llama_herd.tasks.client import Client
     from llama_herd.tasks.settings import Settings
     from llama_herd.worker.cli.environment import override, read
+    from llama_herd.worker.cli.signals import on_interrupt
 
     override(model_name=model)
     settings = read(Settings)
     with Client(settings=settings) as client:
         job_id = client.submit(**fields)
-        try:
+        # In a thread, since the signal may come while this one uses the client.
+        cancel = Thread(target=client.cancel, args=(job_id,), daemon=True)
+        with on_interrupt(cancel.start):
             if all(worker.model != settings.default_model for worker in client.workers()):
                 print(f"herd: no worker serves {settings.default_model}; job {job_id} waits", file=sys.stderr)
             transcript.follow(client.stream(job_id))
-        except KeyboardInterrupt:
-            client.cancel(job_id)
-            transcript.follow(client.stream(job_id, after=transcript.last))
 
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
     from llama_herd.worker.cli.environment import override, read
     from llama_herd.worker.cli.requirements import need_worker_extra
-    from llama_herd.worker.cli.signals import on_signals
+    from llama_herd.worker.cli.signals import on_interrupt
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd generate --local")
@@ -90,6 +90,5 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
     from llama_herd.worker.local import LocalJob
 
     job = LocalJob.load(fields, settings)
-    # No exception in the middle of a step: the job ends before the next one, with all that it has.
-    with on_signals((signal.SIGINT,), job.cancel):
+    with on_interrupt(job.cancel):
         transcript.follow(job.events())

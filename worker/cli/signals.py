@@ -14,3 +14,15 @@ def on_signals(numbers: tuple[signal.Signals, ...], action: Callable[[], None]) 
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
+    """Call `action` at the first Ctrl-C, and let the rest of the block go on; a second one interrupts it."""
+
+    def first() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        action()
+
+    with on_signals((signal.SIGINT,), first):
+        yield

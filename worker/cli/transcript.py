@@ -21,11 +21,6 @@ class Transcript:
         self._events: list[Event] = []
 
     @property
-    def last(self) -> int:
-        """Number of the last event seen; 0: none."""
-        return self._events[-1].seq if self._events else 0
-
-    @property
     def end(self) -> End | None:
         """The final event, once it has come."""
         event = self._events[-1] if self._events else None

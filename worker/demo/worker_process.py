@@ -1,6 +1,5 @@
 """The demo's worker: a real `herd worker` in a process of its own, whose log goes to a file."""
 
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,9 +11,6 @@ from llama_herd.errors import HerdError
 from llama_herd.worker.cli.environment import child_environment
 from llama_herd.worker.settings import WorkerSettings
 
-#: How long the worker may take to stop after the last job.
-STOP_TIMEOUT_S = 5.0
-
 NUM_TAIL_LINES = 12
 
 
@@ -23,7 +19,7 @@ class WorkerDied(HerdError):
 
 
 class WorkerProcess:
-    """Runs as long as the block lasts; a block that ends with an exception ends it at once.
+    """Runs as long as the block lasts.
 
     with WorkerProcess(settings) as worker:
         worker.check()
@@ -65,15 +61,8 @@ class WorkerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is None:
-            return
-        try:
-            if kind is None:
-                self._process.send_signal(signal.SIGTERM)
-                self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
+        # Killed, not stopped: what it could hand over ends with the demo's Redis.
+        if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._folder.cleanup()
+        self._folder.cleanup()

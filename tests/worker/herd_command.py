@@ -1,0 +1,42 @@
+"""`herd` as tests run it: here or as a process of its own, with no HERD_ variable but ours."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+from typer.testing import CliRunner, Result
+
+from llama_herd.worker.cli.app import app
+
+COMMAND = (sys.executable, "-m", "llama_herd.worker.cli")
+
+#: Variables that say where Redis is, or change how a worker starts.
+_OURS = ("HERD_", "CELERY_", "REDIS_URL")
+
+
+def environment(**variables: object) -> dict[str, str]:
+    """What a command sees; one thread each, since tests share the machine's cores."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    return kept | {"HERD_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
+
+
+def start_herd(folder: Path, *arguments: str, **variables: object) -> subprocess.Popen[str]:
+    """Start a command; in a session of its own, as from another terminal."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def invoke(*arguments: str, **variables: object) -> Result:
+    """Run a command in this process; what its options change in the environment is put back."""
+    with mock.patch.dict(os.environ, environment(**variables), clear=True):
+        return CliRunner().invoke(app, arguments)

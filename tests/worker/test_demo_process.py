@@ -1,0 +1,134 @@
+"""The demo as a person runs it: a process with a Redis and a worker, of which nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from llama_herd.worker.demo.demo import Demo
+from llama_herd.worker.demo.report import Phase
+from llama_herd.worker.demo.screen import Screen
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.herd_command import start_herd
+from tests.worker.processes import PATIENCE_S, wait_until
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
+
+Process = subprocess.Popen[str]
+
+
+@pytest.fixture
+def start(tmp_path: Path, tiny_path: Path) -> Iterator[Callable[..., Process]]:
+    """Starts demos, in an environment that names a Redis which is not there."""
+    started: list[Process] = []
+
+    def demo(*arguments: str) -> Process:
+        command = ("demo", "--model", str(tiny_path), *arguments)
+        started.append(start_herd(tmp_path, *command, HERD_REDIS_URL="redis://127.0.0.1:1/0"))
+        return started[-1]
+
+    yield demo
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """What a demo has started: its Redis and its worker."""
+    return psutil.Process(pid).children(recursive=True)
+
+
+def grown_family(process: Process) -> list[psutil.Process]:
+    """The same, once both are there."""
+    wait_until(lambda: len(family(process.pid)) >= 2 or process.poll() is not None, "redis and worker")
+    return family(process.pid)
+
+
+def is_worker(process: psutil.Process) -> bool:
+    return "worker" in process.cmdline()
+
+
+def test_a_demo_shows_it_all_and_leaves_nothing(start: Callable[..., Process]) -> None:
+    plain, as_json = start(), start("--json")
+    families = [*grown_family(plain), *grown_family(as_json)]
+    shown, complaints = plain.communicate(timeout=PATIENCE_S)
+    report = json.loads(as_json.communicate(timeout=PATIENCE_S)[0])
+    assert (plain.returncode, as_json.returncode, complaints) == (0, 0, "")
+    assert len(families) == 4
+    assert not any(process.is_running() for process in families)
+    _check_plain(shown.splitlines())
+    _check_report(report)
+
+
+def _check_plain(lines: list[str]) -> None:
+    assert not any("\x1b" in line for line in lines)
+    assert [line.split()[0] for line in lines[:3]] == ["redis", "model", "worker"]
+    assert "tiny: 0.5 MB, F32, 21 tensors" in lines[1]
+    assert [line.split()[1] for line in lines[4:12]] == ["done,"] * 8
+    assert any(line.startswith("tokens/s ") for line in lines)
+    assert len([line for line in lines if line.startswith("  ") and "herd" in line and "#" not in line]) == 4
+
+
+def _check_report(report: dict[str, object]) -> None:
+    phases, jobs, steps = report["phases"], report["jobs"], report["next"]
+    assert isinstance(phases, list)
+    assert isinstance(jobs, list)
+    assert isinstance(steps, list)
+    assert [phase["name"] for phase in phases] == ["redis", "model", "worker"]
+    assert len({job["job"] for job in jobs}) == 8
+    assert all(job["text"] and job["finish_reason"] in ("stop", "length") for job in jobs)
+    assert len(steps) == 4
+    for name in ("together", "one_by_one"):
+        figures = report[name]
+        assert isinstance(figures, dict)
+        assert figures["num_tokens"] > 8
+        assert 0 < figures["ttft"]["p50_s"] <= figures["ttft"]["p95_s"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_all_of_it(start: Callable[..., Process], number: signal.Signals) -> None:
+    process = start()
+    others = grown_family(process)
+    assert len(others) == 2
+    os.killpg(process.pid, number)  # a terminal sends Ctrl-C to all that it has started
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert not any(other.is_running() for other in others)
+
+
+def test_a_worker_that_dies_is_reported_with_its_last_words(start: Callable[..., Process]) -> None:
+    process = start()
+    (worker,) = filter(is_worker, grown_family(process))
+    others = family(process.pid)
+    worker.kill()
+    _, complaint = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert complaint.startswith("herd: the worker ended with exit code -9")
+    assert "Traceback" not in complaint
+    assert not any(other.is_running() for other in others)
+
+
+class BrokenScreen(Screen):
+    """Fails once all processes are there."""
+
+    seen: tuple[psutil.Process, ...] = ()
+
+    def show(self, phase: Phase) -> None:
+        if phase.name == "model":
+            self.seen = tuple(family(os.getpid()))
+            raise RuntimeError("broken screen")
+
+
+def test_an_exception_leaves_nothing(tiny_settings: WorkerSettings) -> None:
+    screen = BrokenScreen(Console(quiet=True))
+    before = set(family(os.getpid()))
+    with pytest.raises(RuntimeError, match="broken screen"):
+        Demo(tiny_settings, screen).run()
+    assert len(set(screen.seen) - before) == 2
+    assert set(family(os.getpid())) <= before
