@@ -25,7 +25,8 @@ from benchmarks.peer import generate, load_peer
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.gguf_model import GGUFModel, expected_shapes
 from llama_herd.tasks.client import Client
-from llama_herd.tasks.job import GenerationJob, SamplingParams
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.engine import Output
 from llama_herd.worker.loaded_model import LoadedModel

@@ -37,7 +37,7 @@ class DenseSegment:
             return linear(x, self.matrix)
         T, _ = x.shape
         padded = pad(x, (0, 0, 0, -T % self.row_tile))  # whole tiles
-        return torch.cat([linear(tile, self.matrix) for tile in padded.split(self.row_tile)])[:T]
+        return torch.cat([linear(tile, self.matrix) for tile in torch.split(padded, self.row_tile)])[:T]
 
 
 @dataclass(frozen=True, eq=False)

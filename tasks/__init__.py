@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llama_herd.tasks.async_client import AsyncClient
     from llama_herd.tasks.client import Client
-    from llama_herd.tasks.job import GenerationJob, SamplingParams
+    from llama_herd.tasks.job import GenerationJob
     from llama_herd.tasks.result import Result
+    from llama_herd.tasks.sampling import SamplingParams
 
 __all__ = ["AsyncClient", "Client", "GenerationJob", "Result", "SamplingParams"]
 
@@ -16,7 +17,7 @@ _HOMES = {
     "Client": "client",
     "GenerationJob": "job",
     "Result": "result",
-    "SamplingParams": "job",
+    "SamplingParams": "sampling",
 }
 
 

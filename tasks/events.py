@@ -78,6 +78,9 @@ class Token(_Event):
     text: str
     choice: int | None = Field(None, description="Which of several outputs; absent while there is one.")
     logprobs: tuple[float, ...] | None = Field(None, description="One for each id, when asked for.")
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
+        None, description="For each id the likeliest in its place, as pairs of id and log-probability."
+    )
 
     def to_json(self) -> str:
         """The event as one line of JSON, without the fields that are not used."""

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -21,19 +20,17 @@ from pydantic import (
 )
 
 from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, STRICT, SamplingParams
 from llama_herd.tasks.settings import Settings
 
 #: Names that stand for coming features. A job that uses one is refused instead of being half obeyed.
-RESERVED = frozenset({"n", "logprobs", "response_format", "adapter", "messages", "priority", "not_before"})
+RESERVED = frozenset({"n", "response_format", "adapter", "messages", "priority", "not_before"})
 #: Each prompt id counts as this many bytes of the prompt.
 PROMPT_ID_BYTES = 4
-MAX_STOP_BYTES = 128
-DEFAULT_MAX_TOKENS = 256
 SOURCES = ("prompt", "prompt_ids", "messages")
 
 _JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
 def is_job_id(text: object) -> bool:
@@ -46,42 +43,6 @@ def seed_of(job_id: str) -> int:
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big")
 
 
-class SamplingParams(BaseModel):
-    """How the next token is chosen. Names and meanings are vLLM's."""
-
-    model_config = _STRICT
-
-    max_tokens: int = Field(
-        DEFAULT_MAX_TOKENS, ge=1, description="Most tokens to generate; a worker has a limit of its own."
-    )
-    temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token each time.")
-    top_k: int = Field(0, ge=0, le=2**31 - 1, description="Keep the k likeliest tokens; 0: all.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Keep the likeliest tokens up to this probability.")
-    seed: int | None = Field(None, ge=0, lt=2**63, description="Absent: derived from the job's id.")
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, max_length=16)] = (
-        Field(
-            (),
-            description=f"Texts that end the generation, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long.",
-        )
-    )
-
-    @field_validator("max_tokens")
-    @classmethod
-    def _within_limit(cls, value: int, info: ValidationInfo) -> int:
-        limits: Settings | None = info.context
-        if limits is not None and value > limits.max_tokens_limit:
-            raise ValueError(f"must be at most {limits.max_tokens_limit}, got {value}")
-        return value
-
-    @field_validator("stop")
-    @classmethod
-    def _short(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        longest = max((len(text.encode()) for text in value), default=0)
-        if longest > MAX_STOP_BYTES:
-            raise ValueError(f"each must be at most {MAX_STOP_BYTES} UTF-8 bytes, got {longest}")
-        return value
-
-
 class GenerationJob(BaseModel):
     """One prompt to be continued.
 
@@ -89,7 +50,7 @@ class GenerationJob(BaseModel):
     `messages`, `priority` and `not_before` have their place in the schema but take no value yet.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
 
     v: Literal[1] = 1
     prompt: str | None = Field(None, description="The text to continue, UTF-8 without NUL.")

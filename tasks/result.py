@@ -5,12 +5,14 @@ stores again are all this fold over the job's stream.
 """
 
 from collections.abc import Iterable
-from typing import Self
+from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Timings, Token, Usage
+
+T = TypeVar("T")
 
 
 class Result(BaseModel):
@@ -28,30 +30,32 @@ class Result(BaseModel):
     attempts: int
     worker: str | None
     timings: Timings | None
+    logprobs: tuple[float, ...] | None = None
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
         """Fold all events of one job, from the first to `end`. Raises ValueError when there is no `end`."""
-        ids: list[int] = []
-        text: list[str] = []
+        tokens: list[Token] = []
         started: Started | None = None
         for event in events:
             match event:
                 case Started():
                     started = event
                 case Token():
-                    ids.extend(event.ids)
-                    text.append(event.text)
+                    tokens.append(event)
                 case End():
-                    return cls._of(event, started, "".join(text), tuple(ids))
+                    return cls._of(event, started, tokens)
         raise ValueError("these events hold no end")
 
     @classmethod
-    def _of(cls, end: End, started: Started | None, text: str, ids: tuple[int, ...]) -> Self:
+    def _of(cls, end: End, started: Started | None, tokens: list[Token]) -> Self:
         return cls(
             job=end.job,
-            text=text,
-            ids=ids,
+            text="".join(token.text for token in tokens),
+            ids=tuple(token_id for token in tokens for token_id in token.ids),
+            logprobs=_joined(token.logprobs for token in tokens),
+            top_logprobs=_joined(token.top_logprobs for token in tokens),
             finish_reason=end.finish_reason,
             usage=end.usage,
             error=end.error,
@@ -68,3 +72,9 @@ class Result(BaseModel):
         if self.finish_reason == "deadline":
             raise DeadlineExceeded(f"job {self.job} was not finished by its deadline")
         return self
+
+
+def _joined(parts: Iterable[tuple[T, ...] | None]) -> tuple[T, ...] | None:
+    """The parts that are there, one after the other; None when there are none."""
+    found = [part for part in parts if part is not None]
+    return tuple(value for part in found for value in part) if found else None

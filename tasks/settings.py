@@ -8,7 +8,7 @@ BUNDLED_MODEL_NAME = "tales"
 
 
 class Settings(BaseSettings):
-    """Read from `HERD_*` variables and from a `.env` file. Durations and sizes carry their unit in the name."""
+    """Read from `HERD_*` variables and from a `.env` file; units stand in the names."""
 
     model_config = SettingsConfigDict(
         env_prefix="HERD_", env_file=".env", extra="ignore", frozen=True, populate_by_name=True
@@ -25,8 +25,8 @@ class Settings(BaseSettings):
     model_name: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",
-        description=f"Model that jobs go to when they name none; empty: {BUNDLED_MODEL_NAME}, the bundled one. "
-        "A worker takes its model file's stem instead.",
+        description=f"Model that jobs go to when they name none; empty: {BUNDLED_MODEL_NAME}, the bundled "
+        "one. A worker takes its model file's stem instead.",
     )
     stream_ttl_s: int = Field(3600, ge=1, description="How long a job's events can be read after its end.")
     result_ttl_s: int = Field(86_400, ge=1, description="How long Celery keeps a job's result.")

@@ -7,7 +7,8 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.events import FinishReason
-from llama_herd.worker.sampler import Draw, sample, sample_each
+from llama_herd.worker.draw import Drawn
+from llama_herd.worker.sampler import sample, sample_each
 from llama_herd.worker.scheduler import Row, Scheduler
 from llama_herd.worker.sequence import Sequence
 
@@ -16,11 +17,15 @@ class Output(NamedTuple):
     """What the engine has to say about one sequence."""
 
     sequence: Sequence
-    ids: tuple[int, ...] = ()
+    tokens: tuple[Drawn, ...] = ()
     text: str = ""
     has_started: bool = False
     finish_reason: FinishReason | None = None
     error: str | None = None
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(token.token_id for token in self.tokens)
 
 
 #: Where outputs go: a list a step.
@@ -93,7 +98,7 @@ class Engine:
     def _announce(self, admitted: list[Sequence]) -> None:
         self._hand_on([Output(sequence, has_started=True) for sequence in admitted])
 
-    def _draw(self, rows: Rows[Row]) -> list[int]:
+    def _draw(self, rows: Rows[Row]) -> list[Drawn]:
         chunks = [
             Chunk(
                 pages=row.sequence.pages,
@@ -107,20 +112,19 @@ class Engine:
         logits = self.llama.forward(
             Batch.of(chunks, self.cache.device, tiling.span_tokens), self.cache
         )  # (B, V)
-        complete = [row.sequence for row in rows if row.is_complete]
-        draws = [Draw(s.params, s.seed, position=len(s.ids)) for s in complete]
+        draws = [row.sequence.draw() for row in rows if row.is_complete]
         return sample_each(logits, draws) if tiling.is_fixed else sample(logits, draws)
 
-    def _advance(self, rows: Rows[Row], token_ids: list[int]) -> None:
-        drawn = iter(token_ids)
+    def _advance(self, rows: Rows[Row], drawn_tokens: list[Drawn]) -> None:
+        drawn = iter(drawn_tokens)
         outputs = []
         for row in rows:
             sequence, is_complete = row.sequence, row.is_complete
             sequence.num_cached += row.num_tokens
             if is_complete:
-                token_id = next(drawn)
-                text = sequence.append(token_id)
-                outputs.append(Output(sequence, (token_id,), text, finish_reason=sequence.finish_reason))
+                token = next(drawn)
+                text = sequence.append(token.token_id)
+                outputs.append(Output(sequence, (token,), text, finish_reason=sequence.finish_reason))
             if sequence.finish_reason:
                 self.scheduler.remove(sequence)
         self._hand_on(outputs)

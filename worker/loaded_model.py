@@ -1,13 +1,13 @@
 """A model that is ready to run on this process's device, with its tokenizer and its cache."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Self
 
 import torch
 
-from llama_herd.errors import GenerationError, SettingsError
+from llama_herd.errors import FieldError, GenerationError, InvalidJob, SettingsError
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.model_file import open_model, read_tokenizer
@@ -60,9 +60,10 @@ class LoadedModel:
     def sequence(self, job_id: str, job: GenerationJob, now_ms: int) -> Sequence:
         """Make a job ready for the engine; `now_ms` is the time on the clock that its deadline goes by.
 
-        Raises GenerationError when this model cannot run it.
+        Raises InvalidJob or GenerationError when this model cannot run it.
         """
-        prompt_ids = self._prompt_ids(job)
+        self._check_vocabulary(job)
+        prompt_ids = list(job.prompt_ids or self.tokenizer.encode(job.prompt or ""))
         deadline_s = None
         if job.deadline_ms is not None:
             deadline_s = monotonic() + (job.deadline_ms - now_ms) / 1000
@@ -79,15 +80,18 @@ class LoadedModel:
         self._check_room(sequence)
         return sequence
 
-    def _prompt_ids(self, job: GenerationJob) -> list[int]:
-        if job.prompt_ids is None:
-            return self.tokenizer.encode(job.prompt or "")
-        highest, num_tokens = max(job.prompt_ids), self.tokenizer.vocab_size
-        if highest >= num_tokens:
-            raise GenerationError(
-                "invalid_job", f"prompt_ids: id {highest} is outside the vocabulary of {num_tokens} tokens"
-            )
-        return list(job.prompt_ids)
+    def _check_vocabulary(self, job: GenerationJob) -> None:
+        """An id outside the vocabulary would fail the whole batch: refuse it by name."""
+        sampling, num_tokens = job.sampling, self.tokenizer.vocab_size
+        named: dict[str, Collection[int]] = {
+            "prompt_ids": job.prompt_ids or (),
+            "sampling.logit_bias": sampling.logit_bias,
+            "sampling.stop_token_ids": sampling.stop_token_ids,
+        }
+        wrong = {field: max(ids) for field, ids in named.items() if ids and max(ids) >= num_tokens}
+        if wrong:
+            message = f"must be below {num_tokens}, the size of the vocabulary, got "
+            raise InvalidJob([FieldError(field, f"{message}{highest}") for field, highest in wrong.items()])
 
     def _check_room(self, sequence: Sequence) -> None:
         num_prompt, num_pages = len(sequence.prompt_ids), self.cache.pages.num_pages

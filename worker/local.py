@@ -72,7 +72,7 @@ class LocalJob:
         entries = []
         if output.ids or output.text:
             self._attempt.note_token()
-            stream.add(output.ids, output.text)
+            stream.add(output.tokens, output.text)
             entries = stream.flush()
         if output.finish_reason is not None:
             entries.append(self._end(output.finish_reason))

@@ -116,9 +116,9 @@ class Publisher(threading.Thread):
     def _entries_of(self, attempt: Attempt, output: Output) -> list[Entry]:
         if output.has_started:
             return [self._start(attempt)]
-        if output.ids or output.text:
+        if output.tokens or output.text:
             attempt.note_token()
-            attempt.stream.add(output.ids, output.text)
+            attempt.stream.add(output.tokens, output.text)
             self._holding[attempt.job_id] = attempt
         if output.finish_reason is None:
             return []

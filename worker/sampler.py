@@ -1,73 +1,89 @@
 """Logits to token ids, the whole batch at once, each row by its own parameters.
 
-Letters: B rows, V vocabulary.
+Letters: B rows, V vocabulary, N most alternatives asked for.
 """
 
 from collections.abc import Sequence as Rows
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from llama_herd.tasks.job import SamplingParams
+from llama_herd.worker.draw import Draw, Drawn
+from llama_herd.worker.logit_rules import apply_rules
 from llama_herd.worker.noise import gumbel, hash_prefix
 
 
-class Draw(NamedTuple):
-    """What a row's next token depends on besides its logits."""
+def sample(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
+    """Draw one token a row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
-    params: SamplingParams
-    seed: int
-    position: int  # index of the token among the generated ones
-    choice: int = 0
-
-
-def sample(logits: Tensor, draws: Rows[Draw]) -> list[int]:
-    """Draw one id a row. logits: (B, V) float32. One read from the device, whatever the number of rows.
-
-    Temperature 0 takes the largest logit. Else temperature, top_k and top_p decide, in this order, which
-    tokens survive and how likely they are, and Gumbel-max draws one of them.
+    Penalties and biases come first. Then temperature 0 takes the largest logit; else temperature, min_p,
+    top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one of them.
     """
-    ids = logits.argmax(dim=-1)  # (B,)
-    random = [row for row, draw in enumerate(draws) if draw.params.temperature > 0]
+    ruled = apply_rules(logits, draws)
+    ids = ruled.argmax(dim=-1)  # (B,)
+    random = [row for row, draw in enumerate(draws) if draw.is_random]
     if random:
         rows = torch.tensor(random, device=logits.device)
-        ids[rows] = _draw(logits[rows], [draws[row] for row in random])
-    return ids.tolist()
+        ids[rows] = _draw(ruled[rows], [draws[row] for row in random])
+    if any(draw.params.logprobs for draw in draws):
+        return _with_logprobs(logits, ids, draws)
+    return [Drawn(token_id) for token_id in ids.tolist()]
 
 
-def sample_each(logits: Tensor, draws: Rows[Draw]) -> list[int]:
+def sample_each(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
     """The same, row by row: the bits of a row do not depend on how many there are."""
     return [sample(logits[row : row + 1], [draw])[0] for row, draw in enumerate(draws)]
 
 
 def _draw(logits: Tensor, draws: Rows[Draw]) -> Tensor:
     """Gumbel-max over the survivors: (B, V) to (B,)."""
-    device = logits.device
-    temperature = torch.tensor([[draw.params.temperature] for draw in draws], device=device)
-    scaled = logits / temperature  # (B, V)
-    if any(draw.params.top_k or draw.params.top_p < 1 for draw in draws):
+    scaled = logits / _column([draw.params.temperature for draw in draws], logits)  # (B, V)
+    if any(_is_filtered(draw) for draw in draws):
         scaled, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
         scaled = scaled.masked_fill(~_survivors(scaled, draws), float("-inf"))
     else:
-        token_ids = torch.arange(scaled.shape[-1], device=device).expand_as(scaled)
-    prefixes = torch.tensor(
-        [[hash_prefix(draw.seed, draw.choice, draw.position)] for draw in draws], device=device
-    )
+        token_ids = torch.arange(scaled.shape[-1], device=logits.device).expand_as(scaled)
+    prefixes = _column([hash_prefix(draw.seed, draw.choice, draw.position) for draw in draws], logits)
     winners = (scaled.to(torch.float64) + gumbel(prefixes, token_ids)).argmax(dim=-1, keepdim=True)
     return token_ids.gather(-1, winners).squeeze(-1)  # (B,)
 
 
+def _is_filtered(draw: Draw) -> bool:
+    return bool(draw.params.top_k) or draw.params.top_p < 1 or draw.params.min_p > 0
+
+
 def _survivors(scaled: Tensor, draws: Rows[Draw]) -> Tensor:
-    """Which of the tokens, sorted from the likeliest down, top_k and top_p leave: (B, V) bool.
+    """Which of the tokens, sorted from the likeliest down, min_p, top_k and top_p leave: (B, V) bool.
 
     top_p keeps the smallest set whose probability reaches it, so the likeliest token always stays.
     """
     num_tokens = scaled.shape[-1]
-    device = scaled.device
-    top_k = torch.tensor([[draw.params.top_k or num_tokens] for draw in draws], device=device)
-    top_p = torch.tensor([[draw.params.top_p] for draw in draws], device=device)
-    kept = torch.arange(num_tokens, device=device) < top_k
+    min_p = _column([draw.params.min_p for draw in draws], scaled)
+    top_k = _column([draw.params.top_k or num_tokens for draw in draws], scaled)
+    top_p = _column([draw.params.top_p for draw in draws], scaled)
+    likeliest = scaled[:, :1]  # (B, 1)
+    kept = (scaled - likeliest).exp() >= min_p
+    kept &= torch.arange(num_tokens, device=scaled.device) < top_k
     probs = scaled.masked_fill(~kept, float("-inf")).softmax(dim=-1)
     before = probs.cumsum(dim=-1) - probs
     return kept & ((before < top_p) | (top_p >= 1))
+
+
+def _with_logprobs(logits: Tensor, ids: Tensor, draws: Rows[Draw]) -> list[Drawn]:
+    """What was drawn with the model's own log-probabilities, before any rule or temperature."""
+    logprobs = logits.log_softmax(dim=-1)  # (B, V)
+    chosen = logprobs.gather(-1, ids[:, None]).squeeze(-1)  # (B,)
+    most = min(max(draw.params.top_logprobs for draw in draws), logits.shape[-1])
+    top, top_ids = logprobs.topk(most, dim=-1)  # (B, N)
+    rows = zip(draws, ids.tolist(), chosen.tolist(), top_ids.tolist(), top.tolist(), strict=True)
+    return [
+        Drawn(token_id, logprob, tuple(zip(alternatives, values, strict=True))[: draw.params.top_logprobs])
+        if draw.params.logprobs
+        else Drawn(token_id)
+        for draw, token_id, logprob, alternatives, values in rows
+    ]
+
+
+def _column(values: list[int] | list[float], like: Tensor) -> Tensor:
+    """One number a row: (B, 1)."""
+    return torch.tensor(values, device=like.device).unsqueeze(-1)

@@ -6,7 +6,8 @@ from time import monotonic
 from typing import Literal
 
 from llama_herd.tasks.events import FinishReason
-from llama_herd.tasks.job import SamplingParams
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.draw import Draw
 from llama_herd.worker.writer import Writer
 
 #: Why a sequence ends from outside; one that is dropped ends without a word, since its job lives elsewhere.
@@ -58,14 +59,23 @@ class Sequence:
         return self.prompt_ids[self.num_cached : stop] + self.ids[: max(0, start + num_tokens)]
 
     def append(self, token_id: int) -> str:
-        """Add a drawn token, set `finish_reason` if it was the last; return the text that it releases."""
+        """Add a drawn token, set `finish_reason` if it was the last; return the text it releases."""
         self.ids.append(token_id)
-        text = self.writer.write(token_id)
-        if token_id in self.eos_ids or self.writer.has_stopped:
+        may_stop = len(self.ids) > self.params.min_tokens
+        is_stop = may_stop and token_id in self.params.stop_token_ids
+        text = "" if is_stop else self.writer.write(token_id, may_stop=may_stop)
+        if is_stop or self.writer.has_stopped or (may_stop and self._is_eos(token_id)):
             self.finish_reason = "stop"
         elif len(self.ids) >= self.params.max_tokens or self.length >= self.max_length:
             self.finish_reason = "length"
         return text + self.writer.close() if self.finish_reason else text
+
+    def draw(self) -> Draw:
+        """What the next token depends on besides its logits."""
+        return Draw(self.params, self.seed, self.prompt_ids, self.ids, self.eos_ids)
+
+    def _is_eos(self, token_id: int) -> bool:
+        return token_id in self.eos_ids and not self.params.ignore_eos
 
     def replay(self, ids: Iterable[int]) -> str:
         """Add ids that an earlier attempt has recorded; return their text, which the stream already holds."""

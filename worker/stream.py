@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 from llama_herd.tasks.answers import Claimed
 from llama_herd.tasks.events import End, Failure, FinishReason, Started, Timings, Token, Usage
 from llama_herd.tasks.ledger import Entry
+from llama_herd.worker.draw import Drawn
 
 #: Confirmed events are kept this long, so that a Redis which lost its last seconds can be told them again.
 KEPT_S = 10.0
@@ -47,16 +48,16 @@ class Stream:
         self.flush_s = 0.0
         self._num_starts = claimed.starts
         self._text_hash = hashlib.sha256(recorded.text.encode())
-        self._waiting_ids: list[int] = []
+        self._waiting: list[Drawn] = []
         self._waiting_text = ""
         self._waiting_since_s: float | None = None
         self._sent: deque[_Sent] = deque()
 
-    def add(self, ids: tuple[int, ...], text: str) -> None:
+    def add(self, tokens: tuple[Drawn, ...], text: str) -> None:
         """Let tokens wait for the next event."""
         if self._waiting_since_s is None:
             self._waiting_since_s = monotonic()
-        self._waiting_ids += ids
+        self._waiting += tokens
         self._waiting_text += text
 
     @property
@@ -82,11 +83,20 @@ class Stream:
 
     def flush(self) -> list[Entry]:
         """Make one event of the tokens that wait; none when there are none."""
-        if not self._waiting_ids and not self._waiting_text:
+        if not self._waiting and not self._waiting_text:
             return []
-        ids, text = tuple(self._waiting_ids), self._waiting_text
-        self._waiting_ids, self._waiting_text, self._waiting_since_s = [], "", None
-        token = Token(seq=self.seq + 1, job=self.job_id, epoch=self.epoch, i=self.num_ids, ids=ids, text=text)
+        tokens, text = self._waiting, self._waiting_text
+        self._waiting, self._waiting_text, self._waiting_since_s = [], "", None
+        token = Token(
+            seq=self.seq + 1,
+            job=self.job_id,
+            epoch=self.epoch,
+            i=self.num_ids,
+            ids=tuple(drawn.token_id for drawn in tokens),
+            text=text,
+            logprobs=_logprobs(tokens),
+            top_logprobs=_top_logprobs(tokens),
+        )
         entry = self._number(token)
         self._text_hash = self._text_hash.copy()
         self._text_hash.update(text.encode())
@@ -144,3 +154,13 @@ class Stream:
         self._sent.append(_Sent(now_s, entry, self._text_hash))
         self.seq, self.num_ids = event.seq, self.num_ids + entry.num_ids
         return entry
+
+
+def _logprobs(tokens: list[Drawn]) -> tuple[float, ...] | None:
+    if not tokens or tokens[0].logprob is None:
+        return None
+    return tuple(token.logprob for token in tokens if token.logprob is not None)
+
+
+def _top_logprobs(tokens: list[Drawn]) -> tuple[tuple[tuple[int, float], ...], ...] | None:
+    return tuple(token.top for token in tokens) if tokens and tokens[0].top else None

@@ -25,9 +25,13 @@ class Writer:
         self._held = ""
         self.has_stopped = False
 
-    def write(self, token_id: int) -> str:
-        """Take one more id; return the text that it releases, often one token's, sometimes none."""
-        return self._release(self._decoder.decode(self._pieces[token_id]), is_last=False)
+    def write(self, token_id: int, *, may_stop: bool = True) -> str:
+        """Take one more id; return the text that it releases, often one token's, sometimes none.
+
+        Until `may_stop`, stop strings are text like any other.
+        """
+        text = self._decoder.decode(self._pieces[token_id])
+        return self._release(text, is_last=False) if may_stop else text
 
     def close(self) -> str:
         """Return what was held back; call once, after the last id."""

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.job import GenerationJob, SamplingParams, is_job_id, seed_of
+from llama_herd.tasks.job import GenerationJob, is_job_id, seed_of
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 
 SETTINGS = Settings(max_prompt_bytes=40, max_tokens_limit=100)
@@ -105,14 +106,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 RESERVED: dict[str, dict[str, Any]] = {
     "n": {"prompt": "x", "n": 1},
-    "logprobs": {"prompt": "x", "logprobs": 1},
     "response_format": {"prompt": "x", "response_format": {"type": CANARY}},
     "adapter": {"prompt": "x", "adapter": CANARY},
     "priority": {"prompt": "x", "priority": 3},
     "not_before": {"prompt": "x", "not_before": 1},
     "messages": {"messages": [{"role": "user", "content": CANARY}]},
     "sampling.n": sampling(n=2),
-    "sampling.logprobs": sampling(logprobs=True),
 }
 
 

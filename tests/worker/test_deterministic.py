@@ -8,7 +8,8 @@ import torch
 from llama_herd.errors import SettingsError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.tiling import FIXED
-from llama_herd.tasks.job import GenerationJob, SamplingParams
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import Engine, Output
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.sequence import Sequence

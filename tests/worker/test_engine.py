@@ -2,10 +2,13 @@
 
 import random
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
-from llama_herd.tasks.job import GenerationJob, SamplingParams
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import Engine, Output
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.sequence import Sequence
@@ -34,7 +37,7 @@ class Collector(list[Output]):
         return found
 
 
-def sequence(model: LoadedModel, job_id: str, prompt: str = "a tale", **sampling: object) -> Sequence:
+def sequence(model: LoadedModel, job_id: str, prompt: str = "a tale", **sampling: Any) -> Sequence:
     params = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": 12, **sampling})
     return model.sequence(job_id, GenerationJob(prompt=prompt, sampling=params), now_ms=0)
 
@@ -79,12 +82,22 @@ def test_a_batch_gives_each_job_what_it_gets_alone(
         assert run(model, tiny_settings, [one]).ids[one.job_id] == together[one.job_id]
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {},
+        {"min_p": 0.05, "top_k": 60, "top_p": 0.95},
+        {"repetition_penalty": 1.4, "presence_penalty": 0.7, "frequency_penalty": 0.3, "repeat_last_n": 9},
+        {"logit_bias": {40: 4.0, 41: 4.0}, "stop": ["(", ")"], "min_tokens": 12},
+    ],
+)
 def test_a_resumed_sequence_goes_on_as_if_nothing_had_happened(
-    model: LoadedModel, tiny_settings: WorkerSettings
+    model: LoadedModel, tiny_settings: WorkerSettings, sampling: dict[str, Any]
 ) -> None:
-    whole = run(model, tiny_settings, [sequence(model, "job", temperature=0.8, max_tokens=20)])
-    for num_recorded in (1, 7, 19):
-        resumed = sequence(model, "job", temperature=0.8, max_tokens=20)
+    sampling = {"temperature": 0.8, "max_tokens": 20, **sampling}
+    whole = run(model, tiny_settings, [sequence(model, "job", **sampling)])
+    for num_recorded in (1, 7, len(whole.ids["job"]) - 1):
+        resumed = sequence(model, "job", **sampling)
         text = resumed.replay(whole.ids["job"][:num_recorded])
         rest = run(model, tiny_settings, [resumed])
         assert rest.ids["job"] == whole.ids["job"][num_recorded:]
@@ -159,3 +172,50 @@ def test_a_failed_step_ends_its_batch_with_an_error_and_nobody_else(
     assert sorted(sink.ends) == [f"job-{index}" for index in range(4)]
     finish(engine)
     assert sink.ends["job-5"] == ["length"]
+
+
+def always(token_id: int) -> dict[str, Any]:
+    """Parameters under which every token is this one."""
+    return {"logit_bias": {token_id: 100.0}, "max_tokens": 6}
+
+
+def test_an_end_of_sequence_ends_the_output(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    (eos_id,) = model.tokenizer.eos_ids
+    sink = run(model, tiny_settings, [sequence(model, "job", **always(eos_id))])
+    assert (sink.ids["job"], sink.ends["job"]) == ([eos_id], ["stop"])
+
+
+def test_an_end_of_sequence_is_ignored_when_asked_for(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    (eos_id,) = model.tokenizer.eos_ids
+    sink = run(model, tiny_settings, [sequence(model, "job", ignore_eos=True, **always(eos_id))])
+    assert (sink.ids["job"], sink.ends["job"]) == ([eos_id] * 6, ["length"])
+
+
+def test_nothing_ends_the_output_before_min_tokens(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    (eos_id,) = model.tokenizer.eos_ids
+    sink = run(model, tiny_settings, [sequence(model, "job", min_tokens=4, **always(eos_id))])
+    assert len(sink.ids["job"]) == 5
+    assert eos_id not in sink.ids["job"][:4]
+    assert sink.ends["job"] == ["stop"]
+
+
+def test_a_stop_id_ends_the_output_and_shows_no_text(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    token_id = model.tokenizer.encode("once", add_bos=False)[0]
+    sink = run(model, tiny_settings, [sequence(model, "job", stop_token_ids=[token_id], **always(token_id))])
+    assert (sink.ids["job"], sink.ends["job"]) == ([token_id], ["stop"])
+    assert "".join(output.text for output in sink) == ""
+
+
+def test_ids_outside_the_vocabulary_are_refused_before_they_meet_a_batch(model: LoadedModel) -> None:
+    num_tokens = model.tokenizer.vocab_size
+    params = SamplingParams(logit_bias={num_tokens: 1.0}, stop_token_ids=(num_tokens + 5,))
+    job = GenerationJob(prompt_ids=(1, num_tokens + 9), sampling=params)
+    with pytest.raises(InvalidJob) as refused:
+        model.sequence("job", job, now_ms=0)
+    fields = {error.field: error.message for error in refused.value.fields}
+    assert set(fields) == {"prompt_ids", "sampling.logit_bias", "sampling.stop_token_ids"}
+    assert all(str(num_tokens) in message for message in fields.values())

@@ -6,7 +6,8 @@ from queue import SimpleQueue
 import pytest
 
 from llama_herd.model.llama2 import Llama
-from llama_herd.tasks.job import GenerationJob, SamplingParams
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import Output
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.loaded_model import LoadedModel

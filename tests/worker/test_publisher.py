@@ -1,6 +1,6 @@
 """The publisher against a real ledger: what it does when Redis answers, loses, refuses or forgets."""
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -9,11 +9,13 @@ from redis.exceptions import ConnectionError
 from llama_herd.tasks.answers import Yours
 from llama_herd.tasks.call import Call, run
 from llama_herd.tasks.events import End, Event, Failure, Token
-from llama_herd.tasks.job import GenerationJob, SamplingParams
+from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.result import Result
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.draw import Drawn
 from llama_herd.worker.engine import Output
 from llama_herd.worker.publisher import Publisher, Refusal
 from llama_herd.worker.sequence import Sequence
@@ -60,7 +62,7 @@ class Desk:
         """Queue what a step would bring."""
         assert attempt.sequence is not None
         text = b"".join(WORDS[word] for word in words).decode()
-        self.publisher.put([Output(attempt.sequence, words, text, finish_reason=end)])  # type: ignore[arg-type]
+        self.publisher.put([Output(attempt.sequence, tuple(map(Drawn, words)), text, finish_reason=end)])  # type: ignore[arg-type]
 
     def start(self, attempt: Attempt) -> None:
         assert attempt.sequence is not None
@@ -132,12 +134,12 @@ class LosesReplies:
         self._redis = redis
         self._num_lost = num_lost
 
-    def pipeline(self, **options: object) -> object:
-        pipeline = self._redis.pipeline(**options)  # type: ignore[arg-type]
-        execute: Callable[..., object] = pipeline.execute
+    def pipeline(self, **options: Any) -> Any:
+        pipeline = self._redis.pipeline(**options)
+        execute = pipeline.execute
 
-        def execute_and_lose(*args: object, **kwargs: object) -> object:
-            reply = execute(*args, **kwargs)
+        def execute_and_lose(raise_on_error: bool = True) -> list[Any]:
+            reply = execute(raise_on_error)
             if self._num_lost:
                 self._num_lost -= 1
                 raise ConnectionError("reply lost")
@@ -241,8 +243,8 @@ def test_a_stopping_publisher_sends_what_waits(desk: Desk) -> None:
 
 def test_calls_are_repeated_byte_for_byte(desk: Desk) -> None:
     attempt = desk.open("job")
-    attempt.stream.add((1,), " one")
+    attempt.stream.add((Drawn(1),), " one")
     entries = attempt.stream.flush()
     first: Call[object] = desk.ledger.emit(OWNER, entries)  # type: ignore[assignment]
-    attempt.stream.add((2,), " two")
+    attempt.stream.add((Drawn(2),), " two")
     assert desk.ledger.emit(OWNER, entries).command == first.command

@@ -5,17 +5,27 @@ import math
 import pytest
 import torch
 
-from llama_herd.tasks.job import SamplingParams
-from llama_herd.worker.sampler import Draw, sample
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.draw import Draw
+from llama_herd.worker.sampler import sample as sample_all
 
 LOGITS = torch.tensor([1.0, 2.0, 0.5, -1.0, 1.5, 0.0])
-NUM_DRAWS = 20_000
+NUM_DRAWS = 50_000
+
+
+def draw(params: SamplingParams, seed: int, position: int) -> Draw:
+    return Draw(params, seed, ids=range(position))
+
+
+def sample(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
+    return [drawn.token_id for drawn in sample_all(logits, draws)]
 
 
 def reference(params: SamplingParams) -> list[float]:
-    """Probabilities by temperature, top_k, top_p, one token after the other."""
+    """Probabilities by temperature, min_p, top_k and top_p, one token after the other."""
     exps = {i: math.exp(x / params.temperature) for i, x in enumerate(LOGITS.tolist())}
-    order = sorted(exps, key=lambda i: -exps[i])[: params.top_k or None]
+    likely = [i for i in exps if exps[i] >= params.min_p * max(exps.values())]
+    order = sorted(likely, key=lambda i: -exps[i])[: params.top_k or None]
     total = sum(exps[i] for i in order)
     kept, mass = [], 0.0
     for i in order:
@@ -38,10 +48,12 @@ def chi_square(counts: list[int], probs: list[float]) -> float:
         SamplingParams(temperature=1.7, top_k=3),
         SamplingParams(temperature=1.0, top_p=0.7),
         SamplingParams(temperature=2.0, top_k=4, top_p=0.8),
+        SamplingParams(temperature=1.0, min_p=0.4),
+        SamplingParams(temperature=1.5, min_p=0.3, top_k=4, top_p=0.9),
     ],
 )
 def test_draws_follow_the_reference_distribution(params: SamplingParams) -> None:
-    draws = [Draw(params, seed=7, position=position) for position in range(NUM_DRAWS)]
+    draws = [draw(params, 7, position) for position in range(NUM_DRAWS)]
     ids = sample(LOGITS.expand(NUM_DRAWS, -1), draws)
     counts = [ids.count(i) for i in range(len(LOGITS))]
     probs = reference(params)
@@ -50,7 +62,7 @@ def test_draws_follow_the_reference_distribution(params: SamplingParams) -> None
 
 
 def test_temperature_zero_takes_the_largest() -> None:
-    assert sample(LOGITS[None], [Draw(SamplingParams(temperature=0), seed=1, position=0)]) == [1]
+    assert sample(LOGITS[None], [draw(SamplingParams(temperature=0), 1, 0)]) == [1]
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
@@ -59,21 +71,39 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
         SamplingParams(temperature=1.3),
         SamplingParams(temperature=0.7, top_k=2),
         SamplingParams(temperature=1.0, top_p=0.5),
+        SamplingParams(temperature=1.0, min_p=0.2, repetition_penalty=1.5, presence_penalty=1.0),
+        SamplingParams(temperature=0, frequency_penalty=2.0, logit_bias={3: 2.5}, min_tokens=100),
     ]
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(40, 50, generator=generator)
-    draws = [Draw(mixed[row % 4], seed=row, position=row) for row in range(40)]
+    draws = [draw(mixed[row % len(mixed)], row, row) for row in range(40)]
     alone = [sample(logits[row][None], [draws[row]])[0] for row in range(40)]
     assert sample(logits, draws) == alone
 
 
 def test_the_same_seed_and_position_draw_the_same_token() -> None:
-    draws = [Draw(SamplingParams(temperature=2.0), seed=3, position=p) for p in (0, 1, 0, 1)]
+    draws = [draw(SamplingParams(temperature=2.0), 3, p) for p in (0, 1, 0, 1)]
     ids = sample(torch.zeros(4, 1000), draws)
     assert ids[:2] == ids[2:]
     assert ids[0] != ids[1]
 
 
 def test_top_k_of_one_is_greedy_at_any_temperature() -> None:
-    draws = [Draw(SamplingParams(temperature=2.0, top_k=1), seed=s, position=0) for s in range(50)]
+    draws = [draw(SamplingParams(temperature=2.0, top_k=1), s, 0) for s in range(50)]
     assert set(sample(LOGITS.expand(50, -1), draws)) == {1}
+
+
+def test_logprobs_are_the_models_own_whatever_is_drawn() -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(3, 40, generator=generator)
+    wanted = SamplingParams(temperature=0, logprobs=True, top_logprobs=4, logit_bias={7: 50.0})
+    draws = [draw(wanted, 0, 0), draw(SamplingParams(), 1, 0), draw(SamplingParams(logprobs=True), 2, 0)]
+    first, second, third = sample_all(logits, draws)
+    reference = logits.log_softmax(-1)
+    assert first.token_id == 7
+    assert first.logprob == pytest.approx(reference[0, 7].item(), abs=1e-5)
+    assert [token_id for token_id, _ in first.top] == reference[0].topk(4).indices.tolist()
+    assert [value for _, value in first.top] == pytest.approx(reference[0].topk(4).values.tolist(), abs=1e-5)
+    assert (second.logprob, second.top) == (None, ())
+    assert third.logprob == pytest.approx(reference[2, third.token_id].item(), abs=1e-5)
+    assert third.top == ()

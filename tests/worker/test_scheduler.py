@@ -3,7 +3,7 @@
 from hypothesis import given, strategies as st
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
-from llama_herd.tasks.job import SamplingParams
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.scheduler import Scheduler
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.writer import Writer

@@ -1,0 +1,99 @@
+"""How the next token is chosen. Names, meanings and ranges are vLLM's where vLLM has them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from llama_herd.tasks.settings import Settings
+
+DEFAULT_MAX_TOKENS = 256
+MAX_STOP_BYTES = 128
+MAX_STOPS = 16
+MAX_BIASES = 1024
+MAX_TOP_LOGPROBS = 20
+
+#: How jobs are read: nothing unknown, nothing converted, nothing of what was given repeated in an error.
+STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class SamplingParams(BaseModel):
+    """Every field is a row's own: jobs with different parameters run in one batch."""
+
+    model_config = STRICT
+
+    max_tokens: int = Field(
+        DEFAULT_MAX_TOKENS, ge=1, description="Most tokens to generate; a worker has a limit of its own."
+    )
+    min_tokens: int = Field(0, ge=0, description="Before so many tokens nothing ends the output.")
+    temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token each time.")
+    top_k: int = Field(0, ge=0, le=2**31 - 1, description="Keep the k likeliest tokens; 0: all.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Keep the likeliest tokens up to this probability.")
+    min_p: float = Field(
+        0.0, ge=0, le=1, description="Keep tokens at least so likely, against the likeliest."
+    )
+    repetition_penalty: float = Field(
+        1.0, gt=0, le=10, description="Above 1: ids of prompt and output become less likely."
+    )
+    presence_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Taken off the logit of each id that the output holds."
+    )
+    frequency_penalty: float = Field(0.0, ge=-2, le=2, description="The same for each time that it came.")
+    repeat_last_n: int = Field(
+        -1, ge=-1, le=2**31 - 1, description="The penalties look at so many last tokens; -1: at all."
+    )
+    logit_bias: Mapping[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(
+        {}, max_length=MAX_BIASES, description="Added to the logits of these ids."
+    )
+    seed: int | None = Field(None, ge=0, lt=2**63, description="Absent: derived from the job's id.")
+    stop: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, max_length=MAX_STOPS)
+    ] = Field((), description=f"Texts that end the output, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long.")
+    stop_token_ids: Annotated[tuple[TokenId, ...], Field(strict=False, max_length=MAX_STOPS)] = Field(
+        (), description="Ids that end the output; they stand in `ids`, not in the text."
+    )
+    ignore_eos: bool = Field(False, description="Go on after an end of sequence.")
+    logprobs: bool = Field(False, description="Say how likely each token was, by the model alone.")
+    top_logprobs: int = Field(
+        0, ge=0, le=MAX_TOP_LOGPROBS, description="And so many of the likeliest tokens in its place."
+    )
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _from_json_keys(cls, value: Any) -> Any:
+        """JSON has no numbers as keys: read digits as the number they stand for."""
+        if not isinstance(value, Mapping):
+            return value
+        return {_number(key): bias for key, bias in value.items()}
+
+    @field_validator("max_tokens")
+    @classmethod
+    def _within_limit(cls, value: int, info: ValidationInfo) -> int:
+        limits: Settings | None = info.context
+        if limits is not None and value > limits.max_tokens_limit:
+            raise ValueError(f"must be at most {limits.max_tokens_limit}, got {value}")
+        return value
+
+    @field_validator("stop")
+    @classmethod
+    def _short(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        longest = max((len(text.encode()) for text in value), default=0)
+        if longest > MAX_STOP_BYTES:
+            raise ValueError(f"each must be at most {MAX_STOP_BYTES} UTF-8 bytes, got {longest}")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(
+                f"min_tokens must be at most max_tokens, {self.max_tokens}, got {self.min_tokens}"
+            )
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError(f"top_logprobs needs logprobs to be true, got {self.top_logprobs} and false")
+        return self
+
+
+def _number(key: Any) -> Any:
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20 else key

@@ -1,0 +1,68 @@
+"""What a row's next token depends on besides its logits, and what is drawn."""
+
+from collections import Counter
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from llama_herd.tasks.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One row: its parameters, its noise, and its text so far. It holds no state of its own."""
+
+    params: SamplingParams
+    seed: int
+    prompt_ids: Ids[int] = ()
+    ids: Ids[int] = ()
+    eos_ids: frozenset[int] = frozenset()
+    choice: int = 0
+
+    @property
+    def position(self) -> int:
+        """Index of the next token among the generated ones."""
+        return len(self.ids)
+
+    @property
+    def is_random(self) -> bool:
+        return self.params.temperature > 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the logits are taken as they are."""
+        params = self.params
+        return (
+            params.repetition_penalty == 1
+            and not params.presence_penalty
+            and not params.frequency_penalty
+            and not params.logit_bias
+            and self.position >= params.min_tokens
+        )
+
+    def seen(self) -> set[int]:
+        """The ids that the repetition penalty looks at: of prompt and output, the last `repeat_last_n`."""
+        return set(self._last([*self.prompt_ids, *self.ids]))
+
+    def counts(self) -> Counter[int]:
+        """How often each id came: of the output, among the last `repeat_last_n`."""
+        return Counter(self._last(self.ids))
+
+    @property
+    def forbidden_ids(self) -> frozenset[int]:
+        """Ids that would end the sequence before `min_tokens`."""
+        if self.position >= self.params.min_tokens:
+            return frozenset()
+        return self.eos_ids.union(self.params.stop_token_ids)
+
+    def _last(self, ids: Ids[int]) -> Ids[int]:
+        num_kept = self.params.repeat_last_n
+        return ids if num_kept < 0 else ids[len(ids) - min(num_kept, len(ids)) :]
+
+
+class Drawn(NamedTuple):
+    """One row's next token; with `logprobs`, how likely it was, and the likeliest in its place."""
+
+    token_id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
