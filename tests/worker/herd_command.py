@@ -36,7 +36,7 @@ def start_herd(folder: Path, *arguments: str, **variables: object) -> subprocess
     )
 
 
-def invoke(*arguments: str, **variables: object) -> Result:
+def invoke(*arguments: str, stdin: str = "", **variables: object) -> Result:
     """Run a command in this process; what its options change in the environment is put back."""
     with mock.patch.dict(os.environ, environment(**variables), clear=True):
-        return CliRunner().invoke(app, arguments)
+        return CliRunner().invoke(app, arguments, input=stdin)

@@ -67,6 +67,11 @@ def test_a_local_job_with_a_seed_is_the_same_each_time(endless: Path) -> None:
     assert (len(one["ids"]), one["finish_reason"], one["attempts"]) == (256, "length", 1)
 
 
+def test_a_prompt_may_come_by_standard_input(endless: Path) -> None:
+    options = ("generate", "--local", "--model", str(endless), "--seed", "7")
+    assert invoke(*options, "-", stdin=f"{PROMPT}\n").stdout == invoke(*options, PROMPT).stdout
+
+
 @pytest.mark.usefixtures("worker")
 def test_a_job_gives_the_same_through_the_queue_and_without_it(server: EmbeddedRedis, endless: Path) -> None:
     variables = {"HERD_REDIS_URL": server.url}

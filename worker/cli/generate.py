@@ -1,10 +1,13 @@
 """`herd generate`: one job, its text on standard output as it comes."""
 
+import json
 import sys
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
     from llama_herd.worker.cli.transcript import Transcript
@@ -23,6 +26,14 @@ def generate(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text; absent: from the job's id.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; may be repeated.")] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other sampling field, its value as JSON; may be repeated.",
+        ),
+    ] = None,
     deadline_ms: Annotated[
         int | None, typer.Option(help="Give up after this time, in milliseconds since 1970.")
     ] = None,
@@ -44,9 +55,9 @@ def generate(
         "stop": stop or None,
     }
     fields = {
-        "prompt": sys.stdin.read() if prompt == "-" else prompt,
+        "prompt": sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt,
         "deadline_ms": deadline_ms,
-        "sampling": _given(sampling),
+        "sampling": _given(sampling) | dict(map(_named_value, others or ())),
     }
     transcript = Transcript("result" if as_json else "text")
     if local:
@@ -58,6 +69,14 @@ def generate(
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _named_value(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise BadInput(f"--set {name}: must be followed by = and a value in JSON, as in min_p=0.1") from None
 
 
 def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:

@@ -23,6 +23,7 @@ def worker(
 ) -> None:
     """Take jobs from the model's queue and run them. `herd settings` shows what else can be set."""
     from llama_herd.worker.cli.celery_worker import run_celery_worker
+    from llama_herd.worker.cli.children import run_together
     from llama_herd.worker.cli.environment import override, read
     from llama_herd.worker.cli.own_redis import redis_at
     from llama_herd.worker.cli.requirements import need_worker_extra
@@ -33,7 +34,10 @@ def worker(
     override(model=model, device=device, slots=slots)
     settings = read(WorkerSettings)
     with redis_at(settings.redis_url) if with_redis else nullcontext():
-        exit_code = run_celery_worker(settings, name) if gpus is None else _run_on_cards(gpus)
+        if gpus is None:
+            exit_code = run_celery_worker(settings, name)
+        else:
+            exit_code = run_together(card_commands(gpus))
     raise typer.Exit(exit_code)
 
 
@@ -46,17 +50,13 @@ def _check_names(name: str | None, device: str | None, gpus: str | None) -> None
         raise BadInput("--name must be 1 to 64 letters, digits, dots, underscores or dashes")
 
 
-def _run_on_cards(gpus: str) -> int:
-    from llama_herd.worker.cli.children import run_together
-
+def card_commands(gpus: str) -> list[list[str]]:
+    """The command of each card's worker. Raises BadInput, which lists the cards that are there."""
     command = [sys.executable, "-m", "llama_herd.worker.cli", "worker"]
-    return run_together(
-        [[*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)]
-    )
+    return [[*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)]
 
 
 def _chosen(gpus: str) -> list[int]:
-    """Numbers of the cards that are meant. Raises BadInput, which lists those that are there."""
     from llama_herd.errors import BadInput, DeviceError
     from llama_herd.worker.device import visible_cards
 

@@ -18,6 +18,9 @@ NUM_OTHER_COLUMNS = 18
 #: Lines besides the jobs: the phases, the footer, empty ones.
 NUM_OTHER_LINES = 8
 
+#: Most lines of a job's text that are shown.
+MAX_LINES = 3
+
 
 class Panel:
     """Draws the jobs as they are at the moment. Its height never changes, so nothing jumps or flickers."""
@@ -26,7 +29,7 @@ class Panel:
         self._jobs = jobs
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        num_lines = max(1, min(2, (console.height - NUM_OTHER_LINES) // len(self._jobs)))
+        num_lines = max(1, min(MAX_LINES, (console.height - NUM_OTHER_LINES) // len(self._jobs)))
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(width=1)
         table.add_column(width=7)
