@@ -16,13 +16,13 @@ COMMAND = (sys.executable, "-m", "llama_herd.worker.cli")
 _OURS = ("HERD_", "CELERY_", "REDIS_URL")
 
 
-def environment(**variables: object) -> dict[str, str]:
+def environment(**variables: str) -> dict[str, str]:
     """What a command sees; one thread each, since tests share the machine's cores."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return kept | {"HERD_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
+    return kept | {"HERD_THREADS": "1"} | variables
 
 
-def start_herd(folder: Path, *arguments: str, **variables: object) -> subprocess.Popen[str]:
+def start_herd(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start a command; in a session of its own, as from another terminal."""
     return subprocess.Popen(
         [*COMMAND, *arguments],
@@ -36,7 +36,7 @@ def start_herd(folder: Path, *arguments: str, **variables: object) -> subprocess
     )
 
 
-def invoke(*arguments: str, stdin: str = "", **variables: object) -> Result:
+def invoke(*arguments: str, stdin: str = "", **variables: str) -> Result:
     """Run a command in this process; what its options change in the environment is put back."""
     with mock.patch.dict(os.environ, environment(**variables), clear=True):
         return CliRunner().invoke(app, arguments, input=stdin)

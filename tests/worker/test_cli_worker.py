@@ -53,8 +53,8 @@ def worker(
         process.kill()
 
 
-def generate(*arguments: str, **variables: object) -> str:
-    done = invoke("generate", "--seed", "7", *arguments, PROMPT, **variables)
+def generate(*arguments: str, **variables: str) -> str:
+    done = invoke("generate", "--seed", "7", "--max-tokens", "60", *arguments, PROMPT, **variables)
     assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout
 
@@ -64,7 +64,7 @@ def test_a_local_job_with_a_seed_is_the_same_each_time(endless: Path) -> None:
     for result in (one, two):
         del result["job"], result["timings"]
     assert one == two
-    assert (len(one["ids"]), one["finish_reason"], one["attempts"]) == (256, "length", 1)
+    assert (len(one["ids"]), one["finish_reason"], one["attempts"]) == (60, "length", 1)
 
 
 def test_a_prompt_may_come_by_standard_input(endless: Path) -> None:

@@ -1,7 +1,6 @@
 """`herd demo`: the whole thing in one terminal, with nothing set up."""
 
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +21,6 @@ def demo(
     """
     from llama_herd.worker.cli.environment import override, read
     from llama_herd.worker.cli.requirements import need_worker_extra
-    from llama_herd.worker.cli.signals import on_signals
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd demo")
@@ -34,9 +32,7 @@ def demo(
 
     screen = _screen(as_json)
     try:
-        # A closed terminal and a `kill` end the demo as Ctrl-C does: with all that it has started.
-        with on_signals((signal.SIGTERM, signal.SIGHUP), _interrupt):
-            report = Demo(settings, screen).run()
+        report = Demo(settings, screen).run()
     except (WorkerDied, TimeoutError) as error:
         print(f"herd: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -46,10 +42,6 @@ def demo(
     else:
         screen.close(report, steps)
     raise typer.Exit(report.exit_code)
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 def _screen(as_json: bool) -> "Screen":

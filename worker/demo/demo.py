@@ -1,6 +1,7 @@
 """The demo: a Redis, a worker and a client of its own; eight jobs at once, then one at a time."""
 
 import asyncio
+import signal
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from time import monotonic
@@ -36,18 +37,29 @@ class Demo:
         self._phases: list[Phase] = []
 
     def run(self) -> Report:
-        """Raises ModelFileError, RedisUnavailable when there is no redis-server, WorkerDied, TimeoutError."""
+        """Run the demo. Ctrl-C, SIGTERM and SIGHUP end it with KeyboardInterrupt.
+
+        Raises ModelFileError, RedisUnavailable when there is no redis-server, WorkerDied, TimeoutError.
+        """
+        try:
+            return asyncio.run(self._run())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+    async def _run(self) -> Report:
+        _cancel_on_signals()
         with ExitStack() as stack:
             with self._phase("redis") as phase:
                 server = stack.enter_context(own_redis())
                 phase.detail = f"{server.version}, embedded"
             own = {"redis_url": server.url, "model": self._settings.model.resolve(), "log_format": "console"}
             settings = self._settings.model_copy(update=own)
-            # The worker starts while the file is looked at, which takes an import of torch in either process.
             worker = stack.enter_context(WorkerProcess(settings))
             with self._phase("model") as phase:
-                phase.detail = f"{settings.served_model}: {describe(settings.model)}"
-            return asyncio.run(self._measure(settings, worker))
+                # Brings torch, as the worker's start does meanwhile; in a thread, so that signals are heard.
+                summary = await asyncio.to_thread(describe, settings.model)
+                phase.detail = f"{settings.served_model}: {summary}"
+            return await self._measure(settings, worker)
 
     async def _measure(self, settings: WorkerSettings, worker: WorkerProcess) -> Report:
         async with AsyncClient(settings=settings, model=settings.served_model) as client:
@@ -72,6 +84,17 @@ class Demo:
         self._screen.show(phase)
 
 
+def _cancel_on_signals() -> None:
+    """End this task when the process is to end.
+
+    An exception out of a signal's handler would come anywhere, and an import, for one, can swallow it.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
 def _new_jobs() -> list[Progress]:
     return [Progress(prompt, seed=number) for number, prompt in enumerate(PROMPTS, start=1)]
 
@@ -79,9 +102,12 @@ def _new_jobs() -> list[Progress]:
 async def _beside(worker: WorkerProcess, work: Coroutine[Any, Any, T]) -> T:
     """Do some work as long as the worker lives. Raises WorkerDied."""
     task = asyncio.ensure_future(work)
-    while not (await asyncio.wait([task], timeout=POLL_S))[0]:
-        worker.check()
-    return task.result()
+    try:
+        while not (await asyncio.wait([task], timeout=POLL_S))[0]:
+            worker.check()
+        return task.result()
+    finally:
+        task.cancel()
 
 
 async def _first_answer(client: AsyncClient) -> None:

@@ -1,16 +1,15 @@
-"""A model file in a few words."""
+"""A model in a few words."""
 
-from collections import Counter
 from pathlib import Path
 
 
 def describe(path: Path) -> str:
-    """Size, type of most weights and number of tensors. Raises ModelFileError."""
-    from llama_herd.model.gguf import GGUFFile  # brings torch: not before the demo's first line is shown
+    """Bytes of the weights, the type of most, and their number. Raises ModelFileError."""
+    # Brings torch: not before the demo's first line is shown.
+    from llama_herd.model.gguf_model import expected_shapes
+    from llama_herd.model.model_file import open_model
 
-    with GGUFFile.open(path) as file:
-        sizes: Counter[str] = Counter()
-        for tensor in file.tensors.values():
-            sizes[tensor.type.name] += tensor.num_bytes
-        [(main_type, _)] = sizes.most_common(1) or [("empty", 0)]
-        return f"{path.stat().st_size / 1e6:.1f} MB, {main_type}, {len(file.tensors)} tensors"
+    with open_model(path) as model:
+        names = [name for name in expected_shapes(model.config) if name in model]
+        main_type = model.weight("blk.0.ffn_down.weight").type.name
+        return f"{model.num_bytes / 1e6:.1f} MB, {main_type}, {len(names)} tensors"
