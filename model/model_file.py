@@ -5,16 +5,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Protocol
 
-from tokenizers import Tokenizer as Engine
-
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.control_tokens import ControlTokens
 from llama_herd.model.gguf_model import GGUFModel
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.padded_codec import PaddedCodec
 from llama_herd.model.safetensors_model import CONFIG_NAME, SafetensorsModel
 from llama_herd.model.tokenizer import Tokenizer
-from llama_herd.model.vocabulary import TOKENS_KEY
 from llama_herd.model.weight import Weight
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -82,11 +80,8 @@ def read_tokenizer(model: GGUFModel | SafetensorsModel) -> Tokenizer:
     return replace(tokenizer, codec=PaddedCodec(tokenizer.codec, num_rows))
 
 
-def read_control_ids(model: GGUFModel | SafetensorsModel, tokenizer: Tokenizer) -> dict[str, int]:
-    """Ids of the tokens that add nothing to a text, by the names that a chat template calls them."""
-    silent_ids = [token_id for token_id, piece in enumerate(tokenizer.pieces) if not piece]
+def read_control_tokens(model: GGUFModel | SafetensorsModel, tokenizer: Tokenizer) -> ControlTokens:
+    """The control tokens of a model whose tokenizer has been read."""
     if isinstance(model, GGUFModel):
-        tokens = model.metadata.strings(TOKENS_KEY)
-        return {tokens[token_id]: token_id for token_id in silent_ids}
-    engine = Engine.from_file(str(model.folder / TOKENIZER_NAME))
-    return {token: token_id for token_id in silent_ids if (token := engine.id_to_token(token_id))}
+        return ControlTokens.from_metadata(model.metadata, tokenizer)
+    return ControlTokens.from_json(model.folder / TOKENIZER_NAME, tokenizer)

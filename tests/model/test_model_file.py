@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from llama_herd.errors import ModelFileError
+from llama_herd.model.control_tokens import ControlTokens
 from llama_herd.model.gguf_model import GGUFModel
-from llama_herd.model.model_file import open_model, read_control_ids, read_tokenizer
+from llama_herd.model.model_file import open_model, read_control_tokens, read_tokenizer
 from llama_herd.model.safetensors_model import SafetensorsModel
 from tests.model.corpus import mixed_texts
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import BOS_ID, EOS_ID, UNK_ID, tiny_vocabulary, write_tiny_gguf
 
-CONTROL_IDS = {"<unk>": UNK_ID, "<s>": BOS_ID, "</s>": EOS_ID}
+CONTROL_TOKENS = ControlTokens({"<unk>": UNK_ID, "<s>": BOS_ID, "</s>": EOS_ID}, "<s>", "</s>")
 ACCEPTED = "A model is a GGUF file, or a Hugging Face folder with config"
 
 
@@ -66,7 +67,7 @@ def test_anything_else_is_told_what_a_model_is(folder: Path, gguf_file: Path) ->
 def test_both_kinds_have_the_same_tokenizer(gguf_file: Path, saved: Path) -> None:
     with open_model(gguf_file) as file, open_model(saved) as folder:
         ours, theirs = read_tokenizer(file), read_tokenizer(folder)
-        assert read_control_ids(file, ours) == read_control_ids(folder, theirs) == CONTROL_IDS
+        assert read_control_tokens(file, ours) == read_control_tokens(folder, theirs) == CONTROL_TOKENS
     assert ours.pieces == theirs.pieces
     assert (ours.bos_id, ours.eos_ids, ours.adds_bos) == (theirs.bos_id, theirs.eos_ids, theirs.adds_bos)
     assert [text for text in mixed_texts()[:500] if ours.encode(text) != theirs.encode(text)] == []
@@ -80,7 +81,7 @@ def test_rows_beyond_the_tokens_add_nothing_to_a_text(folder: Path, tmp_path: Pa
         tokenizer = read_tokenizer(model)
         assert tokenizer.vocab_size == model.config.vocab_size == num_rows
         assert tokenizer.decode([*tokenizer.encode("the herd"), num_rows - 1]) == " the herd"
-        assert read_control_ids(model, tokenizer) == CONTROL_IDS
+        assert read_control_tokens(model, tokenizer) == CONTROL_TOKENS
 
 
 def test_tokens_without_a_row_are_refused_by_both_numbers(folder: Path, tmp_path: Path) -> None:
