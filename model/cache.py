@@ -4,6 +4,7 @@ Shapes: T tokens of the ragged batch, t tokens of a span, B spans, K kv heads, D
 P pages, N cells (tokens of all pages).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from llama_herd.model.batch import SPAN_TOKENS, Batch
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, Pages
+from llama_herd.model.prefix_cache import PrefixCache
 
 
 class Rope(NamedTuple):
@@ -41,9 +43,12 @@ class Cache:
         num_pages: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        *,
+        keeps_prefixes: bool = True,
     ) -> None:
         self.device = torch.device(device)
         self.pages = Pages(num_pages, consecutive=self.device.type == "cpu")
+        self.prefixes = PrefixCache(self.pages, is_on=keeps_prefixes)
         shape = (2, config.num_layers, config.num_kv_heads, num_pages, PAGE_TOKENS, config.head_dim)
         self.storage = torch.zeros(shape, device=self.device, dtype=dtype)
         self._by_cell = self.storage.flatten(3, 4)  # (2, layers, K, N, D)
@@ -67,6 +72,11 @@ class Cache:
         """Keep the keys and values (T, K, D) of a batch, each token in its cell."""
         self._by_cell[0, layer].index_copy_(1, batch.cells, keys.transpose(0, 1))  # (K, N, D)
         self._by_cell[1, layer].index_copy_(1, batch.cells, values.transpose(0, 1))
+
+    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Give pages the content of others, in all layers; they may overlap."""
+        if sources:
+            self.storage[:, :, :, list(targets)] = self.storage[:, :, :, list(sources)]
 
     def view(self, layer: int) -> KeysAndValues:
         """Views of all cells (1, K, N, D). With consecutive pages a sequence is a range of them."""

@@ -1,7 +1,9 @@
 """Pages: which sequence holds which piece of the KV cache."""
 
-from collections.abc import Mapping
-from operator import attrgetter
+from bisect import insort
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from itertools import accumulate
 
 #: Tokens whose keys and values one page holds, in every layer.
 PAGE_TOKENS = 64
@@ -20,7 +22,8 @@ class Pages:
         pages.release("a")
 
     With `consecutive` an owner gets neighbours, so that its keys are one plain view of the storage (CPU);
-    without, its pages lie anywhere and are read through a table (GPU).
+    without, its pages lie anywhere and are read through a table (GPU). A page may have several holders,
+    and is free when the last one lets go.
     """
 
     def __init__(self, num_pages: int, *, consecutive: bool) -> None:
@@ -28,6 +31,7 @@ class Pages:
         self.consecutive = consecutive
         self._free = [range(num_pages)] if num_pages else []  # runs in order, no two touch
         self._held: dict[str, tuple[int, ...]] = {}
+        self._num_holders: Counter[int] = Counter()
 
     @property
     def num_free(self) -> int:
@@ -38,38 +42,86 @@ class Pages:
         return self.num_pages - self.num_free
 
     @property
+    def num_held(self) -> int:
+        """Pages that some owner holds; others in use are only kept."""
+        return len({page for pages in self._held.values() for page in pages})
+
+    @property
     def held(self) -> Mapping[str, tuple[int, ...]]:
         """The pages of each owner, in the order of its tokens."""
         return self._held
 
-    def reserve(self, owner: str, num_tokens: int) -> tuple[int, ...] | None:
-        """Give `owner` the pages for `num_tokens` tokens at once, or None when there is no room now."""
+    def reserve(self, owner: str, num_tokens: int, shared: Sequence[int] = ()) -> tuple[int, ...] | None:
+        """Give `owner` the pages for `num_tokens` tokens at once, or None when there is no room now.
+
+        `shared` are pages in use that become its first ones.
+        """
         assert owner not in self._held, f"{owner} holds pages already"
         assert num_tokens > 0, f"{owner} asks for {num_tokens} tokens"
-        num_pages = pages_for(num_tokens)
+        assert not (shared and self.consecutive), "a page has one place, it cannot be a neighbour twice"
+        num_pages = pages_for(num_tokens) - len(shared)
         pages = self._take_run(num_pages) if self.consecutive else self._take_any(num_pages)
-        if pages is not None:
-            self._held[owner] = pages
-        return pages
+        if pages is None:
+            return None
+        self._held[owner] = (*shared, *pages)
+        self._num_holders.update(self._held[owner])
+        return self._held[owner]
 
     def release(self, owner: str) -> None:
         """Take back all pages of `owner`."""
-        released = [range(page, page + 1) for page in self._held.pop(owner)]
-        self._free = _joined(sorted([*self._free, *released], key=attrgetter("start")))
+        self._let_go(self._held.pop(owner))
 
-    def check(self) -> None:
-        """Raise RuntimeError unless each page is free or held, once."""
+    def keep(self, page: int) -> None:
+        """Hold a page that is in use, whatever becomes of its owners."""
+        assert self._num_holders[page], f"page {page} is free"
+        self._num_holders[page] += 1
+
+    def drop(self, page: int) -> None:
+        """Undo one `keep`."""
+        self._let_go((page,))
+
+    def is_shared(self, page: int) -> bool:
+        """Whether a page has more than one holder."""
+        return self._num_holders[page] > 1
+
+    def cheapest_run(self, num_pages: int, removable: Container[int]) -> range | None:
+        """The run of so many pages that is free but for the fewest `removable` ones; None: there is none."""
+        costs = [len(self._num_holders) + 1] * self.num_pages  # one that cannot be had costs most
+        for page in range(self.num_pages):
+            if not self._num_holders[page]:
+                costs[page] = 0
+            elif page in removable:
+                costs[page] = 1
+        sums = [0, *accumulate(costs)]
+        runs = [range(start, start + num_pages) for start in range(self.num_pages - num_pages + 1)]
+        best = min(runs, key=lambda run: sums[run.stop] - sums[run.start], default=None)
+        if best is None or sums[best.stop] - sums[best.start] > len(self._num_holders):
+            return None
+        return best
+
+    def check(self, kept: Sequence[int] = ()) -> None:
+        """Raise RuntimeError unless every page is free or has just its owners and `kept` as holders."""
         free = [page for run in self._free for page in run]
-        held = [page for pages in self._held.values() for page in pages]
-        if sorted(free + held) != list(range(self.num_pages)):
+        holders = Counter(page for pages in self._held.values() for page in pages) + Counter(kept)
+        if sorted([*free, *holders]) != list(range(self.num_pages)):
             raise RuntimeError(
-                f"{self.num_pages} pages are not {len(free)} free and {len(held)} held, once each"
+                f"{self.num_pages} pages are not {len(free)} free and {len(holders)} held, once each"
             )
+        if holders != +self._num_holders:
+            raise RuntimeError(f"holders are counted as {dict(self._num_holders)}, but are {dict(holders)}")
         if self._free != _joined(self._free) or not all(self._free):
-            raise RuntimeError(f"free runs are out of order, touch or are empty: {self._free}")
+            raise RuntimeError(f"free runs touch, overlap or are empty: {self._free}")
         for owner, pages in self._held.items():
             if self.consecutive and pages != tuple(range(pages[0], pages[0] + len(pages))):
                 raise RuntimeError(f"{owner} holds pages {pages}, which are not consecutive")
+
+    def _let_go(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            self._num_holders[page] -= 1
+            if not self._num_holders[page]:
+                del self._num_holders[page]
+                insort(self._free, range(page, page + 1), key=_start)
+        self._free = _joined(self._free)
 
     def _take_run(self, num_pages: int) -> tuple[int, ...] | None:
         """Cut pages from the shortest free run that is long enough."""
@@ -92,6 +144,10 @@ class Pages:
             if len(run) > wanted:
                 self._free.insert(0, run[wanted:])
         return tuple(taken)
+
+
+def _start(run: range) -> int:
+    return run.start
 
 
 def _joined(runs: list[range]) -> list[range]:

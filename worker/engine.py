@@ -54,7 +54,7 @@ class Engine:
     ) -> None:
         self.llama = llama
         self.cache = cache
-        self.scheduler = Scheduler(cache.pages, max_rows=max_rows, prefill_tokens=prefill_tokens)
+        self.scheduler = Scheduler(cache.prefixes, max_rows=max_rows, prefill_tokens=prefill_tokens)
         self._sink = sink
 
     @property
@@ -67,7 +67,7 @@ class Engine:
     def step(self) -> None:
         """End what is cancelled or overdue, admit, prefill and decode in one forward, draw, hand on."""
         self._end_aborted()
-        self._announce(self.scheduler.admit())
+        self._begin(self.scheduler.admit())
         rows = self.scheduler.next_batch()
         if rows:
             self._advance(rows, self._draw(rows))
@@ -95,7 +95,10 @@ class Engine:
             ]
         )
 
-    def _announce(self, admitted: list[Sequence]) -> None:
+    def _begin(self, admitted: list[Sequence]) -> None:
+        """Fetch what is known of their prompts, in the order of admission, and announce them."""
+        for sequence in admitted:
+            self.cache.copy_pages(sequence.sources, sequence.pages[: len(sequence.sources)])
         self._hand_on([Output(sequence, has_started=True) for sequence in admitted])
 
     def _draw(self, rows: Rows[Row]) -> list[Drawn]:
@@ -120,7 +123,7 @@ class Engine:
         outputs = []
         for row in rows:
             sequence, is_complete = row.sequence, row.is_complete
-            sequence.num_cached += row.num_tokens
+            self.scheduler.note_computed(row)
             if is_complete:
                 token = next(drawn)
                 text = sequence.append(token.token_id)

@@ -49,12 +49,18 @@ class LoadedModel:
             llama = Llama.load(file, torch.device(device), dtype, on_layer, tiling)
         bytes_per_page = PAGE_TOKENS * Cache.bytes_per_token(llama.config, dtype)
         num_pages = _num_pages(settings, device, max_length, bytes_per_page)
-        cache = Cache(llama.config, num_pages, torch.device(device), dtype)
+        cache = Cache(
+            llama.config, num_pages, torch.device(device), dtype, keeps_prefixes=settings.prefix_cache
+        )
         return cls(llama, tokenizer, cache, max_length)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         return Engine(
-            self.llama, self.cache, max_rows=settings.slots, prefill_tokens=settings.prefill_tokens, sink=sink
+            self.llama,
+            self.cache,
+            max_rows=settings.slots,
+            prefill_tokens=settings.prefill_tokens,
+            sink=sink,
         )
 
     def sequence(self, job_id: str, job: GenerationJob, now_ms: int) -> Sequence:
@@ -76,6 +82,7 @@ class LoadedModel:
             eos_ids=self.tokenizer.eos_ids,
             writer=Writer(self.tokenizer.pieces, job.sampling.stop),
             deadline_s=deadline_s,
+            salt=job.tenant,
         )
         self._check_room(sequence)
         return sequence

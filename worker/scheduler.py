@@ -3,7 +3,8 @@
 from collections import deque
 from dataclasses import dataclass
 
-from llama_herd.model.pages import Pages
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.worker.sequence import Sequence
 
 
@@ -26,9 +27,9 @@ class Scheduler:
     So memory cannot run out on the way, and nothing is ever put back. First come, first admitted.
     """
 
-    def __init__(self, pages: Pages, *, max_rows: int, prefill_tokens: int) -> None:
+    def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill_tokens: int) -> None:
         """A step has at most `max_rows` rows and computes at most `prefill_tokens` prompt tokens."""
-        self._pages = pages
+        self._prefixes = prefixes
         self._max_rows = max_rows
         self._prefill_tokens = prefill_tokens
         self.waiting: deque[Sequence] = deque()
@@ -44,12 +45,8 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Let in what has room, in order; return whom."""
         admitted = []
-        while self.waiting and len(self.running) < self._max_rows:
-            pages = self._pages.reserve(self.waiting[0].job_id, self.waiting[0].num_reserved)
-            if pages is None:
-                break
+        while self.waiting and len(self.running) < self._max_rows and self._reserve(self.waiting[0]):
             sequence = self.waiting.popleft()
-            sequence.pages = pages
             self.running.append(sequence)
             admitted.append(sequence)
         return admitted
@@ -66,10 +63,28 @@ class Scheduler:
                 rows.append(Row(sequence, num_tokens))
         return rows
 
+    def note_computed(self, row: Row) -> None:
+        """The row's tokens are in the cache now; full pages may serve others."""
+        sequence, first = row.sequence, row.sequence.num_cached // PAGE_TOKENS
+        sequence.num_cached += row.num_tokens
+        digests = sequence.digest_pages(sequence.num_cached)
+        for page in range(first, len(digests)):
+            self._prefixes.publish(sequence.pages[page], digests[page])
+
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and free its pages."""
         if sequence in self.running:
             self.running.remove(sequence)
-            self._pages.release(sequence.job_id)
+            self._prefixes.release(sequence.job_id, sequence.digests)
         else:
             self.waiting.remove(sequence)
+
+    def _reserve(self, sequence: Sequence) -> bool:
+        """Reserve all that a sequence may become. Its last token is never found: its logits are wanted."""
+        digests = sequence.digest_pages(sequence.length - 1)
+        reservation = self._prefixes.reserve(sequence.job_id, sequence.num_reserved, digests)
+        if reservation is None:
+            return False
+        sequence.pages, sequence.sources = reservation.pages, reservation.sources
+        sequence.num_cached = reservation.num_filled * PAGE_TOKENS
+        return True

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
 
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.prefix_cache import Digest, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.draw import Draw
@@ -26,8 +28,11 @@ class Sequence:
     eos_ids: frozenset[int]
     writer: Writer
     deadline_s: float | None = None  # on the clock of time.monotonic
+    salt: str = ""  # sequences of different salts share no pages
     ids: list[int] = field(default_factory=list)
     pages: tuple[int, ...] = ()
+    sources: tuple[int, ...] = ()
+    digests: list[Digest] = field(default_factory=list)
     num_cached: int = 0
     finish_reason: FinishReason | None = None
     abort: Abort | None = None
@@ -51,12 +56,25 @@ class Sequence:
     def is_overdue(self) -> bool:
         return self.deadline_s is not None and monotonic() >= self.deadline_s
 
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """The ids from position `start` up to `stop`, of prompt and completion."""
+        num_prompt = len(self.prompt_ids)
+        if start >= num_prompt:
+            return self.ids[start - num_prompt : stop - num_prompt]
+        return self.prompt_ids[start:stop] + self.ids[: max(0, stop - num_prompt)]
+
     def uncached(self, num_tokens: int) -> list[int]:
         """The next `num_tokens` ids that are not in the cache yet."""
-        start, stop = self.num_cached - len(self.prompt_ids), self.num_cached + num_tokens
-        if start >= 0:
-            return self.ids[start : start + num_tokens]
-        return self.prompt_ids[self.num_cached : stop] + self.ids[: max(0, start + num_tokens)]
+        return self.tokens(self.num_cached, self.num_cached + num_tokens)
+
+    def digest_pages(self, num_tokens: int) -> list[Digest]:
+        """The digests of the full pages of the first `num_tokens` tokens."""
+        num_pages = num_tokens // PAGE_TOKENS
+        for page in range(len(self.digests), num_pages):
+            before = self.digests[-1] if page else root_digest(self.salt)
+            ids = self.tokens(page * PAGE_TOKENS, (page + 1) * PAGE_TOKENS)
+            self.digests.append(page_digest(before, ids))
+        return self.digests[:num_pages]
 
     def append(self, token_id: int) -> str:
         """Add a drawn token, set `finish_reason` if it was the last; return the text it releases."""

@@ -109,7 +109,7 @@ class Service:
             running=self._engine.num_running,
             waiting=self._engine.num_waiting,
             steps=self._engine.num_steps,
-            kv_cache_usage=round(pages.num_used / pages.num_pages, 4),
+            kv_cache_usage=round(pages.num_held / pages.num_pages, 4),
         )
 
     def drain(self, grace_s: float, pump: Callable[[], None]) -> None:

@@ -33,6 +33,7 @@ class WorkerSettings(Settings):
         ge=0,
         description="Room of the KV cache in tokens; 0: slots x context, at most half of free memory.",
     )
+    prefix_cache: bool = Field(True, description="Keep computed prompts for others that begin alike.")
     prefill_tokens: int = Field(1024, ge=1, description="Most prompt tokens that one step computes.")
     grace_s: float = Field(8.0, ge=0, description="After SIGTERM: how long running jobs may go on.")
     stall_s: float = Field(30.0, gt=0, description="An engine without a step this long loses its jobs.")

@@ -101,5 +101,5 @@ def test_check_tells_a_page_held_twice() -> None:
     pages = Pages(3, consecutive=False)
     pages._held |= {"a": (0,), "b": (0,)}
     pages._free = [range(1, 3)]
-    with pytest.raises(RuntimeError, match="once each"):
+    with pytest.raises(RuntimeError, match="holders are counted"):
         pages.check()

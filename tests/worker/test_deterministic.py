@@ -96,13 +96,13 @@ def test_a_rows_logits_are_bit_equal_however_its_tokens_were_cut(fixed: LoadedMo
 
 def logits(model: LoadedModel, cuts: list[tuple[int, list[int]]]) -> torch.Tensor:
     """Logits after the last token, the tokens being run in these pieces, each beside a stranger."""
-    pages = model.cache.pages.reserve("it", 128)
-    stranger = model.cache.pages.reserve("stranger", 128)
-    assert pages is not None
+    it = model.cache.prefixes.reserve("it", 128, [])
+    stranger = model.cache.prefixes.reserve("stranger", 128, [])
+    assert it is not None
     assert stranger is not None
     for start, ids in cuts:
-        beside = Chunk(stranger, 0, list(range(5, 5 + len(ids))), wants_logits=False)
-        batch = Batch.of([beside, Chunk(pages, start, ids, True)], "cpu", FIXED.span_tokens)
+        beside = Chunk(stranger.pages, 0, list(range(5, 5 + len(ids))), wants_logits=False)
+        batch = Batch.of([beside, Chunk(it.pages, start, ids, True)], "cpu", FIXED.span_tokens)
         last = model.llama.forward(batch, model.cache)
     model.cache.pages.release("it")
     model.cache.pages.release("stranger")

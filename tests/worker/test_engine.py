@@ -11,6 +11,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import Engine, Output
 from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.scheduler import Row
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
 
@@ -54,8 +55,8 @@ def run(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence])
 def finish(engine: Engine) -> None:
     while engine.has_work:
         engine.step()
-        engine.cache.pages.check()
-    assert engine.cache.pages.num_used == 0
+        engine.cache.prefixes.check()
+    assert engine.cache.pages.num_held == 0
 
 
 def mixed_jobs(model: LoadedModel, seed: int) -> list[Sequence]:
@@ -135,7 +136,7 @@ def test_a_cancelled_sequence_ends_at_the_next_step_and_frees_its_pages(
     engine.step()
     assert sink.ends["doomed"] == ["cancelled"]
     assert len(sink.ids["doomed"]) == 1
-    assert engine.cache.pages.num_used == 0
+    assert engine.cache.pages.num_held == 0
 
 
 def test_an_overdue_sequence_is_not_computed(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
@@ -219,3 +220,70 @@ def test_ids_outside_the_vocabulary_are_refused_before_they_meet_a_batch(model: 
     fields = {error.field: error.message for error in refused.value.fields}
     assert set(fields) == {"prompt_ids", "sampling.logit_bias", "sampling.stop_token_ids"}
     assert all(str(num_tokens) in message for message in fields.values())
+
+
+PREFIX = "once upon a time in a village far away " * 6
+
+
+def prefilled(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many prompt tokens each coming row computes, in the order of the rows."""
+    seen: list[int] = []
+    next_batch = engine.scheduler.next_batch
+
+    def noting() -> list[Row]:
+        rows = next_batch()
+        seen.extend(row.num_tokens for row in rows if not row.sequence.ids)
+        return rows
+
+    monkeypatch.setattr(engine.scheduler, "next_batch", noting)
+    return seen
+
+
+def test_prompts_that_begin_alike_are_computed_once_and_give_the_same_ids(
+    model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [(f"job-{n}", PREFIX + f"there was {n}") for n in range(4)]
+    plain = LoadedModel.load(tiny_settings.model_copy(update={"prefix_cache": False}), "cpu")
+    alone = {
+        name: run(plain, tiny_settings, [sequence(plain, name, prompt)]).ids[name] for name, prompt in jobs
+    }
+    sink = Collector()
+    engine = model.engine(tiny_settings, sink)
+    computed = prefilled(engine, monkeypatch)
+    for name, prompt in jobs:
+        engine.submit(sequence(model, name, prompt))
+    finish(engine)
+    assert sink.ids == alone
+    num_prompt = len(model.tokenizer.encode(jobs[0][1]))
+    assert num_prompt > 128
+    assert sum(computed) < num_prompt + 3 * 64
+
+
+def test_a_second_turn_finds_the_first_ones_output_too(
+    model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = sequence(model, "first", PREFIX, max_tokens=70, ignore_eos=True)
+    run(model, tiny_settings, [first])
+    turn = model.sequence(
+        "second", GenerationJob(prompt_ids=(*first.prompt_ids, *first.ids, 40, 41)), now_ms=0
+    )
+    engine = model.engine(tiny_settings, Collector())
+    computed = prefilled(engine, monkeypatch)
+    engine.submit(turn)
+    engine.step()
+    assert computed[0] < 64 + 3
+
+
+def test_a_cancelled_prefill_leaves_nothing_half_computed_to_others(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    alone = run(model, tiny_settings, [sequence(model, "alone", PREFIX + "x")]).ids["alone"]
+    fresh = LoadedModel.load(tiny_settings, "cpu")
+    engine = fresh.engine(tiny_settings, sink := Collector())
+    doomed = sequence(fresh, "doomed", PREFIX + "y")
+    engine.submit(doomed)
+    engine.submit(sequence(fresh, "next", PREFIX + "x"))
+    engine.step()  # the budget is 48 tokens: less than a page of the doomed prompt is computed
+    doomed.abort = "cancelled"
+    finish(engine)
+    assert sink.ids["next"] == alone

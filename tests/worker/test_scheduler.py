@@ -3,6 +3,7 @@
 from hypothesis import given, strategies as st
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
+from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.scheduler import Scheduler
 from llama_herd.worker.sequence import Sequence
@@ -24,14 +25,16 @@ def sequence(job_id: str, num_prompt: int, max_tokens: int) -> Sequence:
 
 
 def new_scheduler(consecutive: bool = True) -> Scheduler:
-    return Scheduler(Pages(NUM_PAGES, consecutive=consecutive), max_rows=MAX_ROWS, prefill_tokens=BUDGET)
+    return Scheduler(
+        PrefixCache(Pages(NUM_PAGES, consecutive=consecutive)), max_rows=MAX_ROWS, prefill_tokens=BUDGET
+    )
 
 
 def step(scheduler: Scheduler) -> None:
     """What the engine does around a batch, without a model."""
     for row in scheduler.next_batch():
         is_complete = row.is_complete
-        row.sequence.num_cached += row.num_tokens
+        scheduler.note_computed(row)
         if is_complete:
             row.sequence.append(1)
         if row.sequence.finish_reason:

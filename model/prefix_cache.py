@@ -1,0 +1,131 @@
+"""PrefixCache: pages whose tokens have been computed, found again by what they hold."""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
+
+#: Names a page by its tokens and all tokens before them.
+Digest = bytes
+
+
+def root_digest(salt: str) -> Digest:
+    """What the first page of a sequence is chained to; different salts share nothing."""
+    return blake2b(salt.encode(), digest_size=16).digest()
+
+
+def page_digest(before: Digest, page_ids: Sequence[int]) -> Digest:
+    """The digest of a full page whose predecessor has the digest `before`."""
+    return blake2b(before + array("q", page_ids).tobytes(), digest_size=16).digest()
+
+
+class Reservation(NamedTuple):
+    """An owner's pages. The first `num_filled` need not be computed.
+
+    Where pages cannot be shared, `sources` are the pages whose content is to be copied into these first ones,
+    before anything else is written to the cache.
+    """
+
+    pages: tuple[int, ...]
+    num_filled: int
+    sources: tuple[int, ...]
+
+
+class PrefixCache:
+    """Keeps computed pages until their room is needed; least recently used go first.
+
+    Among consecutive pages a found prefix is copied, since an owner's pages must be neighbours; otherwise it
+    is shared. With `is_on` false nothing is kept and nothing found.
+    """
+
+    def __init__(self, pages: Pages, *, is_on: bool = True) -> None:
+        self.pages = pages
+        self.num_queried_tokens = 0
+        self.num_found_tokens = 0
+        self._is_on = is_on
+        self._page_of: OrderedDict[Digest, int] = OrderedDict()  # least recently used first
+        self._promised: dict[Digest, str] = {}
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the tokens asked for that were found."""
+        return self.num_found_tokens / self.num_queried_tokens if self.num_queried_tokens else 0.0
+
+    def reserve(self, owner: str, num_tokens: int, digests: Sequence[Digest]) -> Reservation | None:
+        """Reserve the pages for `num_tokens` tokens, the first of which have these digests.
+
+        None when there is no room now, or when somebody is just computing the next page that is wanted: to
+        wait for it is cheaper than to compute it again.
+        """
+        found = self._find(digests)
+        if len(found) < len(digests) and digests[len(found)] in self._promised:
+            return None
+        shared = () if self.pages.consecutive else found
+        pages = self.pages.reserve(owner, num_tokens, shared)
+        if pages is None and self._make_room(pages_for(num_tokens) - len(shared), set(shared)):
+            pages = self.pages.reserve(owner, num_tokens, shared)
+        if pages is None:
+            return None
+        if self._is_on:
+            self._promised.update(dict.fromkeys(digests[len(found) :], owner))
+        self.num_queried_tokens += PAGE_TOKENS * len(digests)
+        self.num_found_tokens += PAGE_TOKENS * len(found)
+        return Reservation(pages, len(found), found if self.pages.consecutive else ())
+
+    def publish(self, page: int, digest: Digest) -> None:
+        """Say that a page is computed."""
+        self._promised.pop(digest, None)
+        if self._is_on and digest not in self._page_of:
+            self._page_of[digest] = page
+            self.pages.keep(page)
+
+    def release(self, owner: str, digests: Sequence[Digest]) -> None:
+        """Take back the pages of `owner`; of those with these digests, the published ones stay for others."""
+        for digest in digests:
+            if self._promised.get(digest) == owner:
+                del self._promised[digest]
+        self._touch(digests)
+        self.pages.release(owner)
+
+    def check(self) -> None:
+        """Raise RuntimeError on a broken invariant; callable at any time."""
+        self.pages.check(kept=tuple(self._page_of.values()))
+        strangers = set(self._promised.values()) - set(self.pages.held)
+        if strangers:
+            raise RuntimeError(f"pages are promised by {sorted(strangers)}, who hold none")
+
+    def _find(self, digests: Sequence[Digest]) -> tuple[int, ...]:
+        found: list[int] = []
+        for digest in digests:
+            page = self._page_of.get(digest)
+            if page is None:
+                break
+            found.append(page)
+        self._touch(digests[: len(found)])
+        return tuple(found)
+
+    def _touch(self, digests: Sequence[Digest]) -> None:
+        """Make pages the most recently used, the first of a prefix last: without it the others are no use."""
+        for digest in reversed(digests):
+            if digest in self._page_of:
+                self._page_of.move_to_end(digest)
+
+    def _make_room(self, num_pages: int, wanted: set[int]) -> bool:
+        """Give up kept pages, no `wanted` one, until so many are free; none at all if that is no use."""
+        unused = {
+            page: digest
+            for digest, page in self._page_of.items()
+            if page not in wanted and not self.pages.is_shared(page)
+        }
+        if self.pages.consecutive:
+            window = self.pages.cheapest_run(num_pages, unused)
+            given_up = None if window is None else [page for page in window if page in unused]
+        else:
+            num_missing = max(0, num_pages - self.pages.num_free)
+            given_up = list(unused)[:num_missing] if num_missing <= len(unused) else None
+        for page in given_up or ():
+            self.pages.drop(self._page_of.pop(unused[page]))
+        return given_up is not None

@@ -1,0 +1,180 @@
+"""What is found was computed, and pages are conserved, whatever happens."""
+
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
+from llama_herd.model.prefix_cache import Digest, PrefixCache, page_digest, root_digest
+
+NUM_PAGES = 10
+
+
+def digests_of(texts: tuple[int, ...], salt: str = "") -> list[Digest]:
+    """The digests of pages that are filled with one number each."""
+    digests = [root_digest(salt)]
+    for text in texts:
+        digests.append(page_digest(digests[-1], [text] * PAGE_TOKENS))
+    return digests[1:]
+
+
+class Owner:
+    """A sequence: its pages, what they should hold, and how many are computed."""
+
+    def __init__(self, texts: tuple[int, ...], pages: tuple[int, ...], num_computed: int) -> None:
+        self.digests = digests_of(texts)
+        self.pages = pages
+        self.num_computed = num_computed
+
+
+class PrefixMachine(RuleBasedStateMachine):
+    """Random sequences of few different pages, over a storage that remembers what each page holds."""
+
+    @initialize(consecutive=st.booleans())
+    def start(self, consecutive: bool) -> None:
+        self.cache = PrefixCache(Pages(NUM_PAGES, consecutive=consecutive))
+        self.storage: list[Digest | None] = [None] * NUM_PAGES
+        self.owners: dict[str, Owner] = {}
+        self.num_names = 0
+
+    @rule(texts=st.lists(st.integers(0, 1), max_size=4).map(tuple), num_more=st.integers(1, 200))
+    def reserve(self, texts: tuple[int, ...], num_more: int) -> None:
+        name = f"job-{self.num_names}"
+        self.num_names += 1
+        digests = digests_of(texts)
+        num_tokens = PAGE_TOKENS * len(texts) + num_more
+        reservation = self.cache.reserve(name, num_tokens, digests)
+        if reservation is None:
+            return
+        pages, num_filled, sources = reservation
+        assert len(pages) == pages_for(num_tokens)
+        content = [self.storage[page] for page in sources]
+        for page, digest in zip(pages, content, strict=False):
+            self.storage[page] = digest
+        assert [self.storage[page] for page in pages[:num_filled]] == digests[:num_filled]
+        self.owners[name] = Owner(texts, pages, num_filled)
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def compute(self, data: st.DataObject) -> None:
+        """One more page of somebody is computed."""
+        owner = self.owners[data.draw(st.sampled_from(sorted(self.owners)))]
+        if owner.num_computed < len(owner.digests):
+            page, digest = owner.pages[owner.num_computed], owner.digests[owner.num_computed]
+            assert not self.cache.pages.is_shared(page), "a page that others read is overwritten"
+            self.storage[page] = digest
+            self.cache.publish(page, digest)
+            owner.num_computed += 1
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.owners)))
+        self.cache.release(name, self.owners.pop(name).digests)
+
+    @invariant()
+    def every_owner_reads_what_is_its_own(self) -> None:
+        self.cache.check()
+        for owner in self.owners.values():
+            computed = [self.storage[page] for page in owner.pages[: owner.num_computed]]
+            assert computed == owner.digests[: owner.num_computed]
+
+
+PrefixMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+test_what_is_found_was_computed_whatever_happens = PrefixMachine.TestCase
+
+
+@pytest.fixture(params=[True, False], ids=["consecutive", "scattered"])
+def cache(request: pytest.FixtureRequest) -> PrefixCache:
+    return PrefixCache(Pages(8, consecutive=request.param))
+
+
+def fill(cache: PrefixCache, owner: str, texts: tuple[int, ...], salt: str = "") -> list[Digest]:
+    """Reserve and compute so many full pages, and room for one token."""
+    digests = digests_of(texts, salt)
+    reservation = cache.reserve(owner, PAGE_TOKENS * len(texts) + 1, digests)
+    assert reservation is not None
+    for page, digest in zip(reservation.pages, digests, strict=False):
+        cache.publish(page, digest)
+    return digests
+
+
+def num_filled(cache: PrefixCache, texts: tuple[int, ...], salt: str = "") -> int | None:
+    """How much of a prefix a new sequence would find."""
+    reservation = cache.reserve("probe", PAGE_TOKENS * len(texts) + 1, digests_of(texts, salt))
+    if reservation is None:
+        return None
+    cache.release("probe", [])
+    return reservation.num_filled
+
+
+def test_a_prefix_outlives_its_sequence(cache: PrefixCache) -> None:
+    cache.release("first", fill(cache, "first", (1, 2)))
+    assert num_filled(cache, (1, 2, 3)) == 2
+    assert num_filled(cache, (1, 3)) == 1
+    assert num_filled(cache, (2, 2)) == 0
+
+
+def test_a_prefix_of_another_salt_is_not_found(cache: PrefixCache) -> None:
+    cache.release("first", fill(cache, "first", (1, 2), salt="tenant"))
+    assert num_filled(cache, (1, 2)) == 0
+    assert num_filled(cache, (1, 2), salt="tenant") == 2
+
+
+def test_who_wants_what_is_just_being_computed_waits_for_it(cache: PrefixCache) -> None:
+    digests = digests_of((1, 2))
+    first = cache.reserve("first", 2 * PAGE_TOKENS + 1, digests)
+    assert first is not None
+    assert num_filled(cache, (1, 2)) is None
+    assert num_filled(cache, (5,)) == 0
+    cache.publish(first.pages[0], digests[0])
+    cache.publish(first.pages[1], digests[1])
+    assert num_filled(cache, (1, 2)) == 2
+
+
+def test_nobody_waits_for_a_sequence_that_is_gone(cache: PrefixCache) -> None:
+    digests = digests_of((1, 2))
+    cache.reserve("first", 2 * PAGE_TOKENS + 1, digests)
+    cache.release("first", digests)
+    assert num_filled(cache, (1, 2)) == 0
+
+
+def test_the_least_recently_used_page_is_given_up_first(cache: PrefixCache) -> None:
+    for texts in ((1, 2), (3, 4)):
+        cache.release("it", fill(cache, "it", texts))
+    assert num_filled(cache, (1, 2)) == 2  # used again: 3 and 4 are older now
+    assert cache.reserve("big", 6 * PAGE_TOKENS, []) is not None
+    assert cache.pages.num_used == 8
+    cache.release("big", [])
+    if not cache.pages.consecutive:
+        assert num_filled(cache, (1, 2)) == 2
+        assert num_filled(cache, (3, 4)) == 0
+
+
+def test_nothing_is_given_up_for_a_sequence_that_has_no_room_anyway(cache: PrefixCache) -> None:
+    cache.reserve("running", 3 * PAGE_TOKENS, [])
+    cache.release("kept", fill(cache, "kept", (1, 2)))
+    assert cache.reserve("too big", 6 * PAGE_TOKENS, []) is None
+    assert num_filled(cache, (1, 2)) == 2
+
+
+def test_switched_off_it_keeps_and_finds_nothing() -> None:
+    cache = PrefixCache(Pages(8, consecutive=True), is_on=False)
+    cache.release("first", fill(cache, "first", (1, 2)))
+    assert num_filled(cache, (1, 2)) == 0
+    assert cache.pages.num_used == 0
+
+
+def test_the_hit_rate_counts_tokens(cache: PrefixCache) -> None:
+    cache.release("first", fill(cache, "first", (1, 2)))
+    assert cache.hit_rate == 0
+    num_filled(cache, (1, 2))
+    assert cache.hit_rate == 0.5
+
+
+def test_of_a_prefix_the_last_page_is_given_up_first() -> None:
+    cache = PrefixCache(Pages(8, consecutive=False))
+    cache.release("it", fill(cache, "it", (1, 2, 3)))
+    assert cache.reserve("big", 6 * PAGE_TOKENS, []) is not None
+    cache.release("big", [])
+    assert num_filled(cache, (1, 2, 3)) == 2
