@@ -1,9 +1,13 @@
 """What must be settled before Celery's worker is built: settings, device, logs, queue, prefetch."""
 
+import logging
+import os
 import sys
+import threading
 from functools import cache
 from typing import Any
 
+import structlog
 from celery import signals
 from pydantic import ValidationError
 
@@ -13,8 +17,13 @@ from llama_herd.worker.device import pin_device
 from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
 
+log = structlog.get_logger(__name__)
+
 #: Messages taken beyond the batch, so that the next prompts are at hand when rows become free.
 NUM_LOOK_AHEAD = 8
+
+#: Exit code of a worker that lost a thread.
+EXIT_THREAD_DIED = 70
 
 #: Threads that wait for the interpreter get it sooner: a step's publication is not held up by the next step.
 SWITCH_INTERVAL_S = 0.0005
@@ -52,6 +61,20 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         print(f"herd worker: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    threading.excepthook = end_process
+
+
+def end_process(failure: threading.ExceptHookArgs) -> None:
+    """End a worker that has lost one of its threads: half a worker would hold its jobs for ever.
+
+    Like a kill -9: other workers take its jobs over when their leases end.
+    """
+    details = (failure.exc_type, failure.exc_value, failure.exc_traceback)
+    log.critical(
+        "a thread died, and the worker with it", thread=getattr(failure.thread, "name", "?"), exc_info=details
+    )
+    logging.shutdown()
+    os._exit(EXIT_THREAD_DIED)
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]

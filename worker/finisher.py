@@ -49,6 +49,7 @@ class Finisher:
                 log.warning("job is over, but its stream is forgotten", job_id=job_id)
             else:
                 deliveries.pop(0).settle(outcome)
+                _log_end(outcome)
             for delivery in deliveries:
                 delivery.acknowledge()
         except Exception:
@@ -63,3 +64,14 @@ class Finisher:
                     raise
             else:
                 return Result.from_events(events) if events else None
+
+
+def _log_end(result: Result) -> None:
+    log.info(
+        "job ended",
+        job_id=result.job,
+        finish_reason=result.finish_reason,
+        tokens=len(result.ids),
+        attempts=result.attempts,
+        total_s=result.timings.total_s if result.timings else None,
+    )

@@ -110,6 +110,7 @@ class Service:
             waiting=self._engine.num_waiting,
             steps=self._engine.num_steps,
             kv_cache_usage=round(pages.num_held / pages.num_pages, 4),
+            prefix_hit_rate=round(self._model.cache.prefixes.hit_rate, 4),
         )
 
     def drain(self, grace_s: float, pump: Callable[[], None]) -> None:
