@@ -151,6 +151,7 @@ def test_a_worker_with_its_own_redis_ends_cleanly_and_takes_it_along(endless: Pa
         (worker,) = client.workers()
         (redis,) = psutil.Process(process.pid).children()
         refused = invoke("worker", "--with-redis", HERD_REDIS_URL=url)
+        next(client.stream(client.submit(prompt=PROMPT, model="endless", sampling={"max_tokens": 400})))
         os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C in a terminal does
         _, log = process.communicate(timeout=PATIENCE_S)
     assert not redis.is_running()

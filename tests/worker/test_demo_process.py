@@ -25,17 +25,24 @@ Process = subprocess.Popen[str]
 
 @pytest.fixture
 def start(tmp_path: Path, tiny_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts demos, in an environment that names a Redis which is not there."""
+    """Starts demos, in an environment that names Redises which are not there."""
     started: list[Process] = []
 
     def demo(*arguments: str) -> Process:
         command = ("demo", "--model", str(tiny_path), *arguments)
-        started.append(start_herd(tmp_path, *command, HERD_REDIS_URL="redis://127.0.0.1:1/0"))
+        nowhere = "redis://127.0.0.1:1/0"
+        started.append(
+            start_herd(
+                tmp_path, *command, HERD_REDIS_URL=nowhere, CELERY_BROKER_URL=nowhere, REDIS_URL=nowhere
+            )
+        )
         return started[-1]
 
     yield demo
     for process in started:
-        process.kill()
+        left = [psutil.Process(process.pid), *family(process.pid)] if process.poll() is None else []
+        for one in left:
+            one.kill()
         process.communicate()
 
 

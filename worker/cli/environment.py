@@ -14,8 +14,8 @@ from llama_herd.worker.settings import WorkerSettings
 
 S = TypeVar("S", bound=Settings)
 
-#: Other names under which Celery and friends would find a Redis or settings of their own.
-_FOREIGN = ("CELERY_", "HERD_", "REDIS_URL")
+#: Names under which Celery would find another Redis.
+_FOREIGN = ("CELERY_", "REDIS_URL")
 
 
 def variable(field: str) -> str:
@@ -43,7 +43,7 @@ def read(kind: type[S]) -> S:
 
 
 def child_environment(settings: WorkerSettings) -> dict[str, str]:
-    """The environment of a worker that is to have these settings and no others."""
+    """The environment of a worker that is to have these settings, whatever ours says."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     return kept | {variable(name): str(value) for name, value in settings.model_dump().items()}
 
