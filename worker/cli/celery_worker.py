@@ -36,7 +36,7 @@ def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
         else:
             log.info("worker ready", **facts)
 
-    signals.worker_ready.connect(announce)
+    signals.worker_ready.connect(announce, weak=False)
     node = f"{name or f'herd-{os.getpid()}'}@%h"
     command = ["--app", APP, "--quiet", "worker", "--without-gossip", "--without-mingle"]
     code = celery.main([*command, "--loglevel", "INFO", "--hostname", node], standalone_mode=False)

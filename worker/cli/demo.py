@@ -15,9 +15,10 @@ def demo(
     model: Annotated[Path | None, typer.Option(help="Model file in GGUF; absent: the bundled one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Run eight jobs through a Redis and a worker of its own, at once and one at a time.
+    """Show eight jobs side by side, with nothing set up.
 
-    Nothing needs to be set up, and nothing is left running. Exit code 0 when all jobs ended well.
+    They run through a Redis and a worker of the demo's own, at once and then one at a time. Nothing is left
+    running. Exit code 0 when all jobs ended well.
     """
     from llama_herd.worker.cli.environment import override, read
     from llama_herd.worker.cli.requirements import need_worker_extra

@@ -12,7 +12,10 @@ def health(
         str | None, typer.Option(help="Name of the worker, as given to `herd worker`; absent: any one here.")
     ] = None,
 ) -> None:
-    """Exit with 0 when a worker of this machine has lately said that it is ready, else with 1."""
+    """Tell whether a worker of this machine is up.
+
+    Exit code 0 when one has said within the last seconds that it is ready, else 1.
+    """
     from llama_herd.errors import HerdError
     from llama_herd.tasks.client import Client
     from llama_herd.tasks.settings import Settings

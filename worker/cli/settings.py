@@ -2,7 +2,10 @@
 
 
 def settings() -> None:
-    """Show every setting as a line for .env, those that are not set behind a #. Secrets are masked."""
+    """Show all settings, ready for .env.
+
+    Defaults stand behind a #. Secrets are masked.
+    """
     from llama_herd.tasks.connection import masked
     from llama_herd.worker.cli.environment import read, variable
     from llama_herd.worker.settings import WorkerSettings

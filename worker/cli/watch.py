@@ -15,7 +15,10 @@ def watch(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for a job that does not exist yet.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one event a line.")] = False,
 ) -> None:
-    """Show a job's text, first what there is, then what comes. Exit code as that of generate."""
+    """Show a job's text, what there is and what comes.
+
+    Exit code as that of generate.
+    """
     from llama_herd.tasks.client import Client
     from llama_herd.tasks.settings import Settings
     from llama_herd.worker.cli.environment import read

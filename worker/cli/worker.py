@@ -21,7 +21,10 @@ def worker(
         bool, typer.Option("--with-redis", help="Start a Redis, too. It forgets all when the worker ends.")
     ] = False,
 ) -> None:
-    """Take jobs from the model's queue and run them. `herd settings` shows what else can be set."""
+    """Take jobs from the model's queue and run them.
+
+    `herd settings` shows what else can be set.
+    """
     from llama_herd.worker.cli.celery_worker import run_celery_worker
     from llama_herd.worker.cli.children import run_together
     from llama_herd.worker.cli.environment import override, read

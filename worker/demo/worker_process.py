@@ -26,7 +26,7 @@ class WorkerProcess:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        """`settings` are all that count: the worker sees no HERD_ variable and no .env of ours."""
+        """`settings` are all that count: our variables and a .env here change nothing."""
         self._settings = settings
         self._folder = tempfile.TemporaryDirectory(prefix="herd-demo-")
         self._process: subprocess.Popen[bytes] | None = None
