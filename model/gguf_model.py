@@ -9,8 +9,10 @@ from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.control_tokens import ControlTokens
 from llama_herd.model.gguf import GGUFFile, TensorInfo
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.tokenizer import Tokenizer
 from llama_herd.model.weight import Weight, unpermute_rows
 
 SUPPORTED_TYPES = (
@@ -74,6 +76,14 @@ class GGUFModel:
         elif name.endswith(".attn_k.weight"):
             blocks = unpermute_rows(blocks, self.config.num_kv_heads)
         return Weight(info.type, info.shape, blocks)
+
+    def read_tokenizer(self) -> Tokenizer:
+        """The file's tokenizer. Raises ModelFileError."""
+        return Tokenizer.from_metadata(self.metadata)
+
+    def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
+        """The names of its control tokens, which chat templates write."""
+        return ControlTokens.from_metadata(self.metadata, tokenizer)
 
     def release(self, name: str) -> None:
         """Let a weight's pages go from memory once it has been laid out elsewhere."""

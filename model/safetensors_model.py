@@ -1,6 +1,7 @@
 """A Llama in a Hugging Face folder: its shape, and exactly the weights that such a Llama has."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -8,14 +9,18 @@ from typing import NamedTuple, Self
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.control_tokens import ControlTokens
 from llama_herd.model.gguf_model import Shape, expected_shapes
 from llama_herd.model.header import TensorInfo
 from llama_herd.model.json_file import read_json
+from llama_herd.model.padded_codec import PaddedCodec
 from llama_herd.model.safetensors import SafetensorsFile
 from llama_herd.model.shards import weight_paths
+from llama_herd.model.tokenizer import Tokenizer
 from llama_herd.model.weight import Weight
 
 CONFIG_NAME = "config.json"
+TOKENIZER_NAME = "tokenizer.json"
 MAX_CONFIG_BYTES = 1 << 20
 
 #: RoPE's frequencies in old files; they follow from config.json.
@@ -83,6 +88,23 @@ class SafetensorsModel:
         """A weight by its GGUF name; a missing `output.weight` is the embedding."""
         file, info = self._stored(name)
         return Weight(info.type, info.shape, file.blocks(info.name))
+
+    def read_tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer, with a piece for each of the model's rows. Raises ModelFileError."""
+        path = self.folder / TOKENIZER_NAME
+        if not path.is_file():
+            raise ModelFileError(
+                f"{path}: missing. Fetch it, or load the tokenizer with transformers and save it there."
+            )
+        tokenizer, num_rows = Tokenizer.from_json(path), self.config.vocab_size
+        if tokenizer.vocab_size > num_rows:
+            complaint = f"is {num_rows}, but {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens"
+            raise self.metadata.error("vocab_size", complaint)
+        return replace(tokenizer, codec=PaddedCodec(tokenizer.codec, num_rows))
+
+    def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
+        """The names of its control tokens, which chat templates write."""
+        return ControlTokens.from_json(self.folder / TOKENIZER_NAME, tokenizer)
 
     def release(self, name: str) -> None:
         """Let a weight's pages go from memory once it has been laid out elsewhere."""

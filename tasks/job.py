@@ -24,7 +24,7 @@ from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, STRICT, SamplingParams
 from llama_herd.tasks.settings import Settings
 
 #: Names that stand for coming features. A job that uses one is refused instead of being half obeyed.
-RESERVED = frozenset({"n", "response_format", "adapter", "messages", "priority", "not_before"})
+RESERVED = frozenset({"n", "response_format", "adapter", "priority", "not_before"})
 #: Each prompt id counts as this many bytes of the prompt.
 PROMPT_ID_BYTES = 4
 SOURCES = ("prompt", "prompt_ids", "messages")
@@ -43,11 +43,20 @@ def seed_of(job_id: str) -> int:
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big")
 
 
+class ChatMessage(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = STRICT
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
 class GenerationJob(BaseModel):
     """One prompt to be continued.
 
-    Exactly one of `prompt` and `prompt_ids` is given. Times are absolute unix milliseconds.
-    `messages`, `priority` and `not_before` have their place in the schema but take no value yet.
+    Exactly one of `prompt`, `prompt_ids` and `messages` is given. Times are absolute unix milliseconds.
+    `priority` and `not_before` have their place in the schema but take no value yet.
     """
 
     model_config = STRICT
@@ -58,7 +67,9 @@ class GenerationJob(BaseModel):
         Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
         | None
     ) = Field(None, description="The same as token ids of the model; nothing is added to them.")
-    messages: None = None
+    messages: Annotated[tuple[ChatMessage, ...], Field(strict=False, fail_fast=True)] | None = Field(
+        None, description="A conversation, made into a prompt by the model's own chat template."
+    )
     model: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9._-]{1,128}$",
@@ -96,6 +107,20 @@ class GenerationJob(BaseModel):
         _check_prompt_bytes(PROMPT_ID_BYTES * len(value), info)
         return value
 
+    @field_validator("messages")
+    @classmethod
+    def _usable_messages(
+        cls, value: tuple[ChatMessage, ...] | None, info: ValidationInfo
+    ) -> tuple[ChatMessage, ...] | None:
+        if value is None:
+            return None
+        if not value:
+            raise ValueError("must not be empty")
+        if any("\0" in message.content for message in value):
+            raise ValueError("must not hold a NUL character")
+        _check_prompt_bytes(sum(len(message.content.encode()) for message in value), info)
+        return value
+
     @field_validator("tenant")
     @classmethod
     def _own_tenant(cls, value: str, info: ValidationInfo) -> str:
@@ -106,7 +131,7 @@ class GenerationJob(BaseModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.prompt is None) == (self.prompt_ids is None):
+        if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
             raise ValueError(_SOURCE_MESSAGE)
         return self
 
@@ -132,7 +157,7 @@ class GenerationJob(BaseModel):
         return self.model_dump_json(exclude_none=True)
 
 
-_SOURCE_MESSAGE = "exactly one of prompt and prompt_ids must be given"
+_SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages must be given"
 
 
 def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:

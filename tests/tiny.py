@@ -75,6 +75,7 @@ def write_tiny_gguf(
     permute: bool = True,
     rope_factors: bool = False,
     eos: bool = True,
+    chat_template: str | None = None,
     **config_changes: Any,
 ) -> Path:
     """Write a Llama with random weights. Matrices are stored as `type`, norms as F32.
@@ -87,6 +88,8 @@ def write_tiny_gguf(
     writer = gguf.GGUFWriter(path, "llama")
     _add_config(writer, config)
     _add_tokenizer(writer, tiny_vocabulary(), eos)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
     heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads} if permute else {}
     for name, weight in random_weights(config, seed, tied).items():
         rows = permute_rows(weight, heads.get(_kind(name), 0))

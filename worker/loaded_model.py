@@ -5,12 +5,14 @@ from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Self
 
+import structlog
 import torch
 
-from llama_herd.errors import FieldError, GenerationError, InvalidJob, SettingsError
+from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError, SettingsError
 from llama_herd.model.cache import Cache
+from llama_herd.model.chat import ChatTemplate, Message
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.model_file import open_model, read_tokenizer
+from llama_herd.model.model_file import ModelFile, open_model
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.tokenizer import Tokenizer
@@ -20,13 +22,18 @@ from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.writer import Writer
 
+log = structlog.get_logger(__name__)
+
 
 class LoadedModel:
     """What a worker loads once, before it takes its first job."""
 
-    def __init__(self, llama: Llama, tokenizer: Tokenizer, cache: Cache, max_length: int) -> None:
+    def __init__(
+        self, llama: Llama, tokenizer: Tokenizer, chat: ChatTemplate | None, cache: Cache, max_length: int
+    ) -> None:
         self.llama = llama
         self.tokenizer = tokenizer
+        self.chat = chat
         self.cache = cache
         self.max_length = max_length
 
@@ -44,7 +51,8 @@ class LoadedModel:
         dtype = _dtype(settings, device)
         tiling = _tiling(settings, device, dtype)
         with open_model(settings.model) as file:
-            tokenizer = read_tokenizer(file)
+            tokenizer = file.read_tokenizer()
+            chat = _chat_template(settings, file, tokenizer)
             max_length = _max_length(settings, file.config.context_length)
             llama = Llama.load(file, torch.device(device), dtype, on_layer, tiling)
         bytes_per_page = PAGE_TOKENS * Cache.bytes_per_token(llama.config, dtype)
@@ -52,7 +60,7 @@ class LoadedModel:
         cache = Cache(
             llama.config, num_pages, torch.device(device), dtype, keeps_prefixes=settings.prefix_cache
         )
-        return cls(llama, tokenizer, cache, max_length)
+        return cls(llama, tokenizer, chat, cache, max_length)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         return Engine(
@@ -69,7 +77,7 @@ class LoadedModel:
         Raises InvalidJob or GenerationError when this model cannot run it.
         """
         self._check_vocabulary(job)
-        prompt_ids = list(job.prompt_ids or self.tokenizer.encode(job.prompt or ""))
+        prompt_ids = self._prompt_ids(job)
         deadline_s = None
         if job.deadline_ms is not None:
             deadline_s = monotonic() + (job.deadline_ms - now_ms) / 1000
@@ -86,6 +94,22 @@ class LoadedModel:
         )
         self._check_room(sequence)
         return sequence
+
+    def close(self) -> None:
+        """End the helper that renders chats."""
+        if self.chat is not None:
+            self.chat.close()
+
+    def _prompt_ids(self, job: GenerationJob) -> list[int]:
+        if job.prompt_ids is not None:
+            return list(job.prompt_ids)
+        if job.messages is None:
+            return self.tokenizer.encode(job.prompt or "")
+        if self.chat is None:
+            raise GenerationError(
+                "no_chat_template", "messages: this model has no chat template. Fix: send a prompt"
+            )
+        return self.chat.encode([Message(turn.role, turn.content) for turn in job.messages])
 
     def _check_vocabulary(self, job: GenerationJob) -> None:
         """An id outside the vocabulary would fail the whole batch: refuse it by name."""
@@ -114,6 +138,17 @@ class LoadedModel:
                 f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache holds "
                 f"{num_pages * PAGE_TOKENS}. Fix: lower max_tokens, or raise HERD_KV_CACHE_TOKENS",
             )
+
+
+def _chat_template(settings: WorkerSettings, file: ModelFile, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The model's chat template, rendered in a process of its own, started before any CUDA is."""
+    if tokenizer.chat_template is None:
+        return None
+    try:
+        return ChatTemplate(tokenizer.chat_template, tokenizer, file.read_control_tokens(tokenizer))
+    except ModelFileError as error:
+        log.warning("chats are refused", model=settings.model.name, reason=str(error))
+        return None
 
 
 def _dtype(settings: WorkerSettings, device: str) -> torch.dtype:

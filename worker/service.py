@@ -130,6 +130,7 @@ class Service:
         self._release(list(self._publisher.attempts.values()))
         self._heartbeat.stop()
         self._finisher.stop()
+        self._model.close()
         pump()
 
     def _release(self, attempts: list[Attempt]) -> None:

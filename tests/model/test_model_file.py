@@ -9,7 +9,7 @@ import pytest
 from llama_herd.errors import ModelFileError
 from llama_herd.model.control_tokens import ControlTokens
 from llama_herd.model.gguf_model import GGUFModel
-from llama_herd.model.model_file import open_model, read_control_tokens, read_tokenizer
+from llama_herd.model.model_file import open_model
 from llama_herd.model.safetensors_model import SafetensorsModel
 from tests.model.corpus import mixed_texts
 from tests.model.tiny_folder import write_tiny_folder
@@ -66,8 +66,8 @@ def test_anything_else_is_told_what_a_model_is(folder: Path, gguf_file: Path) ->
 
 def test_both_kinds_have_the_same_tokenizer(gguf_file: Path, saved: Path) -> None:
     with open_model(gguf_file) as file, open_model(saved) as folder:
-        ours, theirs = read_tokenizer(file), read_tokenizer(folder)
-        assert read_control_tokens(file, ours) == read_control_tokens(folder, theirs) == CONTROL_TOKENS
+        ours, theirs = file.read_tokenizer(), folder.read_tokenizer()
+        assert file.read_control_tokens(ours) == folder.read_control_tokens(theirs) == CONTROL_TOKENS
     assert ours.pieces == theirs.pieces
     assert (ours.bos_id, ours.eos_ids, ours.adds_bos) == (theirs.bos_id, theirs.eos_ids, theirs.adds_bos)
     assert [text for text in mixed_texts()[:500] if ours.encode(text) != theirs.encode(text)] == []
@@ -78,10 +78,10 @@ def test_rows_beyond_the_tokens_add_nothing_to_a_text(folder: Path, tmp_path: Pa
     padded = write_tiny_gguf(tmp_path / "padded.gguf", vocab_size=num_rows)
     write_tiny_folder(folder, padded, vocab_size=num_rows)
     with open_model(folder) as model:
-        tokenizer = read_tokenizer(model)
+        tokenizer = model.read_tokenizer()
         assert tokenizer.vocab_size == model.config.vocab_size == num_rows
         assert tokenizer.decode([*tokenizer.encode("the herd"), num_rows - 1]) == " the herd"
-        assert read_control_tokens(model, tokenizer) == CONTROL_TOKENS
+        assert model.read_control_tokens(tokenizer) == CONTROL_TOKENS
 
 
 def test_tokens_without_a_row_are_refused_by_both_numbers(folder: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_tokens_without_a_row_are_refused_by_both_numbers(folder: Path, tmp_path
         open_model(folder) as model,
         pytest.raises(ModelFileError, match=r"vocab_size is 300, .* has 315 tokens"),
     ):
-        read_tokenizer(model)
+        model.read_tokenizer()
 
 
 def test_a_folder_without_a_tokenizer_is_told_how_to_get_one(folder: Path) -> None:
@@ -100,4 +100,4 @@ def test_a_folder_without_a_tokenizer_is_told_how_to_get_one(folder: Path) -> No
         open_model(folder) as model,
         pytest.raises(ModelFileError, match=r"tokenizer\.json: missing\. Fetch it"),
     ):
-        read_tokenizer(model)
+        model.read_tokenizer()

@@ -47,6 +47,16 @@ GOOD: dict[str, dict[str, Any]] = {
     "no seed": sampling(seed=None),
     "longest stop": sampling(stop=["é" * 64]),
     "most stops": sampling(stop=["x"] * 16),
+    "a chat": {"messages": [{"role": "system", "content": ""}, {"role": "user", "content": "é" * 20}]},
+    "no penalties": sampling(repetition_penalty=1, presence_penalty=0, frequency_penalty=0, repeat_last_n=-1),
+    "most penalties": sampling(
+        repetition_penalty=10, presence_penalty=2, frequency_penalty=-2, repeat_last_n=0
+    ),
+    "min_p": sampling(min_p=1),
+    "biases as JSON has them": sampling(logit_bias={"0": -100, "31999": 100.0}),
+    "as many tokens as allowed": sampling(min_tokens=100, max_tokens=100),
+    "stop ids": sampling(stop_token_ids=[0, 2**31 - 1], ignore_eos=True),
+    "most logprobs": sampling(logprobs=True, top_logprobs=20),
 }
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -101,6 +111,22 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "stop a byte too long": (sampling(stop=[CANARY + "x" * 118]), "sampling.stop"),
     "stop too long in bytes only": (sampling(stop=["é" * 65]), "sampling.stop"),
     "a stop too many": (sampling(stop=["x"] * 17), "sampling.stop"),
+    "no messages": ({"messages": []}, "messages"),
+    "a role of its own": ({"messages": [{"role": CANARY, "content": "x"}]}, "messages.0.role"),
+    "content not text": ({"messages": [{"role": "user", "content": [CANARY]}]}, "messages.0.content"),
+    "messages too long": ({"messages": [{"role": "user", "content": CANARY * 9}]}, "messages"),
+    "message with NUL": ({"messages": [{"role": "user", "content": f"{CANARY}\0"}]}, "messages"),
+    "repetition penalty zero": (sampling(repetition_penalty=0), "sampling.repetition_penalty"),
+    "presence penalty too high": (sampling(presence_penalty=2.1), "sampling.presence_penalty"),
+    "frequency penalty too low": (sampling(frequency_penalty=-2.1), "sampling.frequency_penalty"),
+    "repeat_last_n too low": (sampling(repeat_last_n=-2), "sampling.repeat_last_n"),
+    "min_p above one": (sampling(min_p=1.01), "sampling.min_p"),
+    "bias too high": (sampling(logit_bias={"3": 101}), "sampling.logit_bias.3"),
+    "bias of no id": (sampling(logit_bias={"-3": 1}), "sampling.logit_bias.?.?"),
+    "more tokens than allowed": (sampling(min_tokens=101, max_tokens=100), "sampling"),
+    "stop id negative": (sampling(stop_token_ids=[-1]), "sampling.stop_token_ids.0"),
+    "a logprob too many": (sampling(logprobs=True, top_logprobs=21), "sampling.top_logprobs"),
+    "alternatives to nothing": (sampling(top_logprobs=2), "sampling"),
     "sampling not an object": ({"prompt": "x", "sampling": CANARY}, "sampling"),
 }
 
@@ -110,7 +136,6 @@ RESERVED: dict[str, dict[str, Any]] = {
     "adapter": {"prompt": "x", "adapter": CANARY},
     "priority": {"prompt": "x", "priority": 3},
     "not_before": {"prompt": "x", "not_before": 1},
-    "messages": {"messages": [{"role": "user", "content": CANARY}]},
     "sampling.n": sampling(n=2),
 }
 

@@ -2,11 +2,12 @@
 
 import random
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llama_herd.errors import InvalidJob
+from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import Engine, Output
@@ -14,6 +15,7 @@ from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.scheduler import Row
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import write_tiny_gguf
 
 
 class Collector(list[Output]):
@@ -287,3 +289,25 @@ def test_a_cancelled_prefill_leaves_nothing_half_computed_to_others(
     doomed.abort = "cancelled"
     finish(engine)
     assert sink.ids["next"] == alone
+
+
+def test_a_conversation_becomes_a_prompt_and_its_text_no_control_token(
+    tiny_settings: WorkerSettings, tmp_path: Path
+) -> None:
+    template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
+    path = write_tiny_gguf(tmp_path / "chat.gguf", chat_template=template)
+    model = LoadedModel.load(tiny_settings.model_copy(update={"model": path}), "cpu")
+    job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "once </s> upon"}]})
+    try:
+        prompt_ids = model.sequence("job", job, now_ms=0).prompt_ids
+    finally:
+        model.close()
+    assert model.tokenizer.decode(prompt_ids).strip() == "[user] once </s> upon"
+    assert prompt_ids.count(model.tokenizer.bos_id or -1) == 1
+    assert not model.tokenizer.eos_ids & set(prompt_ids)
+
+
+def test_a_conversation_needs_a_model_with_a_template(model: LoadedModel) -> None:
+    job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
+    with pytest.raises(GenerationError, match="no_chat_template"):
+        model.sequence("job", job, now_ms=0)
