@@ -90,6 +90,12 @@ class PrefixCache:
         self._touch(digests)
         self.pages.release(owner)
 
+    def forget(self, digests: Sequence[Digest]) -> None:
+        """Find these pages no more: something is wrong with what they hold."""
+        for digest in digests:
+            if digest in self._page_of:
+                self.pages.drop(self._page_of.pop(digest))
+
     def check(self) -> None:
         """Raise RuntimeError on a broken invariant; callable at any time."""
         self.pages.check(kept=tuple(self._page_of.values()))

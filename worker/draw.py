@@ -60,6 +60,10 @@ class Draw:
         return ids if num_kept < 0 else ids[len(ids) - min(num_kept, len(ids)) :]
 
 
+#: Stands for a token where a row's logits are no numbers.
+NO_TOKEN = -1
+
+
 class Drawn(NamedTuple):
     """One row's next token; with `logprobs`, how likely it was, and the likeliest in its place."""
 

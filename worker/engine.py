@@ -6,8 +6,8 @@ from typing import NamedTuple
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
-from llama_herd.tasks.events import FinishReason
-from llama_herd.worker.draw import Drawn
+from llama_herd.tasks.events import Failure, FinishReason
+from llama_herd.worker.draw import NO_TOKEN, Drawn
 from llama_herd.worker.sampler import sample, sample_each
 from llama_herd.worker.scheduler import Row, Scheduler
 from llama_herd.worker.sequence import Sequence
@@ -21,12 +21,14 @@ class Output(NamedTuple):
     text: str = ""
     has_started: bool = False
     finish_reason: FinishReason | None = None
-    error: str | None = None
+    error: Failure | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:
         return tuple(token.token_id for token in self.tokens)
 
+
+NUMERIC_ERROR = Failure(code="numeric_error", message="the model's logits are no numbers", retriable=False)
 
 #: Where outputs go: a list a step.
 Sink = Callable[[list[Output]], None]
@@ -72,12 +74,9 @@ class Engine:
         if rows:
             self._advance(rows, self._draw(rows))
 
-    def fail_running(self, message: str) -> None:
+    def fail_running(self, error: Failure) -> None:
         """End every sequence of the batch with an error; those that wait are untouched."""
-        failed = list(self.scheduler.running)
-        for sequence in failed:
-            self.scheduler.remove(sequence)
-        self._sink([Output(sequence, finish_reason="error", error=message) for sequence in failed])
+        self._hand_on([self._failed(sequence, error) for sequence in list(self.scheduler.running)])
 
     def _end_aborted(self) -> None:
         ended = []
@@ -125,12 +124,21 @@ class Engine:
             sequence, is_complete = row.sequence, row.is_complete
             self.scheduler.note_computed(row)
             if is_complete:
-                token = next(drawn)
-                text = sequence.append(token.token_id)
-                outputs.append(Output(sequence, (token,), text, finish_reason=sequence.finish_reason))
-            if sequence.finish_reason:
-                self.scheduler.remove(sequence)
+                outputs.append(self._output(sequence, next(drawn)))
         self._hand_on(outputs)
+
+    def _output(self, sequence: Sequence, token: Drawn) -> Output:
+        if token.token_id == NO_TOKEN:
+            return self._failed(sequence, NUMERIC_ERROR)
+        text = sequence.append(token.token_id)
+        if sequence.finish_reason:
+            self.scheduler.remove(sequence)
+        return Output(sequence, (token,), text, finish_reason=sequence.finish_reason)
+
+    def _failed(self, sequence: Sequence, error: Failure) -> Output:
+        """End one sequence; nothing that it has computed may serve another."""
+        self.scheduler.remove(sequence, is_sound=False)
+        return Output(sequence, finish_reason="error", error=error)
 
     def _hand_on(self, outputs: list[Output]) -> None:
         if outputs:

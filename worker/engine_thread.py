@@ -6,6 +6,7 @@ from time import monotonic
 
 import structlog
 
+from llama_herd.tasks.events import Failure
 from llama_herd.worker.engine import Engine
 from llama_herd.worker.sequence import Abort, Sequence
 
@@ -60,7 +61,8 @@ class EngineThread(threading.Thread):
                 self._engine.step()
             except Exception as error:
                 log.exception("step failed")
-                self._engine.fail_running(f"{type(error).__name__} in the model's forward")
+                message = f"{type(error).__name__} in the model's forward"
+                self._engine.fail_running(Failure(code="model_error", message=message, retriable=True))
             self.num_steps += 1
             self.last_step_s = monotonic()
 

@@ -122,8 +122,7 @@ class Publisher(threading.Thread):
             self._holding[attempt.job_id] = attempt
         if output.finish_reason is None:
             return []
-        error = Failure(code="model_error", message=output.error, retriable=True) if output.error else None
-        return [*self._flush(attempt), self._end(attempt, output.finish_reason, error)]
+        return [*self._flush(attempt), self._end(attempt, output.finish_reason, output.error)]
 
     def _start(self, attempt: Attempt) -> Entry:
         attempt.start()

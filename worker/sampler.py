@@ -8,7 +8,7 @@ from collections.abc import Sequence as Rows
 import torch
 from torch import Tensor
 
-from llama_herd.worker.draw import Draw, Drawn
+from llama_herd.worker.draw import NO_TOKEN, Draw, Drawn
 from llama_herd.worker.logit_rules import apply_rules
 from llama_herd.worker.noise import gumbel, hash_prefix
 
@@ -17,7 +17,8 @@ def sample(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
     """Draw one token a row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
     Penalties and biases come first. Then temperature 0 takes the largest logit; else temperature, min_p,
-    top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one of them.
+    top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one of them. A row with
+    logits that are no numbers gets NO_TOKEN, and no other row is touched by it.
     """
     ruled = apply_rules(logits, draws)
     ids = ruled.argmax(dim=-1)  # (B,)
@@ -25,6 +26,7 @@ def sample(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
     if random:
         rows = torch.tensor(random, device=logits.device)
         ids[rows] = _draw(ruled[rows], [draws[row] for row in random])
+    ids = ids.masked_fill(~logits.isfinite().all(dim=-1), NO_TOKEN)
     if any(draw.params.logprobs for draw in draws):
         return _with_logprobs(logits, ids, draws)
     return [Drawn(token_id) for token_id in ids.tolist()]
@@ -72,7 +74,7 @@ def _survivors(scaled: Tensor, draws: Rows[Draw]) -> Tensor:
 def _with_logprobs(logits: Tensor, ids: Tensor, draws: Rows[Draw]) -> list[Drawn]:
     """What was drawn with the model's own log-probabilities, before any rule or temperature."""
     logprobs = logits.log_softmax(dim=-1)  # (B, V)
-    chosen = logprobs.gather(-1, ids[:, None]).squeeze(-1)  # (B,)
+    chosen = logprobs.gather(-1, ids.clamp(min=0)[:, None]).squeeze(-1)  # (B,)
     most = min(max(draw.params.top_logprobs for draw in draws), logits.shape[-1])
     top, top_ids = logprobs.topk(most, dim=-1)  # (B, N)
     rows = zip(draws, ids.tolist(), chosen.tolist(), top_ids.tolist(), top.tolist(), strict=True)

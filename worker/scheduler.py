@@ -71,10 +71,12 @@ class Scheduler:
         for page in range(first, len(digests)):
             self._prefixes.publish(sequence.pages[page], digests[page])
 
-    def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is, and free its pages."""
+    def remove(self, sequence: Sequence, *, is_sound: bool = True) -> None:
+        """Take a sequence out, wherever it is, and free its pages; unsound ones are not kept for others."""
         if sequence in self.running:
             self.running.remove(sequence)
+            if not is_sound:
+                self._prefixes.forget(sequence.digests)
             self._prefixes.release(sequence.job_id, sequence.digests)
         else:
             self.waiting.remove(sequence)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llama_herd.errors import GenerationError, InvalidJob
+from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import Engine, Output
@@ -171,7 +172,7 @@ def test_a_failed_step_ends_its_batch_with_an_error_and_nobody_else(
     for index in range(6):
         engine.submit(sequence(model, f"job-{index}"))
     engine.step()
-    engine.fail_running("broken")
+    engine.fail_running(Failure(code="model_error", message="broken"))
     assert sorted(sink.ends) == [f"job-{index}" for index in range(4)]
     finish(engine)
     assert sink.ends["job-5"] == ["length"]
@@ -311,3 +312,28 @@ def test_a_conversation_needs_a_model_with_a_template(model: LoadedModel) -> Non
     job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
     with pytest.raises(GenerationError, match="no_chat_template"):
         model.sequence("job", job, now_ms=0)
+
+
+def test_a_row_whose_logits_are_no_numbers_fails_alone(
+    model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = {f"job-{n}": PREFIX + str(n) for n in range(3)}
+    reference = run(model, tiny_settings, [sequence(model, *job) for job in prompts.items()]).ids
+    fresh = LoadedModel.load(tiny_settings, "cpu")
+    sink = Collector()
+    engine = fresh.engine(tiny_settings, sink)
+    sequences = [sequence(fresh, *job) for job in prompts.items()]
+    for one in sequences:
+        engine.submit(one)
+    while not all(len(one.ids) >= 2 for one in sequences):
+        engine.step()
+    first_page = sequences[1].pages[0]
+    fresh.cache.storage[:, :, :, first_page] = float("nan")
+    finish(engine)
+    assert sink.ends["job-1"] == ["error"]
+    assert [output.error.code for output in sink if output.error] == ["numeric_error"]
+    assert {name: sink.ids[name] for name in ("job-0", "job-2")} == {
+        name: reference[name] for name in ("job-0", "job-2")
+    }
+    again = run(fresh, tiny_settings, [sequence(fresh, "again", prompts["job-1"])])
+    assert again.ids["again"] == reference["job-1"]
