@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 PROMPT = "the llama is in the herd"
 
 #: As long as the model's context allows, so that there is time to interrupt it.
-LONG = ("--max-tokens", "500")
+LONG = ("--max-tokens", "4096")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def client(server: EmbeddedRedis) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that never draws EOS, so that a job runs as long as it asks for."""
-    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "endless.gguf", eos=False)
+    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "endless.gguf", eos=False, context_length=8192)
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,11 @@ from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
-#: Long enough to be killed, cancelled or stopped in the middle.
+#: Long enough to be killed or stopped in the middle, and to be finished by another worker.
 LONG = {"max_tokens": 450, "temperature": 0.7, "seed": 11}
+
+#: So long that nobody waits for its end.
+ENDLESS = {**LONG, "max_tokens": 4096}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def client(server: EmbeddedRedis) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that never draws EOS, so that a job runs as long as it asks for."""
-    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "endless.gguf", eos=False)
+    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "endless.gguf", eos=False, context_length=8192)
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +122,14 @@ def test_an_invalid_job_names_every_wrong_field_and_stops_nothing_else(
 
 
 def test_a_prompt_that_is_too_long_ends_with_both_numbers(client: Client, worker: WorkerProcess) -> None:
-    result = client.result(client.submit(prompt="x" * 5000), timeout_s=PATIENCE_S)
+    result = client.result(client.submit(prompt="x" * 50_000), timeout_s=PATIENCE_S)
     assert result.error is not None
     assert result.error.code == "prompt_too_long"
-    assert "512" in result.error.message
+    assert "8192" in result.error.message
 
 
 def test_cancel_reaches_a_running_job(client: Client, worker: WorkerProcess, celery_app: Celery) -> None:
-    job_id = client.submit(prompt="a tale", sampling=LONG)
+    job_id = client.submit(prompt="a tale", sampling=ENDLESS)
     stream = client.stream(job_id, timeout_s=PATIENCE_S)
     seen = [next(stream), next(stream), next(stream)]
     client.cancel(job_id)
@@ -134,7 +137,7 @@ def test_cancel_reaches_a_running_job(client: Client, worker: WorkerProcess, cel
     result = client.result(job_id)
     assert_exact(seen, result)
     assert result.finish_reason == "cancelled"
-    assert len(result.ids) < LONG["max_tokens"]
+    assert len(result.ids) < ENDLESS["max_tokens"]
     with pytest.raises(TaskRevokedError):
         AsyncResult(job_id, app=celery_app).get(timeout=PATIENCE_S)
 
@@ -144,10 +147,10 @@ def test_a_deadline_ends_a_running_job_and_keeps_its_text(
 ) -> None:
     seconds, micros = Redis.from_url(server.url).time()
     deadline_ms = seconds * 1000 + micros // 1000 + 60
-    job_id = client.submit(prompt="a tale", sampling=LONG, deadline_ms=deadline_ms)
+    job_id = client.submit(prompt="a tale", sampling=ENDLESS, deadline_ms=deadline_ms)
     result = client.result(job_id, timeout_s=PATIENCE_S)
     assert result.finish_reason == "deadline"
-    assert len(result.ids) < LONG["max_tokens"]
+    assert len(result.ids) < ENDLESS["max_tokens"]
     with pytest.raises(DeadlineExceeded):
         AsyncResult(job_id, app=celery_app).get(timeout=PATIENCE_S)
 
