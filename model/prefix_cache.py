@@ -54,6 +54,16 @@ class PrefixCache:
         """Share of the tokens asked for that were found."""
         return self.num_found_tokens / self.num_queried_tokens if self.num_queried_tokens else 0.0
 
+    def awaited(self, digests: Sequence[Digest]) -> Digest | None:
+        """The first of these pages that is not found, if somebody is just computing it."""
+        num_found = len(self._find(digests))
+        missing = digests[num_found] if num_found < len(digests) else None
+        return missing if self.is_promised(missing) else None
+
+    def is_promised(self, digest: Digest | None) -> bool:
+        """Whether somebody is just computing a page."""
+        return digest in self._promised
+
     def reserve(self, owner: str, num_tokens: int, digests: Sequence[Digest]) -> Reservation | None:
         """Reserve the pages for `num_tokens` tokens, the first of which have these digests.
 

@@ -24,7 +24,9 @@ from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, STRICT, SamplingParams
 from llama_herd.tasks.settings import Settings
 
 #: Names that stand for coming features. A job that uses one is refused instead of being half obeyed.
-RESERVED = frozenset({"n", "response_format", "adapter", "priority", "not_before"})
+RESERVED = frozenset({"n", "response_format", "adapter", "not_before"})
+#: The least and the most urgent that a job can be.
+MIN_PRIORITY, MAX_PRIORITY = -10, 10
 #: Each prompt id counts as this many bytes of the prompt.
 PROMPT_ID_BYTES = 4
 SOURCES = ("prompt", "prompt_ids", "messages")
@@ -56,7 +58,7 @@ class GenerationJob(BaseModel):
     """One prompt to be continued.
 
     Exactly one of `prompt`, `prompt_ids` and `messages` is given. Times are absolute unix milliseconds.
-    `priority` and `not_before` have their place in the schema but take no value yet.
+    `not_before` has its place in the schema but takes no value yet.
     """
 
     model_config = STRICT
@@ -76,7 +78,12 @@ class GenerationJob(BaseModel):
         description="Absent: the model whose queue the job comes by.",
     )
     tenant: str = Field("default", pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    priority: Literal[0] = 0
+    priority: int = Field(
+        0,
+        ge=MIN_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Higher goes first among the jobs that wait at a worker.",
+    )
     deadline_ms: int | None = Field(None, ge=1, lt=2**53, description="After this time the job is given up.")
     not_before: None = None
     flush_ms: int = Field(0, ge=0, le=60_000, description="Gather tokens this long; 0: an event every step.")

@@ -91,6 +91,7 @@ class LoadedModel:
             writer=Writer(self.tokenizer.pieces, job.sampling.stop),
             deadline_s=deadline_s,
             salt=job.tenant,
+            priority=job.priority,
         )
         self._check_room(sequence)
         return sequence

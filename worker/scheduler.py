@@ -1,11 +1,11 @@
 """Chooses the next batch. Plain Python: no tensor, no queue, no clock."""
 
-from collections import deque
 from dataclasses import dataclass
 
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.prefix_cache import PrefixCache
+from llama_herd.model.prefix_cache import Digest, PrefixCache
 from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.waiting_line import Place, WaitingLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Row:
 class Scheduler:
     """Sequences wait, run and leave. A sequence is admitted when the cache has room for all it may become.
 
-    So memory cannot run out on the way, and nothing is ever put back. First come, first admitted.
+    So memory cannot run out on the way, and nothing is ever put back. WaitingLine says who is next.
     """
 
     def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill_tokens: int) -> None:
@@ -32,7 +32,8 @@ class Scheduler:
         self._prefixes = prefixes
         self._max_rows = max_rows
         self._prefill_tokens = prefill_tokens
-        self.waiting: deque[Sequence] = deque()
+        self._may_fit = False  # whether anything has changed since all who wait were found not to fit
+        self.waiting = WaitingLine()
         self.running: list[Sequence] = []
 
     @property
@@ -40,15 +41,20 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     def submit(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        self.waiting.join(sequence)
+        self._may_fit = True
 
     def admit(self) -> list[Sequence]:
-        """Let in what has room, in order; return whom."""
-        admitted = []
-        while self.waiting and len(self.running) < self._max_rows and self._reserve(self.waiting[0]):
-            sequence = self.waiting.popleft()
-            self.running.append(sequence)
-            admitted.append(sequence)
+        """Let in what has room, in the order of the line; return whom."""
+        admitted: list[Sequence] = []
+        while self._may_fit and len(self.running) < self._max_rows:
+            place = self._reserve_first()
+            if place is None:
+                self._may_fit = False
+            else:
+                self.waiting.admit(place)
+                self.running.append(place.sequence)
+                admitted.append(place.sequence)
         return admitted
 
     def next_batch(self) -> list[Row]:
@@ -67,9 +73,11 @@ class Scheduler:
         """The row's tokens are in the cache now; full pages may serve others."""
         sequence, first = row.sequence, row.sequence.num_cached // PAGE_TOKENS
         sequence.num_cached += row.num_tokens
-        digests = sequence.digest_pages(sequence.num_cached)
-        for page in range(first, len(digests)):
-            self._prefixes.publish(sequence.pages[page], digests[page])
+        if sequence.num_cached // PAGE_TOKENS > first:
+            digests = sequence.digest_pages(sequence.num_cached)
+            for page in range(first, len(digests)):
+                self._prefixes.publish(sequence.pages[page], digests[page])
+            self._may_fit = True
 
     def remove(self, sequence: Sequence, *, is_sound: bool = True) -> None:
         """Take a sequence out, wherever it is, and free its pages; unsound ones are not kept for others."""
@@ -79,14 +87,49 @@ class Scheduler:
                 self._prefixes.forget(sequence.digests)
             self._prefixes.release(sequence.job_id, sequence.digests)
         else:
-            self.waiting.remove(sequence)
+            self.waiting.leave(sequence)
+        self._may_fit = True
+
+    def _reserve_first(self) -> Place | None:
+        """Reserve for the first in line that has room now.
+
+        Smaller ones may pass a first that has none, so that rows are not idle while it waits, but together
+        no more tokens than it reserves itself: so they delay it by no more steps than it has tokens.
+        """
+        blocked: Place | None = None
+        max_tokens = self._prefixes.pages.num_pages * PAGE_TOKENS
+        for place in self.waiting.in_order():
+            num_tokens = place.sequence.num_reserved
+            if num_tokens > max_tokens or self._awaits_prefix(place):
+                continue
+            if self._reserve(place.sequence):
+                if blocked:
+                    blocked.num_passed += num_tokens
+                return place
+            blocked = blocked or place
+            max_tokens = min(blocked.sequence.num_reserved - blocked.num_passed, num_tokens - 1)
+        return None
+
+    def _awaits_prefix(self, place: Place) -> bool:
+        """Whether somebody is just computing what comes next in the prompt: cheaper to wait for than to repeat.
+
+        Those behind need not wait along, since this one takes no room yet.
+        """
+        if not self._prefixes.is_promised(place.awaited):
+            place.awaited = self._prefixes.awaited(_wanted_digests(place.sequence))
+        return place.awaited is not None
 
     def _reserve(self, sequence: Sequence) -> bool:
-        """Reserve all that a sequence may become. Its last token is never found: its logits are wanted."""
-        digests = sequence.digest_pages(sequence.length - 1)
+        """Reserve all that a sequence may become."""
+        digests = _wanted_digests(sequence)
         reservation = self._prefixes.reserve(sequence.job_id, sequence.num_reserved, digests)
         if reservation is None:
             return False
         sequence.pages, sequence.sources = reservation.pages, reservation.sources
         sequence.num_cached = reservation.num_filled * PAGE_TOKENS
         return True
+
+
+def _wanted_digests(sequence: Sequence) -> list[Digest]:
+    """Of the pages worth finding: never the one of the last token, whose logits are wanted."""
+    return sequence.digest_pages(sequence.length - 1)

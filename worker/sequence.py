@@ -28,7 +28,8 @@ class Sequence:
     eos_ids: frozenset[int]
     writer: Writer
     deadline_s: float | None = None  # on the clock of time.monotonic
-    salt: str = ""  # sequences of different salts share no pages
+    salt: str = ""  # the tenant: sequences of different salts share no pages
+    priority: int = 0  # while it waits, higher goes first
     ids: list[int] = field(default_factory=list)
     pages: tuple[int, ...] = ()
     sources: tuple[int, ...] = ()

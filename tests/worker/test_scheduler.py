@@ -12,22 +12,25 @@ from llama_herd.worker.writer import Writer
 NUM_PAGES, MAX_ROWS, BUDGET = 8, 3, 50
 
 
-def sequence(job_id: str, num_prompt: int, max_tokens: int) -> Sequence:
+def sequence(
+    job_id: str, num_prompt: int, max_tokens: int, *, token_id: int = 1, tenant: str = "", priority: int = 0
+) -> Sequence:
     return Sequence(
         job_id=job_id,
-        prompt_ids=[1] * num_prompt,
+        prompt_ids=[token_id] * num_prompt,
         params=SamplingParams(max_tokens=max_tokens),
         seed=0,
         max_length=NUM_PAGES * PAGE_TOKENS,
         eos_ids=frozenset(),
         writer=Writer([b"", b"x"]),
+        salt=tenant,
+        priority=priority,
     )
 
 
-def new_scheduler(consecutive: bool = True) -> Scheduler:
-    return Scheduler(
-        PrefixCache(Pages(NUM_PAGES, consecutive=consecutive)), max_rows=MAX_ROWS, prefill_tokens=BUDGET
-    )
+def new_scheduler(consecutive: bool = True, prefill_tokens: int = BUDGET) -> Scheduler:
+    prefixes = PrefixCache(Pages(NUM_PAGES, consecutive=consecutive))
+    return Scheduler(prefixes, max_rows=MAX_ROWS, prefill_tokens=prefill_tokens)
 
 
 def step(scheduler: Scheduler) -> None:
@@ -42,21 +45,34 @@ def step(scheduler: Scheduler) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), max_size=12),
+    st.lists(
+        st.tuples(
+            st.integers(1, 200),
+            st.integers(1, 200),
+            st.integers(1, 2),
+            st.sampled_from("ab"),
+            st.integers(-2, 2),
+        ),
+        max_size=12,
+    ),
     st.lists(st.integers(0, 11), max_size=4),
     st.booleans(),
 )
 def test_random_traffic_keeps_every_rule(
-    sizes: list[tuple[int, int]], cancelled: list[int], consecutive: bool
+    jobs: list[tuple[int, int, int, str, int]], cancelled: list[int], consecutive: bool
 ) -> None:
     scheduler = new_scheduler(consecutive)
-    sequences = [sequence(f"job-{n}", *size) for n, size in enumerate(sizes)]
+    sequences = [
+        sequence(f"job-{n}", num_prompt, max_tokens, token_id=token_id, tenant=tenant, priority=priority)
+        for n, (num_prompt, max_tokens, token_id, tenant, priority) in enumerate(jobs)
+    ]
     for one in sequences:
         scheduler.submit(one)
     admitted: list[Sequence] = []
     num_steps = 0
     while scheduler.has_work:
         admitted += scheduler.admit()
+        assert not admits_on_a_second_look(scheduler)
         rows = scheduler.next_batch()
         assert rows, "work but no batch"
         assert len(rows) <= MAX_ROWS
@@ -68,7 +84,14 @@ def test_random_traffic_keeps_every_rule(
             for one in {sequences[n] for n in cancelled if n < len(sequences)}:
                 if one in scheduler.running or one in scheduler.waiting:
                     scheduler.remove(one)
-    assert admitted == [one for one in sequences if one in admitted], "first come, first admitted"
+    assert len(set(admitted)) == len(admitted)
+    assert all(one.finish_reason for n, one in enumerate(sequences) if n not in cancelled)
+
+
+def admits_on_a_second_look(scheduler: Scheduler) -> bool:
+    """Whether somebody was overlooked since nothing seemed to have changed."""
+    scheduler._may_fit = True
+    return bool(scheduler.admit())
 
 
 def test_a_waiting_sequence_is_admitted_once_there_is_room_for_all_of_it() -> None:
@@ -80,6 +103,71 @@ def test_a_waiting_sequence_is_admitted_once_there_is_room_for_all_of_it() -> No
     assert scheduler.admit() == []
     scheduler.remove(big)
     assert scheduler.admit() == [small]
+
+
+def steps_until_admitted(scheduler: Scheduler, awaited: Sequence) -> int:
+    num_steps = 0
+    while awaited not in scheduler.admit():
+        step(scheduler)
+        num_steps += 1
+    return num_steps
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=1, max_size=2),
+    st.tuples(st.integers(1, 250), st.integers(100, 250)),
+    st.lists(st.tuples(st.integers(1, 150), st.integers(1, 150)), max_size=8),
+    st.booleans(),
+)
+def test_who_passes_a_first_that_has_no_room_delays_it_by_no_more_steps_than_it_has_tokens(
+    running: list[tuple[int, int]], first: tuple[int, int], behind: list[tuple[int, int]], consecutive: bool
+) -> None:
+    num_steps = []
+    for passing in ([], behind):
+        scheduler = new_scheduler(consecutive, prefill_tokens=10_000)
+        for n, size in enumerate(running):
+            scheduler.submit(sequence(f"running-{n}", *size, token_id=100 + n))
+        scheduler.admit()
+        scheduler.submit(big := sequence("first", *first, token_id=99))
+        for n, size in enumerate(passing):
+            scheduler.submit(sequence(f"behind-{n}", *size, token_id=n))
+        num_steps.append(steps_until_admitted(scheduler, big))
+    unpassed, passed = num_steps
+    assert passed <= unpassed + big.num_reserved
+
+
+def test_small_ones_pass_a_first_that_has_no_room_until_they_took_what_it_asks_for() -> None:
+    scheduler = new_scheduler()
+    scheduler.submit(long := sequence("long", 5, 187))
+    scheduler.admit()
+    scheduler.submit(first := sequence("first", 10, 380, token_id=2))
+    for n in range(9):
+        scheduler.submit(sequence(f"small-{n}", 10, 54, token_id=10 + n))
+    num_admitted = 0
+    while long in scheduler.running:
+        num_admitted += len(scheduler.admit())
+        step(scheduler)
+    assert num_admitted == first.num_reserved // 64
+    assert scheduler.admit()[0] is first
+
+
+def test_prompts_that_await_a_prefix_keep_nobody_else_waiting() -> None:
+    scheduler = new_scheduler()
+    scheduler.submit(computing := sequence("computing", 130, 5))
+    scheduler.submit(alike := sequence("alike", 140, 5))
+    scheduler.submit(other := sequence("other", 10, 5, token_id=2))
+    assert scheduler.admit() == [computing, other]
+    num_steps = steps_until_admitted(scheduler, alike)
+    assert num_steps == 3, "two pages are computed at 50 tokens a step"
+    assert alike.num_cached == 2 * PAGE_TOKENS
+
+
+def test_the_more_urgent_is_admitted_first() -> None:
+    scheduler = new_scheduler()
+    for n in range(MAX_ROWS + 1):
+        scheduler.submit(sequence(f"job-{n}", 1, 1))
+    scheduler.submit(urgent := sequence("urgent", 1, 1, priority=1))
+    assert scheduler.admit()[0] is urgent
 
 
 def test_prompts_share_the_budget_and_decode_costs_none_of_it() -> None:
