@@ -7,16 +7,19 @@ PIP     = $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX_URL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format model bench clean
+.PHONY: help demo test test-faults check format model bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready ## run eight jobs through a real worker, on the CPU, with an embedded Redis
 	@$(BIN)/herd demo
 
 test: $(VENV)/.ready ## run the quick tests
 	@$(BIN)/python -m pytest -q
+
+test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
+	@$(BIN)/python -m pytest -q -m fault tests/chaos
 
 check: $(VENV)/.ready ## lint, types, import walls, compose file and Dockerfile; edits nothing
 	@$(BIN)/ruff check .

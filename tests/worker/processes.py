@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -27,12 +27,25 @@ def wait_until(is_true: Callable[[], object], what: str) -> None:
 class WorkerProcess:
     """`celery -A llama_herd.tasks.app worker` as a child process; ready when entered."""
 
-    def __init__(self, redis_url: str, model: Path, name: str, log: Path, **settings: object) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        model: Path,
+        name: str,
+        log: Path,
+        *,
+        include: str = "",
+        env: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> None:
+        """`include` is a module that the worker imports besides; `settings` are those of WorkerSettings."""
         self.name = f"{name}@test"
         self._redis_url = redis_url
         self._log = log
+        self._include = ["-I", include] if include else []
         self._env = {
             **os.environ,
+            **(env or {}),
             "HERD_REDIS_URL": redis_url,
             "HERD_MODEL": str(model),
             "OMP_NUM_THREADS": "1",
@@ -41,13 +54,13 @@ class WorkerProcess:
 
     def start(self) -> Self:
         command = [sys.executable, "-m", "celery", "-A", "llama_herd.tasks.app", "worker"]
-        flags = ["--without-gossip", "--without-mingle", "-n", self.name]
+        flags = ["--without-gossip", "--without-mingle", "-n", self.name, *self._include]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen([*command, *flags], env=self._env, stdout=log, stderr=log)
         return self
 
-    def wait_until_ready(self) -> Self:
-        with Client(self._redis_url) as client:
+    def wait_until_ready(self, redis_url: str | None = None) -> Self:
+        with Client(redis_url or self._redis_url) as client:
             wait_until(lambda: self._is_ready(client), f"worker {self.name} ready")
         return self
 
@@ -62,6 +75,10 @@ class WorkerProcess:
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         self.process.terminate()
+        return self.wait_for_end()
+
+    def wait_for_end(self) -> int:
+        """Wait until it ends by itself; the exit code, that of a signal being negative."""
         return self.process.wait(PATIENCE_S)
 
     @property

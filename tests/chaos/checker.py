@@ -1,0 +1,146 @@
+"""Reads what a herd has left behind, and names every law that does not hold.
+
+It needs nothing from the run but the ids of the accepted jobs: stream, record and Celery's result of each are
+read from Redis afterwards, and so is what should be empty by then.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from redis import Redis
+
+from llama_herd.tasks.events import End, Event, Started, Token, parse_event
+from llama_herd.tasks.ledger import Ledger, final_state
+from llama_herd.tasks.result import Result
+
+#: What Celery says of a job, by the state of its record.
+CELERY_STATES = {"done": "SUCCESS", "failed": "FAILURE", "cancelled": "REVOKED"}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of one job after its end. `heard`: what a subscriber got of it, in order."""
+
+    job_id: str
+    entry_ids: Sequence[str]
+    events: Sequence[Event]
+    record: Mapping[str, str]
+    celery: Mapping[str, Any]
+    immortal_keys: Sequence[str]
+    heard: Sequence[str] = ()
+
+    def faults(self) -> list[str]:
+        """The broken laws, each named with the job."""
+        laws = (self._ends_once, self._is_dense, self._tokens_join, self._epochs_rise, self._end_is_true)
+        laws += (self._record_agrees, self._celery_agrees, self._is_forgotten, self._was_heard_in_order)
+        return [f"job {self.job_id}: {fault}" for law in laws for fault in law()]
+
+    def _ends_once(self) -> Iterator[str]:
+        num_ends = sum(isinstance(event, End) for event in self.events)
+        if num_ends != 1 or not isinstance(self.events[-1], End):
+            yield f"{num_ends} final events among {len(self.events)}, or not the last"
+
+    def _is_dense(self) -> Iterator[str]:
+        numbers = list(range(1, len(self.events) + 1))
+        if [event.seq for event in self.events] != numbers:
+            yield f"seq is not dense: {[event.seq for event in self.events]}"
+        if list(self.entry_ids) != [f"{number}-0" for number in numbers]:
+            yield "entry ids differ from seq"
+
+    def _tokens_join(self) -> Iterator[str]:
+        num_ids = 0
+        for token in self._tokens:
+            if token.i != num_ids:
+                yield f"event {token.seq} begins with token {token.i}, but {num_ids} are before it"
+            num_ids = token.i + len(token.ids)
+
+    def _epochs_rise(self) -> Iterator[str]:
+        if any(after.epoch < before.epoch for before, after in pairwise(self.events)):
+            yield f"an epoch goes back: {[event.epoch for event in self.events]}"
+        attempts = [event.attempt for event in self.events if isinstance(event, Started)]
+        if attempts != list(range(1, len(attempts) + 1)):
+            yield f"attempts are not counted one by one: {attempts}"
+
+    def _end_is_true(self) -> Iterator[str]:
+        end, text = self.events[-1], "".join(token.text for token in self._tokens)
+        if not isinstance(end, End):
+            return
+        if end.n != sum(len(token.ids) for token in self._tokens):
+            yield f"end says {end.n} tokens"
+        if end.text_sha256 not in (None, hashlib.sha256(text.encode()).hexdigest()):
+            yield "text_sha256 is not that of the text"
+
+    def _record_agrees(self) -> Iterator[str]:
+        end = self.events[-1] if self.events else None
+        if isinstance(end, End):
+            expected = {"state": final_state(end), "seq": str(end.seq), "n": str(end.n), "lease": "0"}
+            found = {name: self.record.get(name) for name in expected}
+            if found != expected:
+                yield f"record is {found}, the end says {expected}"
+
+    def _celery_agrees(self) -> Iterator[str]:
+        state = CELERY_STATES.get(self.record.get("state", ""))
+        if self.celery.get("status") != state:
+            yield f"Celery says {self.celery.get('status')}, the record says {self.record.get('state')}"
+        elif state == "SUCCESS":
+            result = Result.from_events(self.events).model_dump(mode="json")
+            if self.celery.get("result") != result:
+                yield "Celery's result is not the fold of the stream"
+
+    def _is_forgotten(self) -> Iterator[str]:
+        if self.immortal_keys:
+            yield f"keys without a lifetime: {list(self.immortal_keys)}"
+
+    def _was_heard_in_order(self) -> Iterator[str]:
+        stream = iter(event.to_json() for event in self.events)
+        for message in self.heard:
+            if parse_event(message).to_json() not in stream:
+                yield "a subscriber heard what the stream does not hold there"
+                return
+
+    @property
+    def _tokens(self) -> list[Token]:
+        return [event for event in self.events if isinstance(event, Token)]
+
+
+class Checker:
+    """Collects the evidence from Redis."""
+
+    def __init__(self, redis: Redis, ledger: Ledger) -> None:
+        self._redis: Any = redis  # redis-py types each reply as text or bytes or nothing
+        self._ledger = ledger
+
+    def faults(self, job_ids: Sequence[str], heard: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+        """Every broken law of these jobs, and what is left in the places that should be empty."""
+        evidence = [self.evidence(job_id, (heard or {}).get(job_id, ())) for job_id in job_ids]
+        return [*self.leftovers(), *(fault for one in evidence for fault in one.faults())]
+
+    def evidence(self, job_id: str, heard: Sequence[str] = ()) -> Evidence:
+        entries = self._redis.xrange(self._ledger.events_key(job_id))
+        record = self._redis.hgetall(self._ledger.job_key(job_id))
+        celery_key = f"celery-task-meta-{job_id}"
+        keys = (self._ledger.job_key(job_id), self._ledger.events_key(job_id), celery_key)
+        return Evidence(
+            job_id,
+            [entry_id.decode() for entry_id, _ in entries],
+            [parse_event(fields[b"e"]) for _, fields in entries],
+            {name.decode(): value.decode() for name, value in record.items()},
+            json.loads(self._redis.get(celery_key) or "{}"),
+            [key for key in keys if self._redis.ttl(key) == -1],
+            heard,
+        )
+
+    def leftovers(self) -> list[str]:
+        """What still waits, runs or is not acknowledged once all jobs have ended."""
+        prefix, unacked = f"herd:{self._ledger.tenant}", self._ledger.unacked_key
+        sizes = {
+            **{f"{prefix}:{name}": self._redis.zcard(f"{prefix}:{name}") for name in ("pending", "leases")},
+            unacked: self._redis.hlen(unacked),
+            f"{unacked}_index": self._redis.zcard(f"{unacked}_index"),
+            **{queue.decode(): self._redis.llen(queue) for queue in self._redis.keys("herd.*")},
+        }
+        return [f"{key} holds {size}" for key, size in sizes.items() if size]
