@@ -106,7 +106,6 @@ def learning_rate(step: int, num_steps: int) -> float:
 def optimizers_of(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     """Muon for the matrices within the layers, AdamW for the embedding and the norms.
 
-    With Muon the model learns to copy names from a prompt in a fraction of the steps that AdamW alone needs.
     Source: https://kellerjordan.github.io/posts/muon, scaled as in https://arxiv.org/abs/2502.16982
     """
     matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
