@@ -3,6 +3,8 @@
 It is MurmurHash3_x86_32 (Appleby's reference, seed 0) over five little-endian 32-bit words:
 seed (low word), seed (high word), choice, position, token id. Whoever knows these five numbers can draw a
 job's tokens again, in any batch, after any crash, in any language.
+
+On the device the 32 bits are held in int32, whose products and sums wrap as the hash wants them.
 """
 
 import torch
@@ -15,29 +17,44 @@ _NUM_BYTES = 20
 
 
 def hash_prefix(seed: int, choice: int, position: int) -> int:
-    """The hash's state after the four words that all tokens of a row share."""
+    """The hash's state after the four words that all tokens of a row share, as an int32."""
     state = 0
     for word in (seed & _MASK, seed >> 32 & _MASK, choice, position):
         word = word * _C1 & _MASK
         word = (word << 15 | word >> 17) * _C2 & _MASK
         state ^= word
         state = ((state << 13 | state >> 19) & _MASK) * 5 + 0xE6546B64 & _MASK
-    return state
+    return _int32(state)
 
 
 def hash_tokens(prefixes: Tensor, token_ids: Tensor) -> Tensor:
-    """Finish the hash. prefixes: (B, 1) int64, token_ids: (B, N) int64. Returns (B, N) int64 of 32 bits."""
-    word = token_ids * _C1 & _MASK
-    word = (word << 15 | word >> 17) * _C2 & _MASK
-    state = prefixes ^ word
-    state = ((state << 13 | state >> 19) & _MASK) * 5 + 0xE6546B64 & _MASK
-    state = state ^ _NUM_BYTES
-    state = (state ^ state >> 16) * 0x85EBCA6B & _MASK
-    state = (state ^ state >> 13) * 0xC2B2AE35 & _MASK
-    return state ^ state >> 16
+    """Finish the hash. prefixes: (B, 1) int32, token_ids: (B, N) int32. Returns (B, N) int32."""
+    word = token_ids * _int32(_C1)
+    word = (word << 15).bitwise_or_(_shifted(word, 17)).mul_(_int32(_C2))
+    state = word.bitwise_xor_(prefixes)
+    state = (state << 13).bitwise_or_(_shifted(state, 19)).mul_(5).add_(_int32(0xE6546B64))
+    state.bitwise_xor_(_NUM_BYTES)
+    state.bitwise_xor_(_shifted(state, 16)).mul_(_int32(0x85EBCA6B))
+    state.bitwise_xor_(_shifted(state, 13)).mul_(_int32(0xC2B2AE35))
+    return state.bitwise_xor_(_shifted(state, 16))
 
 
 def gumbel(prefixes: Tensor, token_ids: Tensor) -> Tensor:
-    """Gumbel noise, float64: the largest of logits + noise is a draw from their softmax (Gumbel-max)."""
-    uniform = (hash_tokens(prefixes, token_ids).to(torch.float64) + 0.5) / 2**32
-    return -torch.log(-torch.log(uniform))
+    """Gumbel noise, float32: the largest of logits + noise is a draw from their softmax (Gumbel-max).
+
+    It is -log of an exponential, whose small values decide the draw: log1p keeps them exact, where -log(u) of
+    a float32 u next to 1 would be 0 once in 2^25 tokens and win every time.
+    """
+    bits = hash_tokens(prefixes, token_ids)
+    unsigned = bits.to(torch.float32).add_((bits < 0).to(torch.float32), alpha=2.0**32)
+    exponential = unsigned.add_(0.5).mul_(-(2.0**-32)).log1p_().neg_()
+    return exponential.log_().neg_()
+
+
+def _shifted(bits: Tensor, places: int) -> Tensor:
+    """A logical shift to the right; that of int32 copies the sign."""
+    return (bits >> places).bitwise_and_((1 << 32 - places) - 1)
+
+
+def _int32(bits: int) -> int:
+    return bits - (1 << 32) if bits >= 1 << 31 else bits

@@ -1,13 +1,16 @@
 """Logits to token ids, the whole batch at once, each row by its own parameters.
 
-Letters: B rows, V vocabulary, N most alternatives asked for.
+Letters: B rows, V vocabulary, N tokens that are looked at.
 """
 
-from collections.abc import Sequence as Rows
+from collections import defaultdict
+from collections.abc import Iterable, Sequence as Rows
+from enum import Enum
 
 import torch
 from torch import Tensor
 
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.draw import NO_TOKEN, Draw, Drawn
 from llama_herd.worker.logit_rules import apply_rules
 from llama_herd.worker.noise import gumbel, hash_prefix
@@ -21,12 +24,11 @@ def sample(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
     logits that are no numbers gets NO_TOKEN, and no other row is touched by it.
     """
     ruled = apply_rules(logits, draws)
-    ids = ruled.argmax(dim=-1)  # (B,)
-    random = [row for row, draw in enumerate(draws) if draw.is_random]
-    if random:
-        rows = torch.tensor(random, device=logits.device)
-        ids[rows] = _draw(ruled[rows], [draws[row] for row in random])
-    ids = ids.masked_fill(~logits.isfinite().all(dim=-1), NO_TOKEN)
+    largest, ids = ruled.max(dim=-1)  # (B,) each; NaN counts as the largest
+    for numbers in _groups(draws):
+        rows = torch.tensor(numbers, device=logits.device)
+        ids[rows] = _draw(ruled[rows], [draws[row] for row in numbers])
+    ids = ids.masked_fill(~largest.isfinite(), NO_TOKEN)
     if any(draw.params.logprobs for draw in draws):
         return _with_logprobs(logits, ids, draws)
     return [Drawn(token_id) for token_id in ids.tolist()]
@@ -37,21 +39,51 @@ def sample_each(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
     return [sample(logits[row : row + 1], [draw])[0] for row, draw in enumerate(draws)]
 
 
+def _groups(draws: Rows[Draw]) -> Iterable[list[int]]:
+    """The rows that are drawn at random, those together that need as much of the vocabulary."""
+    groups: dict[Needed, list[int]] = defaultdict(list)
+    for row, draw in enumerate(draws):
+        if draw.is_random:
+            groups[Needed.by(draw.params)].append(row)
+    return groups.values()
+
+
+class Needed(Enum):
+    """How much of the vocabulary a row's filters must see in order; each costs far more than the last."""
+
+    NOTHING = 1
+    THE_LIKELIEST = 2
+    ALL = 3
+
+    @classmethod
+    def by(cls, params: SamplingParams) -> "Needed":
+        if params.top_k:
+            return cls.THE_LIKELIEST
+        return cls.ALL if params.top_p < 1 or params.min_p > 0 else cls.NOTHING
+
+
 def _draw(logits: Tensor, draws: Rows[Draw]) -> Tensor:
-    """Gumbel-max over the survivors: (B, V) to (B,)."""
+    """Gumbel-max over the survivors of one group: (B, V) to (B,)."""
     scaled = logits / _column([draw.params.temperature for draw in draws], logits)  # (B, V)
-    if any(_is_filtered(draw) for draw in draws):
-        scaled, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
-        scaled = scaled.masked_fill(~_survivors(scaled, draws), float("-inf"))
-    else:
-        token_ids = torch.arange(scaled.shape[-1], device=logits.device).expand_as(scaled)
+    scaled, token_ids = _in_order(scaled, draws)  # (B, N)
     prefixes = _column([hash_prefix(draw.seed, draw.choice, draw.position) for draw in draws], logits)
-    winners = (scaled.to(torch.float64) + gumbel(prefixes, token_ids)).argmax(dim=-1, keepdim=True)
+    noise = gumbel(prefixes.to(torch.int32), token_ids.to(torch.int32))  # (B, N)
+    winners = (scaled + noise).argmax(dim=-1, keepdim=True)
     return token_ids.gather(-1, winners).squeeze(-1)  # (B,)
 
 
-def _is_filtered(draw: Draw) -> bool:
-    return bool(draw.params.top_k) or draw.params.top_p < 1 or draw.params.min_p > 0
+def _in_order(scaled: Tensor, draws: Rows[Draw]) -> tuple[Tensor, Tensor]:
+    """As many of the tokens as the group's filters look at, likeliest first, and their ids."""
+    num_tokens = scaled.shape[-1]
+    match Needed.by(draws[0].params):
+        case Needed.NOTHING:
+            return scaled, torch.arange(num_tokens, device=scaled.device).expand_as(scaled)
+        case Needed.THE_LIKELIEST:
+            most = min(max(draw.params.top_k for draw in draws), num_tokens)
+            values, token_ids = scaled.topk(most, dim=-1)
+        case Needed.ALL:
+            values, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
+    return values.masked_fill(~_survivors(values, draws), float("-inf")), token_ids
 
 
 def _survivors(scaled: Tensor, draws: Rows[Draw]) -> Tensor:

@@ -1,10 +1,12 @@
 """The noise has test vectors, so that it can be drawn again elsewhere."""
 
+import math
 import struct
 
 import pytest
 import torch
 
+from llama_herd.worker import noise
 from llama_herd.worker.noise import gumbel, hash_prefix, hash_tokens
 
 #: (seed, choice, position, token) and MurmurHash3_x86_32 of `<QIII` of them.
@@ -35,13 +37,24 @@ def test_the_reference_here_is_murmur3() -> None:
 @pytest.mark.parametrize(("words", "expected"), VECTORS)
 def test_the_hash_equals_its_vectors(words: tuple[int, int, int, int], expected: int) -> None:
     *prefix, token_id = words
-    drawn = hash_tokens(torch.tensor([[hash_prefix(*prefix)]]), torch.tensor([[token_id]]))
-    assert drawn.item() == murmur3(struct.pack("<QIII", *words)) == expected
+    state = torch.tensor([[hash_prefix(*prefix)]], dtype=torch.int32)
+    drawn = hash_tokens(state, torch.tensor([[token_id]], dtype=torch.int32))
+    assert drawn.item() & 0xFFFFFFFF == murmur3(struct.pack("<QIII", *words)) == expected
 
 
 def test_the_noise_is_finite_and_gumbel_distributed() -> None:
-    prefixes = torch.tensor([[hash_prefix(1, 0, position)] for position in range(20)])
-    noise = gumbel(prefixes, torch.arange(10_000).expand(20, -1))
-    assert torch.isfinite(noise).all()
-    assert noise.mean().item() == pytest.approx(0.5772, abs=0.01)
-    assert noise.std().item() == pytest.approx(1.2825, abs=0.01)
+    prefixes = torch.tensor([[hash_prefix(1, 0, position)] for position in range(20)], dtype=torch.int32)
+    drawn = gumbel(prefixes, torch.arange(10_000, dtype=torch.int32).expand(20, -1))
+    assert torch.isfinite(drawn).all()
+    assert drawn.mean().item() == pytest.approx(0.5772, abs=0.01)
+    assert drawn.std().item() == pytest.approx(1.2825, abs=0.01)
+
+
+def test_the_rarest_bits_give_finite_noise_that_does_not_always_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    bits = torch.tensor([[0, 1, 2**31 - 1, -(2**31), -2, -1]], dtype=torch.int32)
+    monkeypatch.setattr(noise, "hash_tokens", lambda *_: bits)
+    drawn = gumbel(bits, bits)[0].tolist()
+    expected = [-math.log(-math.log1p(-((b % 2**32) + 0.5) / 2**32)) for b in bits[0].tolist()]
+    assert drawn[:4] == pytest.approx(expected[:4], rel=1e-5)
+    assert max(drawn) == drawn[0] < 23  # the largest there can be
+    assert max(drawn[4:]) <= expected[4] + 1  # the smallest: such a token hardly ever wins
