@@ -46,8 +46,7 @@ class LoadedModel:
         `on_layer(done, total)` is called as layers are laid out.
         Raises ModelFileError or SettingsError, each with the numbers and the fix.
         """
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
+        torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
         dtype = _dtype(settings, device)
         tiling = _tiling(settings, device, dtype)
         with open_model(settings.model) as file:

@@ -25,7 +25,11 @@ class WorkerSettings(Settings):
         False,
         description="Equal ids in any batch and after any crash: CPU and float32 only, at a price in speed.",
     )
-    threads: int = Field(0, ge=0, description="CPU threads of torch; 0: as many as there are cores.")
+    threads: int = Field(
+        0,
+        ge=0,
+        description="CPU threads of torch; 0: one less than the cores. A thread too many stalls all others.",
+    )
     slots: int = Field(32, ge=1, le=1024, description="Most sequences in the batch at once.")
     context_tokens: int = Field(0, ge=0, description="Longest sequence; 0: what the model was made for.")
     kv_cache_tokens: int = Field(
