@@ -36,7 +36,7 @@ model: $(VENV)/.ready ## train the bundled model again (about half an hour)
 	@$(BIN)/python -m training.train
 
 bench: $(VENV)/.ready ## measure the bundled model, engine alone and through the queue
-	@$(BIN)/python -m benchmarks.throughput
+	@$(BIN)/python -m benchmarks.throughput --write
 
 clean: ## remove the environment
 	rm -rf $(VENV)

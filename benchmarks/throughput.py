@@ -1,9 +1,8 @@
 """Tokens a second of the bundled model: engine alone, through the queue, and transformers beside it.
 
-    python -m benchmarks.throughput [--json FILE]
+    python -m benchmarks.throughput [--write]
 
-Each run keeps its batch full: four jobs for each row, 96 tokens each, greedy, with no end of sequence for
-engine and peer. Through the queue, jobs end when the model ends them; what counts is the tokens that came.
+Each run keeps its batch full: four jobs for each row, 96 tokens each, greedy, with no end of sequence.
 The floor is the weights' bytes (float32 in memory) read once a step at the measured bandwidth.
 """
 
@@ -31,6 +30,9 @@ from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.engine import Output
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+
+ROOT = Path(__file__).parent.parent
+RESULT = ROOT / "benchmarks" / "results" / "throughput.json"
 
 ROWS = (1, 8, 32)
 JOBS_PER_ROW = 4
@@ -80,12 +82,9 @@ def through_the_queue(num_rows: int) -> float:
 
 
 def _submit_and_wait(client: Client, num_jobs: int) -> float:
-    sampling = {"max_tokens": MAX_TOKENS, "temperature": 0.9}
+    sampling = {"max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
     started = perf_counter()
-    job_ids = [
-        client.submit(prompt=PROMPTS[n % len(PROMPTS)], sampling={**sampling, "seed": n})
-        for n in range(num_jobs)
-    ]
+    job_ids = [client.submit(prompt=PROMPTS[n % len(PROMPTS)], sampling=sampling) for n in range(num_jobs)]
     num_tokens = sum(len(client.result(job_id).ids) for job_id in job_ids)
     return num_tokens / (perf_counter() - started)
 
@@ -141,14 +140,41 @@ def show(report: dict[str, Any]) -> None:
     Console().print(table)
 
 
+def table_for_readers(report: dict[str, Any]) -> str:
+    """The runs as a table of the README."""
+    names = list(report["runs"][0])
+    head = " | ".join(name.removesuffix("_tokens_per_s") for name in names)
+    rows = [" | ".join(f"{run[name]:,.0f}" for name in names) for run in report["runs"]]
+    made = report["conditions"]
+    where = f"{made['cpu']}, {made['cores']} cores, {made['threads']} threads, torch {made['torch']}"
+    lines = [f"| {line} |" for line in (head, "|".join("---:" for _ in names), *rows)]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{report['model']}, {report['max_tokens']} tokens a job; {where}; commit {made['commit']}.",
+        ]
+    )
+
+
+def write_into_readme(report: dict[str, Any]) -> None:
+    """Put the table between the README's marks."""
+    readme = ROOT / "README.md"
+    before, _, rest = readme.read_text().partition("<!-- throughput -->")
+    _, _, after = rest.partition("<!-- /throughput -->")
+    table = table_for_readers(report)
+    readme.write_text(f"{before}<!-- throughput -->\n{table}\n<!-- /throughput -->{after}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    parser.add_argument("--write", action="store_true", help="write the report and the README's table")
     arguments = parser.parse_args()
     report = measure()
     show(report)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    if arguments.write:
+        RESULT.write_text(json.dumps(report, indent=2) + "\n")
+        write_into_readme(report)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_the_hash_equals_its_vectors(words: tuple[int, int, int, int], expected:
     *prefix, token_id = words
     state = torch.tensor([[hash_prefix(*prefix)]], dtype=torch.int32)
     drawn = hash_tokens(state, torch.tensor([[token_id]], dtype=torch.int32))
-    assert drawn.item() & 0xFFFFFFFF == murmur3(struct.pack("<QIII", *words)) == expected
+    assert int(drawn.item()) & 0xFFFFFFFF == murmur3(struct.pack("<QIII", *words)) == expected
 
 
 def test_the_noise_is_finite_and_gumbel_distributed() -> None:
