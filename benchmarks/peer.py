@@ -5,20 +5,9 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.gguf_model import GGUFModel, expected_shapes
 from llama_herd.model.kernels.dequantize import dequantize
-
-NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+from llama_herd.model.safetensors_model import hf_name
 
 
 def load_peer(file: GGUFModel) -> Any:
@@ -37,15 +26,8 @@ def load_peer(file: GGUFModel) -> Any:
             rope_theta=config.rope_base,
         )
     )
-    weights = {
-        "model.embed_tokens.weight": "token_embd.weight",
-        "model.norm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    }
-    for layer in range(config.num_layers):
-        for ours, theirs in NAMES.items():
-            weights[f"model.layers.{layer}.{theirs}.weight"] = f"blk.{layer}.{ours}.weight"
-    state = {theirs: _values(file, ours) for theirs, ours in weights.items()}
+    names = [name for name in expected_shapes(config) if name != "rope_freqs.weight"]
+    state = {hf_name(name): _values(file, name) for name in names}
     peer.load_state_dict(state)
     return peer.eval()
 

@@ -1,19 +1,15 @@
 """GGUF files: a strict, bounded header, and tensors that stay in the file until they are read."""
 
 import mmap
-from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
-
-import torch
-from torch import Tensor
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.cursor import Cursor
 from llama_herd.model.foreign import recognise
 from llama_herd.model.header import MAX_HEADER_BYTES, MIN_FILE_BYTES, MetaValue, TensorInfo, read_header
+from llama_herd.model.mapped import MappedFile
 from llama_herd.model.metadata import Metadata
 
 __all__ = ["GGUFFile", "MetaValue", "TensorInfo"]
@@ -21,24 +17,22 @@ __all__ = ["GGUFFile", "MetaValue", "TensorInfo"]
 _MAGIC = b"GGUF"
 
 
-class GGUFFile:
+class GGUFFile(MappedFile):
     """A GGUF file of version 2 or 3, little-endian, mapped into memory.
 
         with GGUFFile.open("model.gguf") as file:
             file.metadata["general.name"]
             file.blocks("output_norm.weight")  # uint8 (rows, bytes of a row)
 
-    The map is private: what is written to a view never reaches the file. Views stay good after `close`.
+    `blocks` are those of the quantisation: a row of a Q8_0 tensor is a row of its blocks.
     """
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         cursor = Cursor(data, min(len(data), MAX_HEADER_BYTES), str(path))
         cursor.offset = len(_MAGIC)
         header = read_header(cursor, len(data))
-        self.path = path
+        super().__init__(path, data, header.tensors)
         self.metadata = Metadata(header.metadata, str(path))
-        self.tensors: Mapping[str, TensorInfo] = header.tensors
-        self._data: mmap.mmap | None = data
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> Self:
@@ -52,34 +46,6 @@ class GGUFFile:
                 return cls(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         except OSError as error:
             raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
-
-    def blocks(self, name: str) -> Tensor:
-        """A tensor's blocks as they lie in the file: uint8 (rows, bytes of a row), a view of the map."""
-        if self._data is None:
-            raise ValueError(f"{self.path} is closed")
-        info = self.tensors[name]
-        flat = torch.frombuffer(self._data, dtype=torch.uint8, count=info.num_bytes, offset=info.offset)
-        return flat.view(info.num_rows, -1)
-
-    def release(self, name: str) -> None:
-        """Let a tensor's pages go from memory; a view reads them from the file again."""
-        if self._data is None:
-            return
-        info = self.tensors[name]
-        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        self._data.madvise(mmap.MADV_DONTNEED, start, info.offset + info.num_bytes - start)
-
-    def close(self) -> None:
-        """Give up the map; it goes when the last view of it does."""
-        self._data = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _check_path(path: Path) -> None:
