@@ -10,6 +10,7 @@ from celery.worker.state import task_ready
 from kombu.transport.virtual import QoS
 
 from llama_herd.tasks.result import Result
+from llama_herd.worker.order import embed_of
 
 #: Runs a callable on the hub's thread: everything that touches a Celery request must.
 CallSoon = Callable[..., None]
@@ -73,8 +74,10 @@ class Delivery:
         """
         if self.is_revoked:
             return
-        name, task_id, request_dict, *rest = self._args
-        traced = self._target(name, task_id, {**request_dict, "herd_outcome": outcome}, *rest)
+        name, task_id, request, *_ = self._args
+        # Without its arguments, so that Celery can neither stumble over them nor show them.
+        body: tuple[Any, ...] = ((), {}, embed_of(self.body))
+        traced = self._target(name, task_id, {**request, "herd_outcome": outcome}, body, None, None)
         failed, value, _ = traced
         runtime_s = monotonic() - (self._accepted_s or monotonic())
         self._call_soon(self._finish, (failed, value, runtime_s))

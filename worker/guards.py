@@ -6,6 +6,7 @@ worker too. Here they go to the dead letters, with the reason.
 
 import socket
 from collections.abc import Callable
+from time import time
 from typing import Any
 
 import structlog
@@ -16,7 +17,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.call import run
+from llama_herd.tasks.job import is_job_id
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker import boot
 
 log = structlog.get_logger(__name__)
@@ -25,9 +28,21 @@ log = structlog.get_logger(__name__)
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError)
 
 
+class QoS(redis_transport.QoS):  # type: ignore[misc]
+    """Notes which messages are held; those that this worker holds are not taken for lost, however long."""
+
+    def restore_visible(self, *args: Any, **options: Any) -> None:
+        held = {tag: time() for tag in self._delivered if tag not in self._dirty}
+        if held:
+            # Only tags that are still noted: an ack may have come between.
+            self.channel.client.zadd(self.unacked_index_key, held, xx=True)
+        super().restore_visible(*args, **options)
+
+
 class Channel(redis_transport.Channel):  # type: ignore[misc]
     """Reads the queue; an item that is no message is put aside instead of ending the loop."""
 
+    QoS = QoS
     _last_reply: Any = None
 
     def _get_client(self) -> type[Redis]:
@@ -50,7 +65,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
             raise
         except UNREADABLE as error:
             _, raw = self._last_reply
-            put_aside(self.client, raw, error)
+            put_aside(self.client, raw, type(error).__name__)
             raise redis_transport.Empty from None
 
 
@@ -61,26 +76,47 @@ class Transport(redis_transport.Transport):  # type: ignore[misc]
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
-    """Celery's consumer; a message that Celery cannot handle is put aside and rejected."""
+    """Celery's consumer; a message that it cannot handle is put aside, and never shown in a log."""
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], Any]:
         handle = super().create_task_handler(*args, **options)
 
         def guarded(message: Message) -> Any:
             try:
+                _check_id(message)
                 return handle(message)
             except RedisError:
                 raise
             except UNREADABLE as error:
-                put_aside(message.channel.client, message.body, error)
-                return message.reject_log_error(log, self.connection_errors)
+                return self._refuse(message, type(error).__name__)
 
         return guarded
 
+    def on_unknown_message(self, body: Any, message: Message) -> None:
+        self._refuse(message, "no task is named")
 
-def put_aside(redis: Redis, raw: bytes | str, error: BaseException) -> None:
+    def on_unknown_task(self, body: Any, message: Message, exc: BaseException) -> None:
+        self._refuse(message, "unknown task")
+
+    def on_invalid_task(self, body: Any, message: Message, exc: BaseException) -> None:
+        self._refuse(message, type(exc).__name__)
+
+    def on_decode_error(self, message: Message, exc: BaseException) -> None:
+        self._refuse(message, type(exc).__name__)
+
+    def _refuse(self, message: Message, reason: str) -> None:
+        put_aside(message.channel.client, message.body, reason)
+        message.reject_log_error(log, self.connection_errors)
+
+
+def _check_id(message: Message) -> None:
+    """A job's id stands in keys, channels and events. Raises ValueError."""
+    if message.headers.get("task") == TASK_NAME and not is_job_id(message.headers.get("id")):
+        raise ValueError("the message's id cannot name a job")
+
+
+def put_aside(redis: Redis, raw: Any, reason: str) -> None:
     """Keep a message that cannot be handled among the dead letters."""
-    reason = type(error).__name__
-    log.error("message put aside", reason=reason, num_bytes=len(raw))
-    data = raw.encode() if isinstance(raw, str) else bytes(raw)
+    data = raw if isinstance(raw, bytes) else str(raw).encode(errors="replace")
+    log.error("message put aside", reason=reason, num_bytes=len(data))
     run(redis, Ledger.of(boot.settings()).bury(data, reason, socket.gethostname()))

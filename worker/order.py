@@ -36,6 +36,11 @@ class Order(NamedTuple):
             return cls(NO_JOB, envelope, error)
 
 
+def embed_of(body: bytes | str) -> dict[str, Any] | None:
+    """What Celery is to do after the job: links, chain and chord."""
+    return _parts(body)[2]
+
+
 def _parts(body: bytes | str) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
     """Arguments, keyword arguments and embed; a body of another form counts as one wrong argument."""
     try:

@@ -35,8 +35,17 @@ class Evidence:
 
     def faults(self) -> list[str]:
         """The broken laws, each named with the job."""
-        laws = (self._ends_once, self._is_dense, self._tokens_join, self._epochs_rise, self._end_is_true)
-        laws += (self._record_agrees, self._celery_agrees, self._is_forgotten, self._was_heard_in_order)
+        laws = (
+            self._ends_once,
+            self._is_dense,
+            self._tokens_join,
+            self._epochs_rise,
+            self._end_is_true,
+            self._record_agrees,
+            self._celery_agrees,
+            self._is_forgotten,
+            self._was_heard_in_order,
+        )
         return [f"job {self.job_id}: {fault}" for law in laws for fault in law()]
 
     def _ends_once(self) -> Iterator[str]:

@@ -109,6 +109,10 @@ class Herd:
     def ready(self, worker: WorkerProcess) -> WorkerProcess:
         return worker.wait_until_ready(self.url)
 
+    def state_of(self, worker: WorkerProcess) -> str:
+        """What a worker says of itself; empty when it says nothing any more."""
+        return next((one.state for one in self.client.workers() if one.name == worker.name), "")
+
     # Jobs
 
     def submit(
@@ -135,6 +139,14 @@ class Herd:
         wait_until(
             lambda: all(self.num_tokens(job_id) >= num_tokens for job_id in job_ids),
             f"{num_tokens} tokens of {len(job_ids)} jobs",
+        )
+
+    def wait_for_progress(self, job_ids: Sequence[str], num_tokens: int = 1) -> None:
+        """Wait until each job has some more tokens than now."""
+        before = {job_id: self.num_tokens(job_id) for job_id in job_ids}
+        wait_until(
+            lambda: all(self.num_tokens(job_id) >= n + num_tokens for job_id, n in before.items()),
+            f"{num_tokens} more tokens of {len(job_ids)} jobs",
         )
 
     def results(self, job_ids: Sequence[str] | None = None) -> list[Result]:
