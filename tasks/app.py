@@ -5,11 +5,12 @@ from typing import Any
 from celery import Celery
 from celery.signals import celeryd_init
 
+from llama_herd.errors import SettingsError
 from llama_herd.tasks.connection import celery_url
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.startup import check_worker_start
+from llama_herd.tasks.startup import check_worker_start, refuse_settings
 
 
 def make_app(settings: Settings) -> Celery:
@@ -46,6 +47,8 @@ def make_app(settings: Settings) -> Celery:
         task_serializer="json",
         result_serializer="json",
         result_expires=settings.result_ttl_s,
+        # A result that Redis does not take is offered until it does: giving up would store a failure instead.
+        result_backend_transport_options={"retry_policy": {"max_retries": None}},
         redis_socket_keepalive=True,
         redis_socket_timeout=10.0,
         redis_retry_on_timeout=True,
@@ -83,4 +86,7 @@ def _broker_options(unacked_key: str) -> dict[str, Any]:
     }
 
 
-app = make_app(Settings())
+try:
+    app = make_app(Settings.read())
+except SettingsError as error:
+    refuse_settings(error, __name__)

@@ -31,10 +31,10 @@ TRIES = 3
 SUBSCRIBER_TRIES = 20
 
 
-def connect(url: str, tries: int = TRIES) -> redis.Redis:
+def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
     """A connection of redis-py. Raises SettingsError when `url` is not that of a Redis."""
     url = checked_url(url)
-    return redis.Redis.from_url(url, retry=Retry(_backoff(), tries), **_options(url))
+    return redis.Redis.from_url(url, retry=Retry(_backoff(), tries), **_options(url, timeout_s))
 
 
 def connect_async(url: str, tries: int = TRIES) -> redis.asyncio.Redis:
@@ -43,10 +43,10 @@ def connect_async(url: str, tries: int = TRIES) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_url(url, retry=AsyncRetry(_backoff(), tries), **_options(url))
 
 
-def _options(url: str) -> dict[str, Any]:
+def _options(url: str, timeout_s: float = SOCKET_TIMEOUT_S) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "socket_timeout": SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
     }
     # A socket file has no such thing, and redis-py refuses the word.
     return options if url.startswith("unix:") else {**options, "socket_keepalive": True}

@@ -12,6 +12,9 @@ from llama_herd.worker.sequence import Abort, Sequence
 
 log = structlog.get_logger(__name__)
 
+#: How long a stopping worker waits for its last step.
+STOP_S = 2.0
+
 
 class EngineThread(threading.Thread):
     """Steps the engine while there is work and sleeps while there is none.
@@ -49,10 +52,13 @@ class EngineThread(threading.Thread):
             self._inbox.put(None)
 
     def stop(self) -> None:
-        """Stop after the step that is under way; what runs is left as it is."""
+        """Stop after the step that is under way; what runs is left as it is.
+
+        A step that does not end, or cannot hand on since Redis is away, is left behind with the process.
+        """
         self._is_stopping = True
         self._inbox.put(None)
-        self.join()
+        self.join(STOP_S)
 
     def run(self) -> None:
         while not self._is_stopping:

@@ -1,9 +1,12 @@
 """Hands finished jobs back to Celery: the result from the stream, then the tracer, then the ack."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from time import monotonic
+from typing import NamedTuple
 
 import structlog
+from kombu.exceptions import OperationalError
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -19,6 +22,16 @@ NUM_THREADS = 2
 #: Pause between two tries of a Redis that does not answer.
 RETRY_S = 0.5
 
+#: How long a stopping worker waits for results that are being stored.
+STOP_S = 2.0
+
+
+class Settlement(NamedTuple):
+    """A job that has its final event, and the messages to settle with its result."""
+
+    job_id: str
+    deliveries: list[Delivery]
+
 
 class Finisher:
     """Settles the deliveries of jobs whose final event is in the ledger.
@@ -30,40 +43,60 @@ class Finisher:
     def __init__(self, redis: Redis, ledger: Ledger) -> None:
         self._redis = redis
         self._ledger = ledger
-        self._executor = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="finisher")
+        self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
         self._is_stopping = threading.Event()
+        # Daemons: a result backend that does not answer must not hold up the end of the process.
+        self._threads = [
+            threading.Thread(target=self._run, name=f"finisher-{number}", daemon=True)
+            for number in range(NUM_THREADS)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def settle(self, job_id: str, deliveries: list[Delivery]) -> None:
         """Settle one delivery, acknowledge its doubles; returns at once."""
-        self._executor.submit(self._settle, job_id, deliveries)
+        self._inbox.put(Settlement(job_id, deliveries))
 
     def stop(self) -> None:
         """Finish what is under way; messages that could not be settled come back and are settled then."""
         self._is_stopping.set()
-        self._executor.shutdown()
+        for _ in self._threads:
+            self._inbox.put(None)
+        until_s = monotonic() + STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - monotonic()))
+
+    def _run(self) -> None:
+        while (settlement := self._inbox.get()) is not None:
+            self._settle(*settlement)
 
     def _settle(self, job_id: str, deliveries: list[Delivery]) -> None:
-        try:
-            outcome = self._outcome(job_id)
-            if outcome is None:
-                log.warning("job is over, but its stream is forgotten", job_id=job_id)
-            else:
-                deliveries.pop(0).settle(outcome)
-                _log_end(outcome)
-            for delivery in deliveries:
-                delivery.acknowledge()
-        except Exception:
-            log.exception("could not settle, the message will come back", job_id=job_id)
-
-    def _outcome(self, job_id: str) -> Result | None:
+        """Try until Redis takes the result; what fails for another reason has its final event all the same."""
+        outcome = None
         while True:
             try:
-                events = run(self._redis, self._ledger.read(job_id))
-            except RedisError:
+                outcome = outcome or self._outcome(job_id)
+                if outcome is not None:
+                    deliveries[0].settle(outcome)
+                    _log_end(outcome)
+                    deliveries = deliveries[1:]
+                break
+            except (RedisError, OperationalError) as error:
+                log.warning("result is not stored, trying on", job_id=job_id, error=type(error).__name__)
                 if self._is_stopping.wait(RETRY_S):
-                    raise
-            else:
-                return Result.from_events(events) if events else None
+                    return
+            except Exception:
+                log.exception("result cannot be stored", job_id=job_id)
+                break
+        for delivery in deliveries:
+            delivery.acknowledge()
+
+    def _outcome(self, job_id: str) -> Result | None:
+        events = run(self._redis, self._ledger.read(job_id))
+        if not events:
+            log.warning("job is over, but its stream is forgotten", job_id=job_id)
+            return None
+        return Result.from_events(events)
 
 
 def _log_end(result: Result) -> None:

@@ -19,6 +19,9 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
 
+#: How soon a stop is noticed between two beats.
+LISTEN_S = 0.2
+
 
 class Heartbeat(threading.Thread):
     """Once a second renews the leases of all claimed jobs, while the engine moves; between beats it listens.
@@ -68,7 +71,7 @@ class Heartbeat(threading.Thread):
                 if monotonic() >= next_beat_s:
                     self._beat()
                     next_beat_s = monotonic() + INTERVAL_S
-                message = pubsub.get_message(timeout=max(0.0, next_beat_s - monotonic()))
+                message = pubsub.get_message(timeout=max(0.0, min(LISTEN_S, next_beat_s - monotonic())))
                 if message is not None:
                     self._cancel(*read_notice(message["data"]))
 

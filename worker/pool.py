@@ -4,6 +4,7 @@ A pool stands below Celery's own strategy, so revoke, expires, ETA, rate limits,
 Celery's. There is no thread a job: the engine batches them, and Celery's tracer runs when a job is over.
 """
 
+import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import signals
 from celery.concurrency.base import BasePool, apply_target
+from celery.worker import state
 from celery.worker.request import Request
 
 from llama_herd.errors import BadInput
@@ -49,6 +51,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
         signals.task_revoked.connect(self._on_revoked, weak=False)
+        # In place of Celery's, whose cold shutdown would store that running jobs are to be retried.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, self._on_signal)
 
     def register_with_event_loop(self, hub: Any) -> None:
         self._hub = hub
@@ -87,6 +92,12 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
         """Nothing to kill: Celery calls `Delivery.terminate` next, which ends the one job."""
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        """Stop, and let running jobs finish for a while; SIGQUIT or a second signal hands all over at once."""
+        if number == signal.SIGQUIT or state.should_stop is not None:
+            self._service.hurry()
+        state.should_stop = 0
 
     def _get_info(self) -> dict[str, Any]:
         return {**super()._get_info(), "engine": self._service.status().model_dump()}

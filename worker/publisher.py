@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, Queue
+from math import inf
+from queue import Empty, Full, Queue
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ log = structlog.get_logger(__name__)
 #: Steps that may wait while Redis is away; then the engine pauses.
 MAX_WAITING_STEPS = 1000
 
-#: Pause between two tries of a call that Redis has not answered; a stopping worker makes only so many.
+#: Pause between two tries of a call that Redis has not answered; a stopping worker tries only for so long.
 RETRY_S = 0.2
-STOPPING_TRIES = 10
+STOPPING_S = 2.0
 
 
 class Refusal(NamedTuple):
@@ -65,6 +66,7 @@ class Publisher(threading.Thread):
         self._inbox: Queue[list[Output] | list[Refusal]] = Queue(MAX_WAITING_STEPS)
         self._holding: dict[str, Attempt] = {}
         self._is_stopping = threading.Event()
+        self._give_up_s = inf
 
     def open(self, attempt: Attempt) -> None:
         """Take a claimed job's stream over; call it before anything of the job is put."""
@@ -77,9 +79,11 @@ class Publisher(threading.Thread):
         self._inbox.put(outputs)
 
     def stop(self) -> None:
-        """Send what waits, then stop; a Redis that does not answer is given up after a few tries."""
+        """Send what waits, then stop; a Redis that does not answer is given up after a while."""
+        self._give_up_s = monotonic() + STOPPING_S
         self._is_stopping.set()
-        self._inbox.put([])
+        with suppress(Full):  # then there is enough to wake up for
+            self._inbox.put_nowait([])
         self.join()
 
     def run(self) -> None:
@@ -108,7 +112,7 @@ class Publisher(threading.Thread):
             attempt = self.attempts.get(output.sequence.job_id)
             if attempt is not None and attempt.sequence is output.sequence:
                 entries += self._entries_of(attempt, output)
-        now_s = float("inf") if self._is_stopping.is_set() else monotonic()
+        now_s = inf if self._is_stopping.is_set() else monotonic()
         for attempt in [held for held in self._holding.values() if held.stream.due_s <= now_s]:
             entries += self._flush(attempt)
         return entries
@@ -140,15 +144,15 @@ class Publisher(threading.Thread):
     def _send(self, entries: list[Entry]) -> list[Emitted]:
         """Repeat the call, byte for byte, until it is answered: it may have run though its reply was lost."""
         call = self._ledger.emit(self._owner, entries)
-        num_tries = 0
+        is_first = True
         while True:
             try:
                 return run(self._redis, call)
             except RedisError as error:
-                num_tries += 1
-                if num_tries == 1:
+                if is_first:
                     log.warning("redis does not take events, trying on", error=type(error).__name__)
-                if self._is_stopping.is_set() and num_tries >= STOPPING_TRIES:
+                is_first = False
+                if monotonic() >= self._give_up_s:
                     return []
                 sleep(RETRY_S)
 

@@ -1,14 +1,16 @@
 """All parts of a worker behind the Celery pool: who starts whom, and in which order they stop."""
 
+import threading
 import uuid
 from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Self
 
 import structlog
-from redis import Redis
+from redis.exceptions import RedisError
 
 from llama_herd.tasks.call import run_many
+from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker import boot
@@ -25,6 +27,9 @@ from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
+#: Shorter than a lease: a connection that is dead without saying so is replaced before jobs are lost by it.
+REDIS_TIMEOUT_S = 2.0
+
 #: How often a draining worker looks whether it is done.
 DRAIN_POLL_S = 0.02
 
@@ -40,7 +45,7 @@ class Service:
         self._worker = worker
         self._owner = uuid.uuid4().hex
         self._model = model
-        self._redis = Redis.from_url(settings.redis_url)
+        self._redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
         self._ledger = Ledger.of(settings)
         self._finisher = Finisher(self._redis, self._ledger)
         self._publisher = Publisher(
@@ -73,6 +78,8 @@ class Service:
             stall_s=settings.stall_s,
         )
         self._reconciler = Reconciler(self._redis, self._ledger)
+        self._is_stopping = False
+        self._is_hurried = threading.Event()
 
     @classmethod
     def start(cls, settings: WorkerSettings, worker: str) -> Self:
@@ -102,7 +109,7 @@ class Service:
         pages = self._model.cache.pages
         return WorkerStatus(
             name=self._worker,
-            state="ready",
+            state="stopping" if self._is_stopping else "ready",
             model=self._settings.served_model,
             device=self._settings.device,
             slots=self._settings.slots,
@@ -113,16 +120,21 @@ class Service:
             prefix_hit_rate=round(self._model.cache.prefixes.hit_rate, 4),
         )
 
+    def hurry(self) -> None:
+        """Wait for no job any more; may be called from a signal handler."""
+        self._is_hurried.set()
+
     def drain(self, grace_s: float, pump: Callable[[], None]) -> None:
         """Stop, in the order of a job's way, so that each part still finds the next one running.
 
         Running jobs get `grace_s` to end; `pump` runs the acks meanwhile. The rest is released: other workers
         go on from the recorded tokens.
         """
+        self._is_stopping = True
         self._reconciler.stop()
         self._intake.stop()
         deadline_s = monotonic() + grace_s
-        while self._publisher.attempts and monotonic() < deadline_s:
+        while self._publisher.attempts and monotonic() < deadline_s and not self._is_hurried.is_set():
             pump()
             sleep(DRAIN_POLL_S)
         self._engine.stop()
@@ -134,11 +146,12 @@ class Service:
         pump()
 
     def _release(self, attempts: list[Attempt]) -> None:
-        if attempts:
+        releases = [self._ledger.release(a.job_id, self._owner, a.stream.epoch) for a in attempts]
+        try:
+            run_many(self._redis, releases)
             log.info("jobs handed over", num_jobs=len(attempts))
-            run_many(
-                self._redis, [self._ledger.release(a.job_id, self._owner, a.stream.epoch) for a in attempts]
-            )
+        except RedisError as error:
+            log.warning("jobs are left to their leases", num_jobs=len(attempts), error=type(error).__name__)
 
     def _finish(self, attempt: Attempt) -> None:
         self._drop(attempt)

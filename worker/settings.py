@@ -39,7 +39,7 @@ class WorkerSettings(Settings):
     )
     prefix_cache: bool = Field(True, description="Keep computed prompts for others that begin alike.")
     prefill_tokens: int = Field(1024, ge=1, description="Most prompt tokens that one step computes.")
-    grace_s: float = Field(8.0, ge=0, description="After SIGTERM: how long running jobs may go on.")
+    grace_s: float = Field(5.0, ge=0, description="After SIGTERM: how long running jobs may go on.")
     stall_s: float = Field(30.0, gt=0, description="An engine without a step this long loses its jobs.")
     log_format: Literal["json", "console"] = Field("json", description="json lines, or text for people.")
 
