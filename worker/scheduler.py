@@ -111,7 +111,7 @@ class Scheduler:
         return None
 
     def _awaits_prefix(self, place: Place) -> bool:
-        """Whether somebody is just computing what comes next in the prompt: cheaper to wait for than to repeat.
+        """Whether somebody is just computing what comes next in the prompt: to wait is the cheaper way.
 
         Those behind need not wait along, since this one takes no room yet.
         """

@@ -84,9 +84,9 @@ class WaitingLine:
     """Sequences in the order in which they are to be admitted.
 
     Highest priority first; but all who wait at one rise to the next for each RISE_TOKENS that are admitted
-    from above. So nobody starves: who comes with priority p is overtaken from above by at most MAX_PRIORITY - p
-    times RISE_TOKENS and one sequence more. At its own level it comes after the older ones of its tenant, and
-    every other tenant gets as much as these, and on each level two sequences more.
+    from above. So nobody starves: who comes with priority p is overtaken from above by at most MAX_PRIORITY
+    - p times RISE_TOKENS and one sequence. At its own level it comes after the older ones of its tenant; each
+    other tenant gets as much as these there, and at most two sequences more on each level.
     """
 
     def __init__(self) -> None:
