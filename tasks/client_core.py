@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from llama_herd.errors import FieldError, InvalidJob, QueueFull, SettingsError
+from llama_herd.errors import FieldError, InvalidJob, QueueFull
 from llama_herd.tasks.answers import Submission, Submitted
 from llama_herd.tasks.call import Call
 from llama_herd.tasks.connection import checked_url
@@ -82,13 +80,8 @@ class ClientCore:
 
 def _settings(settings: Settings | None, **given: str | None) -> Settings:
     """`settings`, by default those of the environment, with what was given in their place."""
-    try:
-        settings = settings or Settings()
-        changed = {name: value for name, value in given.items() if value is not None}
-        return Settings.model_validate({**settings.model_dump(), **changed})
-    except ValidationError as error:
-        wrong = [f"{detail['loc'][0]}: {detail['msg'].lower()}" for detail in error.errors()]
-        raise SettingsError("; ".join(wrong)) from None
+    known = {} if settings is None else settings.model_dump()
+    return Settings.read(**known | {name: value for name, value in given.items() if value is not None})
 
 
 def checked_id(job_id: str) -> str:

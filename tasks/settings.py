@@ -1,23 +1,33 @@
 """What every process needs to know to take part: where Redis is, whose jobs, which limits."""
 
-from pydantic import AliasChoices, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
+
+from llama_herd.errors import SettingsError
+from llama_herd.tasks.connection import checked_url
 
 #: Name of the model that comes with the package; jobs go to its queue unless they name another.
 BUNDLED_MODEL_NAME = "tales"
 
+#: What the names of our variables begin with.
+PREFIX = "HERD_"
+
 
 class Settings(BaseSettings):
-    """Read from `HERD_*` variables and from a `.env` file; units stand in the names."""
+    """Read from `HERD_*` variables and from a `.env` file, by `read`; units stand in the names."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HERD_", env_file=".env", extra="ignore", frozen=True, populate_by_name=True
+        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, populate_by_name=True
     )
 
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0",
         validation_alias=AliasChoices("HERD_REDIS_URL", "CELERY_BROKER_URL", "REDIS_URL"),
         description="Redis of the queue, the ledger and the token log: one database for all three.",
+        repr=False,  # may hold a password
     )
     tenant: str = Field(
         "default", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Whose jobs; part of every Redis key."
@@ -39,3 +49,54 @@ class Settings(BaseSettings):
     def default_model(self) -> str:
         """The model that a job without a `model` goes to."""
         return self.model_name or BUNDLED_MODEL_NAME
+
+    @field_validator("redis_url")
+    @classmethod
+    def _names_a_redis(cls, url: str) -> str:
+        try:
+            checked_url(url)
+        except SettingsError:
+            raise ValueError(
+                "must be the URL of a Redis: redis://host:6379/0, rediss://host:6379/0 or unix:///path/redis.sock"
+            ) from None
+        return url
+
+    @classmethod
+    def read(cls, **given: object) -> Self:
+        """Read the variables and `.env`; what is `given`, by field, comes before both.
+
+        Raises SettingsError, which names each wrong value as its writer did, and says what is allowed.
+        """
+        try:
+            return cls(**given)  # type: ignore[arg-type]
+        except ValidationError as error:
+            wrong = [cls._explained(detail, given) for detail in error.errors(include_url=False)]
+            raise SettingsError("; ".join(wrong)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{cls.model_config['env_file']} cannot be read: {error}") from None
+
+    @classmethod
+    def variables(cls, field: str) -> tuple[str, ...]:
+        """The variables that a setting is read from; the first that is there counts."""
+        alias = cls.model_fields[field].validation_alias
+        return (
+            tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else (PREFIX + field.upper(),)
+        )
+
+    @classmethod
+    def _explained(cls, detail: Mapping[str, Any], given: Mapping[str, object]) -> str:
+        names = {name: field for field in cls.model_fields for name in (field, *cls.variables(field))}
+        field = names[detail["loc"][0]]
+        name = field if field in given else cls._written_name(field)
+        value = f"={detail['input']!r}" if cls.model_fields[field].repr else ""
+        message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
+        return f"{name}{value}: {message[0].lower()}{message[1:]}"
+
+    @classmethod
+    def _written_name(cls, field: str) -> str:
+        names = cls.variables(field)
+        for source in (EnvSettingsSource(cls), DotEnvSettingsSource(cls)):
+            for name in names:
+                if name.lower() in source.env_vars:
+                    return name
+        return names[0]

@@ -8,8 +8,18 @@ from click.core import ParameterSource
 from kombu import compression
 from kombu.exceptions import ContentDisallowed
 
+from llama_herd.errors import SettingsError
 from llama_herd.tasks.connection import is_same_redis, masked
 from llama_herd.tasks.settings import Settings
+
+
+def refuse_settings(error: SettingsError, app: str) -> NoReturn:
+    """End `celery -A <app>`, which would show a traceback; others who import the app get the error."""
+    context = click.get_current_context(silent=True)
+    named = context.params.get("app") if context is not None else None
+    if isinstance(named, str) and named.partition(":")[0] == app:
+        _exit(str(error))
+    raise error
 
 
 def check_worker_start(conf: Any, settings: Settings) -> None:

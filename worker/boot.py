@@ -9,9 +9,8 @@ from typing import Any
 
 import structlog
 from celery import signals
-from pydantic import ValidationError
 
-from llama_herd.errors import BadInput, SettingsError
+from llama_herd.errors import BadInput
 from llama_herd.tasks.message import queue_name
 from llama_herd.worker.device import pin_device
 from llama_herd.worker.logs import set_up_logs
@@ -31,16 +30,8 @@ SWITCH_INTERVAL_S = 0.0005
 
 @cache
 def settings() -> WorkerSettings:
-    """This process's settings, read once. Raises SettingsError, which names each variable that is wrong."""
-    try:
-        return WorkerSettings()
-    except ValidationError as error:
-        raise SettingsError("; ".join(map(_explained, error.errors(include_url=False)))) from None
-
-
-def _explained(detail: Any) -> str:
-    name = "_".join(str(part) for part in detail["loc"]).upper().removeprefix("HERD_")
-    return f"HERD_{name}={detail['input']}: {detail['msg'].lower()}"
+    """This process's settings, read once. Raises SettingsError."""
+    return WorkerSettings.read()
 
 
 @cache

@@ -110,3 +110,24 @@ def test_a_pool_on_the_command_line_is_refused_in_one_line(pool: str) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "Fix: leave -P" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("HERD_LEASE_MS", "abc"), ("CELERY_BROKER_URL", "secret@host"), ("HERD_SLOTS", "0")]
+)
+def test_a_wrong_variable_is_refused_in_one_line(name: str, value: str) -> None:
+    done = run_python("-m", "celery", "-A", "llama_herd.tasks.app", "worker", **{name: value})
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"herd worker: {name}")
+    assert "secret" not in done.stderr
+
+
+def test_who_imports_the_app_gets_the_error_itself() -> None:
+    code = (
+        "from llama_herd.errors import SettingsError\n"
+        "try: import llama_herd.tasks.app\n"
+        "except SettingsError as error: print(error)"
+    )
+    assert run_python("-c", code, HERD_LEASE_MS="abc").stdout.startswith("HERD_LEASE_MS='abc'")

@@ -259,7 +259,7 @@ def test_settings_come_from_the_caller_first(redis_url: str) -> None:
 def test_a_setting_that_cannot_work_is_refused_by_name(redis_url: str) -> None:
     with pytest.raises(SettingsError, match="tenant"):
         Client(redis_url, tenant="a b")
-    with pytest.raises(SettingsError, match="HERD_REDIS_URL"):
+    with pytest.raises(SettingsError, match="redis_url: must be the URL of a Redis"):
         Client("localhost")
 
 

@@ -1,15 +1,11 @@
-"""Settings for a command: options become HERD_* variables, and these become settings or one clear error."""
+"""Settings for a command: options become HERD_* variables, and these become settings."""
 
 import os
 import sys
-from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic import ValidationError
-
-from llama_herd.errors import SettingsError
-from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.settings import PREFIX, Settings
 from llama_herd.worker.settings import WorkerSettings
 
 S = TypeVar("S", bound=Settings)
@@ -20,7 +16,7 @@ _FOREIGN = ("CELERY_", "REDIS_URL")
 
 def variable(field: str) -> str:
     """The variable of a setting."""
-    return f"HERD_{field.upper()}"
+    return WorkerSettings.variables(field)[0]
 
 
 def override(**options: object) -> None:
@@ -30,16 +26,11 @@ def override(**options: object) -> None:
 
 
 def read(kind: type[S]) -> S:
-    """Read settings, and warn of variables that are none.
-
-    Raises SettingsError, which names each variable that is wrong.
-    """
-    for warning in _warnings():
-        print(f"herd: {warning}", file=sys.stderr)
-    try:
-        return kind()
-    except ValidationError as error:
-        raise SettingsError("; ".join(map(_explained, error.errors(include_url=False)))) from None
+    """Read settings, and warn of variables that are none. Raises SettingsError."""
+    for name, nearest in unknown_variables().items():
+        complaint = f"{name} is no setting, its value is not used. The nearest name is {nearest}"
+        print(f"herd: {complaint}", file=sys.stderr)
+    return kind.read()
 
 
 def child_environment(settings: WorkerSettings) -> dict[str, str]:
@@ -48,19 +39,8 @@ def child_environment(settings: WorkerSettings) -> dict[str, str]:
     return kept | {variable(name): str(value) for name, value in settings.model_dump().items()}
 
 
-def _warnings() -> list[str]:
-    known = [variable(name) for name in WorkerSettings.model_fields]
-    unknown = sorted(name for name in os.environ if name.startswith("HERD_") and name not in known)
-    return [
-        f"{name} is no setting, its value is not used. The nearest name is {_nearest(name, known)}"
-        for name in unknown
-    ]
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    return get_close_matches(name, known, n=1, cutoff=0.0)[0]
-
-
-def _explained(detail: Mapping[str, Any]) -> str:
-    field = "_".join(map(str, detail["loc"])).upper().removeprefix("HERD_")
-    return f"HERD_{field}={detail['input']}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
+def unknown_variables() -> dict[str, str]:
+    """Variables that look like ours and are none, each with the nearest name that is one."""
+    known = [variable(field) for field in WorkerSettings.model_fields]
+    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    return {name: get_close_matches(name, known, n=1, cutoff=0.0)[0] for name in unknown}
