@@ -71,7 +71,7 @@ class Finisher:
             self._settle(*settlement)
 
     def _settle(self, job_id: str, deliveries: list[Delivery]) -> None:
-        """Try until Redis takes the result; what fails for another reason has its final event all the same."""
+        """Try until Redis takes the result; what fails for another reason has its final event at least."""
         outcome = None
         while True:
             try:

@@ -94,7 +94,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Nothing to kill: Celery calls `Delivery.terminate` next, which ends the one job."""
 
     def _on_signal(self, number: int, _: Any) -> None:
-        """Stop, and let running jobs finish for a while; SIGQUIT or a second signal hands all over at once."""
+        """Stop, and let jobs finish for a while; SIGQUIT or a second signal hands them over at once."""
         if number == signal.SIGQUIT or state.should_stop is not None:
             self._service.hurry()
         state.should_stop = 0
