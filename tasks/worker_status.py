@@ -16,6 +16,7 @@ class WorkerStatus(BaseModel):
     running: int = 0
     waiting: int = 0
     steps: int = 0
+    kv_cache_tokens: int = 0
     kv_cache_usage: float = 0.0
     prefix_hit_rate: float = 0.0
     #: When it said so, by the clock of Redis; the ledger fills it in.

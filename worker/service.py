@@ -9,6 +9,7 @@ from typing import Self
 import structlog
 from redis.exceptions import RedisError
 
+from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.call import run_many
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger import Ledger
@@ -116,6 +117,7 @@ class Service:
             running=self._engine.num_running,
             waiting=self._engine.num_waiting,
             steps=self._engine.num_steps,
+            kv_cache_tokens=pages.num_pages * PAGE_TOKENS,
             kv_cache_usage=round(pages.num_held / pages.num_pages, 4),
             prefix_hit_rate=round(self._model.cache.prefixes.hit_rate, 4),
         )

@@ -50,6 +50,7 @@ def _facts(settings: WorkerSettings, status: dict[str, Any]) -> dict[str, Any]:
         "model": status["model"],
         "device": status["device"],
         "slots": status["slots"],
+        "kv_cache": f"{status['kv_cache_tokens']:,} tokens",
         "queue": queue_name(settings.served_model),
         "redis": masked(settings.redis_url),
     }
