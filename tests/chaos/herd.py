@@ -135,6 +135,10 @@ class Herd:
     def epoch(self, job_id: str) -> int:
         return int(self.redis.hget(self.ledger.job_key(job_id), "epoch") or 0)
 
+    def wait_for_epoch(self, job_ids: Sequence[str], epoch: int) -> None:
+        """Wait until these jobs have been claimed so often."""
+        wait_until(lambda: all(self.epoch(job_id) >= epoch for job_id in job_ids), f"claim {epoch}")
+
     def wait_for_tokens(self, job_ids: Sequence[str], num_tokens: int = 1) -> None:
         wait_until(
             lambda: all(self.num_tokens(job_id) >= num_tokens for job_id in job_ids),

@@ -1,0 +1,116 @@
+"""A TCP proxy that does to connections what networks do: hold up, slow down, cut off.
+
+with FaultProxy(port) as proxy:
+    worker connects to proxy.url
+    proxy.reset()
+"""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+CHUNK_BYTES = 65_536
+
+
+class FaultProxy:
+    """Between its clients and 127.0.0.1:`target_port`; passes all on until told otherwise.
+
+    Everything may be changed at any time and holds for all connections, those that stand and new ones.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        self.port = 0
+        self.delay_s = 0.0
+        self.is_bytewise = False
+        #: So many replies are cut off from now on, each with its connection; the server has acted by then.
+        self.num_cuts = 0
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def reset(self) -> None:
+        """Break all connections that stand, as a firewall or a restarted router would."""
+        self._call(self._reset)
+
+    def hold(self) -> None:
+        """A black hole: connections stand and new ones come about, but nothing arrives until `release`."""
+        self._call(self._is_open.clear)
+
+    def release(self) -> None:
+        """What was held arrives now, as TCP would send it again."""
+        self._call(self._is_open.set)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        serving = asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result()
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self._server.close)
+        self._call(self._reset)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Run a function on the proxy's thread and wait for it."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(function)
+        self._loop.call_soon_threadsafe(done.set)
+        done.wait()
+
+    def _reset(self) -> None:
+        for writer in self._writers:
+            linger = struct.pack("ii", 1, 0)  # close without a goodbye: RST
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+
+    async def _serve(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            server_reader, server = await asyncio.open_connection("127.0.0.1", self._target_port)
+            self._writers |= {client, server}
+            pumps = [
+                asyncio.ensure_future(self._pump(client_reader, server)),
+                asyncio.ensure_future(self._pump(server_reader, client, are_replies=True)),
+            ]
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            for pump in pumps:
+                pump.cancel()
+            server.close()
+            self._writers -= {client, server}
+        client.close()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, are_replies: bool = False
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(CHUNK_BYTES):
+                await asyncio.sleep(self.delay_s)
+                await self._is_open.wait()
+                if are_replies and self.num_cuts:
+                    self.num_cuts -= 1
+                    writer.write(data[: len(data) // 2])
+                    return
+                await self._write(writer, data)
+
+    async def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        pieces = [data[i : i + 1] for i in range(len(data))] if self.is_bytewise else [data]
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
