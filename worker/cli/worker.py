@@ -28,7 +28,7 @@ def worker(
     from llama_herd.worker.cli.celery_worker import run_celery_worker
     from llama_herd.worker.cli.children import run_together
     from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.own_redis import redis_at
+    from llama_herd.worker.cli.own_redis import own_redis
     from llama_herd.worker.cli.requirements import need_worker_extra
     from llama_herd.worker.settings import WorkerSettings
 
@@ -36,7 +36,7 @@ def worker(
     _check_names(name, device, gpus)
     override(model=model, device=device, slots=slots)
     settings = read(WorkerSettings)
-    with redis_at(settings.redis_url) if with_redis else nullcontext():
+    with own_redis(settings.redis_url) if with_redis else nullcontext():
         if gpus is None:
             exit_code = run_celery_worker(settings, name)
         else:

@@ -8,7 +8,6 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from llama_herd.tasks.async_client import AsyncClient
-from llama_herd.worker.cli.own_redis import own_redis
 from llama_herd.worker.demo.figures import Figures
 from llama_herd.worker.demo.model_file import describe
 from llama_herd.worker.demo.progress import Progress
@@ -16,6 +15,7 @@ from llama_herd.worker.demo.prompts import PROMPTS, SAMPLING
 from llama_herd.worker.demo.report import Phase, Report, Round
 from llama_herd.worker.demo.screen import Screen
 from llama_herd.worker.demo.worker_process import WorkerProcess
+from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Demo:
         _cancel_on_signals()
         with ExitStack() as stack:
             with self._phase("redis") as phase:
-                server = stack.enter_context(own_redis())
+                server = stack.enter_context(EmbeddedRedis())
                 phase.detail = f"{server.version}, embedded"
             own = {"redis_url": server.url, "model": self._settings.model.resolve(), "log_format": "console"}
             settings = self._settings.model_copy(update=own)
