@@ -1,6 +1,6 @@
 """A Llama in a GGUF file: its shape, and exactly the weights that such a Llama has."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import Self
@@ -61,7 +61,12 @@ class GGUFModel:
     @property
     def num_bytes(self) -> int:
         """Bytes of all weights, as they are stored."""
-        return sum(info.num_bytes for info in self._file.tensors.values())
+        return sum(info.num_bytes for info in self.tensors)
+
+    @property
+    def tensors(self) -> Collection[TensorInfo]:
+        """All weights, as they are stored, by the names in their file."""
+        return self._file.tensors.values()
 
     def __contains__(self, name: str) -> bool:
         """Whether the file holds an optional weight itself."""

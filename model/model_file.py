@@ -1,5 +1,6 @@
 """A model as a person names it: a GGUF file, or a Hugging Face folder. One opener for both."""
 
+from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +10,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.control_tokens import ControlTokens
 from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.header import TensorInfo
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.safetensors_model import CONFIG_NAME, SafetensorsModel
 from llama_herd.model.tokenizer import Tokenizer
@@ -31,6 +33,10 @@ class ModelFile(Protocol):
     @property
     def num_bytes(self) -> int:
         """Bytes of all weights, as they are stored."""
+
+    @property
+    def tensors(self) -> Collection[TensorInfo]:
+        """All weights, as they are stored, by the names in their file."""
 
     def __contains__(self, name: str) -> bool:
         """Whether an optional weight is there itself."""

@@ -1,6 +1,6 @@
 """A Llama in a Hugging Face folder: its shape, and exactly the weights that such a Llama has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -78,7 +78,12 @@ class SafetensorsModel:
     @property
     def num_bytes(self) -> int:
         """Bytes of all weights, as they are stored."""
-        return sum(stored.info.num_bytes for stored in self._weights.values())
+        return sum(info.num_bytes for info in self.tensors)
+
+    @property
+    def tensors(self) -> Collection[TensorInfo]:
+        """All weights, as they are stored, by the names in their file."""
+        return [stored.info for stored in self._weights.values()]
 
     def __contains__(self, name: str) -> bool:
         """Whether the folder holds an optional weight itself."""

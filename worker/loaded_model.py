@@ -18,6 +18,7 @@ from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.tokenizer import Tokenizer
 from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.worker.engine import Engine, Sink
+from llama_herd.worker.memory_plan import MemoryPlan, compute_dtype
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.writer import Writer
@@ -47,19 +48,15 @@ class LoadedModel:
         Raises ModelFileError or SettingsError, each with the numbers and the fix.
         """
         torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
-        dtype = _dtype(settings, device)
+        place, dtype = torch.device(device), compute_dtype(settings, device)
         tiling = _tiling(settings, device, dtype)
         with open_model(settings.model) as file:
             tokenizer = file.read_tokenizer()
             chat = _chat_template(settings, file, tokenizer)
-            max_length = _max_length(settings, file.config.context_length)
-            llama = Llama.load(file, torch.device(device), dtype, on_layer, tiling)
-        bytes_per_page = PAGE_TOKENS * Cache.bytes_per_token(llama.config, dtype)
-        num_pages = _num_pages(settings, device, max_length, bytes_per_page)
-        cache = Cache(
-            llama.config, num_pages, torch.device(device), dtype, keeps_prefixes=settings.prefix_cache
-        )
-        return cls(llama, tokenizer, chat, cache, max_length)
+            plan = MemoryPlan.of(settings, file, device)
+            llama = Llama.load(file, place, dtype, on_layer, tiling)
+        cache = Cache(llama.config, plan.num_pages, place, dtype, keeps_prefixes=settings.prefix_cache)
+        return cls(llama, tokenizer, chat, cache, plan.max_length)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         return Engine(
@@ -151,12 +148,6 @@ def _chat_template(settings: WorkerSettings, file: ModelFile, tokenizer: Tokeniz
         return None
 
 
-def _dtype(settings: WorkerSettings, device: str) -> torch.dtype:
-    if settings.dtype == "auto":
-        return torch.float32 if device == "cpu" else torch.bfloat16
-    return torch.float32 if settings.dtype == "float32" else torch.bfloat16
-
-
 def _tiling(settings: WorkerSettings, device: str, dtype: torch.dtype) -> Tiling:
     if not settings.deterministic:
         return FREE
@@ -166,29 +157,3 @@ def _tiling(settings: WorkerSettings, device: str, dtype: torch.dtype) -> Tiling
             f"but they are {settings.device} and {settings.dtype}"
         )
     return FIXED
-
-
-def _max_length(settings: WorkerSettings, context_length: int) -> int:
-    if settings.context_tokens > context_length:
-        raise SettingsError(
-            f"HERD_CONTEXT_TOKENS={settings.context_tokens}, but {settings.model.name} was made for "
-            f"{context_length}. Fix: lower it, or leave it out"
-        )
-    return settings.context_tokens or context_length
-
-
-def _num_pages(settings: WorkerSettings, device: str, max_length: int, bytes_per_page: int) -> int:
-    wanted = pages_for(settings.kv_cache_tokens) or settings.slots * pages_for(max_length)
-    free_bytes = _free_bytes(device)
-    if settings.kv_cache_tokens and wanted * bytes_per_page > free_bytes:
-        raise SettingsError(
-            f"HERD_KV_CACHE_TOKENS={settings.kv_cache_tokens} takes {wanted * bytes_per_page:,} bytes, "
-            f"but {free_bytes:,} are free on {device}. Fix: lower it"
-        )
-    return wanted if settings.kv_cache_tokens else max(1, min(wanted, free_bytes // 2 // bytes_per_page))
-
-
-def _free_bytes(device: str) -> int:
-    if device == "cpu":
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return torch.cuda.mem_get_info(device)[0]
