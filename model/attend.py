@@ -48,7 +48,8 @@ def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
         keys, values = cache.gather(layer, group.page_table)  # (B, K, S, D)
         mask = cache.padding_mask(group.positions, num_keys=keys.shape[-2])  # (B, 1, t, S)
         padding = ~mask[:, :, -1, :, None]  # (B, 1, S, 1): what the last token does not see
-        keys, values = keys.masked_fill(padding, 0), values.masked_fill(padding, 0)
+        keys.masked_fill_(padding, 0)
+        values.masked_fill_(padding, 0)
         heads = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
         attended[group.rows] = heads.transpose(1, 2)  # (B, t, H, D)
     return attended

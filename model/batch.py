@@ -107,9 +107,8 @@ class Batch:
             cells += map(chunk.cell, range(chunk.start, chunk.stop))
             if chunk.wants_logits:
                 logit_rows.append(len(ids) - 1)
-        token_rows = torch.tensor([ids, positions, cells], device=device)
-        rows = torch.tensor(logit_rows, dtype=torch.int64, device=device)
-        return cls(token_rows[0], token_rows[1], token_rows[2], rows, tuple(spans))
+        token_rows = _upload([ids, positions, cells], device)
+        return cls(token_rows[0], token_rows[1], token_rows[2], _upload(logit_rows, device), tuple(spans))
 
     @cached_property
     def groups(self) -> tuple[SpanGroup, ...]:
@@ -121,12 +120,18 @@ class Batch:
     def _group(self, spans: list[Span]) -> SpanGroup:
         device = self.ids.device
         num_pages = max(pages_for(span.stop) for span in spans)
-        rows = torch.tensor([span.rows for span in spans], device=device)
+        rows = _upload([span.rows for span in spans], device)
         tables = [(*span.pages[:num_pages], *[0] * (num_pages - len(span.pages))) for span in spans]
-        return SpanGroup(rows, self.positions[rows], torch.tensor(tables, device=device))
+        return SpanGroup(rows, self.positions[rows], _upload(tables, device))
 
 
 def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:
     for start in range(chunk.start, chunk.stop, span_tokens):
         stop = min(start + span_tokens, chunk.stop)
         yield Span(chunk.pages, start, stop, first_row + start - chunk.start)
+
+
+def _upload(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
+    """Whole numbers on a device. To a GPU they go from pinned memory, so that nothing waits for the copy."""
+    is_gpu = torch.device(device).type == "cuda"
+    return torch.tensor(numbers, dtype=torch.int64, pin_memory=is_gpu).to(device, non_blocking=True)

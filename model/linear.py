@@ -68,13 +68,14 @@ def dense(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -
     num_rows = sum(len(weight.blocks) for weight in weights)
     matrix = torch.empty(num_rows, weights[0].shape[-1], device=device, dtype=dtype)
     row = 0
-    for slab in _slabs(weights):
+    for slab in _slabs(weights, device):
         matrix[row : row + len(slab)] = slab
         row += len(slab)
     return matrix
 
 
-def _slabs(weights: Sequence[Weight]) -> Iterator[Tensor]:
+def _slabs(weights: Sequence[Weight], device: torch.device) -> Iterator[Tensor]:
+    """Blocks travel to the device as they are stored, in fewer bytes than their values have."""
     for weight in weights:
         for row in range(0, len(weight.blocks), SLAB_ROWS):
-            yield dequantize(weight.blocks[row : row + SLAB_ROWS], weight.type)
+            yield dequantize(weight.blocks[row : row + SLAB_ROWS].to(device), weight.type)
