@@ -25,6 +25,9 @@ from llama_herd.worker.writer import Writer
 
 log = structlog.get_logger(__name__)
 
+#: Prompt tokens that take about as long as a step that only decodes.
+PREFILL_TOKENS = {"cpu": 32, "cuda": 256}
+
 
 class LoadedModel:
     """What a worker loads once, before it takes its first job."""
@@ -63,7 +66,7 @@ class LoadedModel:
             self.llama,
             self.cache,
             max_rows=settings.slots,
-            prefill_tokens=settings.prefill_tokens,
+            prefill_tokens=settings.prefill_tokens or PREFILL_TOKENS[self.cache.device.type],
             sink=sink,
         )
 

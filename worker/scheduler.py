@@ -7,6 +7,9 @@ from llama_herd.model.prefix_cache import Digest, PrefixCache
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.waiting_line import Place, WaitingLine
 
+#: Times as many prompt tokens are computed in a step that keeps no stream waiting.
+ALONE_FACTOR = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -28,7 +31,7 @@ class Scheduler:
     """
 
     def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill_tokens: int) -> None:
-        """A step has at most `max_rows` rows and computes at most `prefill_tokens` prompt tokens."""
+        """A step has at most `max_rows` rows, and beside some that decode at most `prefill_tokens`."""
         self._prefixes = prefixes
         self._max_rows = max_rows
         self._prefill_tokens = prefill_tokens
@@ -60,6 +63,8 @@ class Scheduler:
     def next_batch(self) -> list[Row]:
         """All that decode, and of those that prefill, oldest first, as much as the token budget allows."""
         rows, budget = [], self._prefill_tokens
+        if all(sequence.num_uncached > 1 for sequence in self.running):
+            budget *= ALONE_FACTOR
         for sequence in self.running:
             num_tokens = sequence.num_uncached
             if num_tokens > 1:

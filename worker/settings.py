@@ -38,7 +38,11 @@ class WorkerSettings(Settings):
         description="Room of the KV cache in tokens; 0: slots x context, at most half of free memory.",
     )
     prefix_cache: bool = Field(True, description="Keep computed prompts for others that begin alike.")
-    prefill_tokens: int = Field(1024, ge=1, description="Most prompt tokens that one step computes.")
+    prefill_tokens: int = Field(
+        0,
+        ge=0,
+        description="Most prompt tokens of a step beside running streams; 0: 32 on a CPU, 256 on a GPU.",
+    )
     grace_s: float = Field(5.0, ge=0, description="After SIGTERM: how long running jobs may go on.")
     stall_s: float = Field(30.0, gt=0, description="An engine without a step this long loses its jobs.")
     log_format: Literal["json", "console"] = Field("json", description="json lines, or text for people.")

@@ -284,9 +284,11 @@ def test_a_cancelled_prefill_leaves_nothing_half_computed_to_others(
     fresh = LoadedModel.load(tiny_settings, "cpu")
     engine = fresh.engine(tiny_settings, sink := Collector())
     doomed = sequence(fresh, "doomed", PREFIX + "y")
+    engine.submit(sequence(fresh, "stream", ignore_eos=True))
+    engine.step()
     engine.submit(doomed)
     engine.submit(sequence(fresh, "next", PREFIX + "x"))
-    engine.step()  # the budget is 48 tokens: less than a page of the doomed prompt is computed
+    engine.step()  # beside a stream the budget is 48 tokens: less than a page of the doomed prompt
     doomed.abort = "cancelled"
     finish(engine)
     assert sink.ids["next"] == alone
