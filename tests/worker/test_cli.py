@@ -13,11 +13,14 @@ from llama_herd.tasks.client import Client
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.cli.terminal import harmless
-from tests.worker.herd_command import environment, invoke
+from tests.worker.herd_command import COMMAND, environment, invoke
 
 #: No Redis listens on port 1.
 NO_REDIS = {"HERD_REDIS_URL": "redis://user:secret@127.0.0.1:1/0"}
-COMMANDS = ("demo", "worker", "generate", "watch", "cancel", "status", "health", "settings")
+COMMANDS = (
+    *("demo", "worker", "generate", "watch", "cancel", "status"),
+    *("inspect", "tokenize", "doctor", "health", "settings"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +76,7 @@ def test_a_client_command_imports_neither_torch_nor_celery() -> None:
         (["worker", "--with-redis"], {"HERD_REDIS_URL": "redis://elsewhere/0"}, "redis://elsewhere/0"),
         (["generate", "--local", "--top-p", "7", "a llama"], {}, "sampling.top_p: input should be"),
         (["generate", "--model", "./a/b", "a llama"], {}, "HERD_MODEL_NAME='./a/b'"),
+        (["generate", "--system", "\0", "a llama"], NO_REDIS, "messages: must not hold a NUL"),
         (["generate", "--set", "top_k", "a llama"], NO_REDIS, "--set top_k: must be followed by"),
         (["generate", "--set", "top_k=-2", "a llama"], NO_REDIS, "sampling.top_k: input should be greater"),
     ],
@@ -116,7 +120,9 @@ def test_a_model_file_that_cannot_be_used_is_one_line(tiny_path: Path, tmp_path:
     assert complaint in line
 
 
-@pytest.mark.parametrize("arguments", [("worker",), ("demo",), ("generate", "--local", "a llama")])
+@pytest.mark.parametrize(
+    "arguments", [("worker",), ("demo",), ("generate", "--local", "a llama"), ("inspect",), ("tokenize", "a")]
+)
 def test_without_the_extra_a_command_names_it(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
@@ -140,6 +146,18 @@ def test_settings_marks_defaults_and_masks_secrets() -> None:
     assert "HERD_REDIS_URL=redis://user:***@127.0.0.1:1/0" in lines
     assert "HERD_SLOTS=3" in lines
     assert "#HERD_TENANT=default" in lines
+
+
+def test_standard_input_that_is_no_text_is_refused() -> None:
+    done = subprocess.run(
+        [*COMMAND, "generate", "-"],
+        env=environment(**NO_REDIS),
+        input=b"a \xff",
+        capture_output=True,
+        timeout=50,
+    )
+    assert done.returncode == 2
+    assert done.stderr == b"herd: standard input is not UTF-8 text: byte 2 is no part of it\n"
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")],
+    chat: Annotated[
+        bool, typer.Option("--chat", help="PROMPT is a message; the model's chat template makes the prompt.")
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(help="What the model is told before the message; brings --chat.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Name of the model; with --local a GGUF file, unless set the bundled.")
     ] = None,
@@ -44,8 +50,11 @@ def generate(
 
     Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels).
     """
+    from llama_herd.worker.cli.terminal import text_or_stdin
     from llama_herd.worker.cli.transcript import Transcript
 
+    text = text_or_stdin(prompt)
+    is_chat = chat or system is not None
     sampling = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -55,7 +64,8 @@ def generate(
         "stop": stop or None,
     }
     fields = {
-        "prompt": sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt,
+        "prompt": None if is_chat else text,
+        "messages": _messages(system, text) if is_chat else None,
         "deadline_ms": deadline_ms,
         "sampling": _given(sampling) | dict(map(_named_value, others or ())),
     }
@@ -65,6 +75,11 @@ def generate(
     else:
         _run_in_queue(_given(fields), model, transcript)
     raise typer.Exit(transcript.exit_code)
+
+
+def _messages(system: str | None, text: str) -> list[dict[str, str]]:
+    turns = {"system": system, "user": text}
+    return [{"role": role, "content": content} for role, content in turns.items() if content is not None]
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""`herd inspect`: what is in a model file, and what it would take to run it."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from llama_herd.worker.model_summary import Memory, ModelSummary, TokenizerSummary, TypeShare
+
+
+def inspect(
+    model: Annotated[
+        Path | None, typer.Argument(help="GGUF file or Hugging Face folder; absent: that of HERD_MODEL.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a model file holds.
+
+    Also what a worker would need in memory at the current settings. No weight is read.
+    """
+    from llama_herd.worker.cli.environment import override, read
+    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.cli.terminal import harmless
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_worker_extra("herd inspect")
+    override(model=model)
+    settings = read(WorkerSettings)
+    from llama_herd.worker.model_summary import ModelSummary
+
+    summary = ModelSummary.of(settings)
+    print(json.dumps(summary.to_dict()) if as_json else harmless("\n".join(_lines(summary))))
+
+
+def _lines(summary: "ModelSummary") -> Iterator[str]:
+    total = summary.total
+    yield summary.path
+    yield f"{total.num_parameters:,} parameters in {total.num_tensors} tensors, {_size(total.num_bytes)}"
+    yield from _section("header", summary.header.items())
+    yield from _section("shape", asdict(summary.shape).items())
+    yield from _section("tensors", ((share.type, _share(share)) for share in summary.tensors))
+    yield from _section("tokenizer", _tokenizer_facts(summary.tokenizer))
+    yield from _section("memory of a worker at the current settings", _memory_facts(summary.memory))
+
+
+def _section(title: str, facts: Iterable[tuple[str, object]]) -> Iterator[str]:
+    facts = list(facts)
+    width = max((len(name) for name, _ in facts), default=0)
+    yield f"\n{title}"
+    for name, value in facts:
+        yield f"  {name:<{width}}  {' '.join(str(value).split())}"
+
+
+def _share(share: "TypeShare") -> str:
+    return f"{share.num_tensors} tensors, {share.num_parameters:,} parameters, {_size(share.num_bytes)}"
+
+
+def _tokenizer_facts(tokenizer: "TokenizerSummary") -> Iterator[tuple[str, object]]:
+    yield "tokens", tokenizer.vocab_size
+    yield "BOS", "none" if tokenizer.bos_id is None else tokenizer.bos_id
+    yield "EOS", ", ".join(map(str, tokenizer.eos_ids)) or "none: a job runs to its max_tokens"
+    yield "BOS before a prompt", "yes" if tokenizer.adds_bos else "no"
+    yield "chat template", "yes" if tokenizer.has_chat_template else "no: jobs with messages are refused"
+
+
+def _memory_facts(memory: "Memory") -> Iterator[tuple[str, object]]:
+    yield "device", f"{memory.device}, {memory.dtype}"
+    yield "weights", _size(memory.weight_bytes)
+    yield "KV cache", f"{_size(memory.kv_cache_bytes)}: {memory.kv_cache_tokens:,} tokens"
+    yield "KV a token", f"{memory.kv_bytes_per_token:,} bytes"
+    yield "longest sequence", f"{memory.max_length:,} tokens; {memory.slots} slots"
+    yield "in all", f"{_size(memory.num_bytes)}, besides Python, torch and the activations of a step"
+
+
+def _size(num_bytes: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:,.1f} {unit}"
+    return f"{num_bytes / 1e3:,.1f} kB"

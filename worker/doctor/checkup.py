@@ -1,0 +1,42 @@
+"""All checks, in the order in which things are needed."""
+
+from collections.abc import Iterator
+
+from llama_herd.errors import BadInput
+from llama_herd.worker.cli.environment import unknown_variables
+from llama_herd.worker.cli.requirements import missing_worker_modules
+from llama_herd.worker.doctor.finding import Finding
+from llama_herd.worker.doctor.machine import check_open_files, check_python, check_torch
+from llama_herd.worker.doctor.redis_server import check_redis
+from llama_herd.worker.settings import WorkerSettings
+
+
+def check_up() -> Iterator[Finding]:
+    """Look at one thing after the other; without settings that can be read, only at what needs none."""
+    yield check_python()
+    yield check_open_files()
+    for name, nearest in unknown_variables().items():
+        yield Finding("settings", "warn", f"{name} is no setting", f"the nearest name is {nearest}")
+    try:
+        settings = WorkerSettings.read()
+    except BadInput as error:
+        yield Finding.of(error, "settings", fix="write what is allowed, or leave it out")
+        return
+    yield Finding("settings", "ok", f"{len(settings.model_fields_set)} set, the others are defaults")
+    yield from check_redis(settings.redis_url)
+    yield check_torch(settings)
+    if not missing_worker_modules():
+        yield check_model(settings)
+
+
+def check_model(settings: WorkerSettings) -> Finding:
+    """Whether the model's file can be read; its weights are not looked at."""
+    from llama_herd.model.model_file import open_model
+
+    try:
+        with open_model(settings.model) as file:
+            num_tokens = file.read_tokenizer().vocab_size
+            detail = f"{settings.served_model}: {len(file.tensors)} tensors, {num_tokens} tokens"
+    except BadInput as error:
+        return Finding.of(error, "model", fix="set HERD_MODEL to another file")
+    return Finding("model", "ok", detail)

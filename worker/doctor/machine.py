@@ -1,0 +1,68 @@
+"""The machine: Python, torch against the GPU's driver, open files."""
+
+import platform
+import resource
+import warnings
+from importlib.metadata import version
+
+from llama_herd.errors import BadInput
+from llama_herd.worker.cli.requirements import missing_worker_modules
+from llama_herd.worker.device import pin_device, visible_cards
+from llama_herd.worker.doctor.finding import Finding
+from llama_herd.worker.settings import WorkerSettings
+
+#: A worker has a few connections, a client two a stream; with fewer files many clients in a process starve.
+MIN_OPEN_FILES = 1024
+
+
+def check_python() -> Finding:
+    """Which Python runs this; older ones than we support cannot have installed us."""
+    return Finding("python", "ok", f"{platform.python_version()}, llama-herd {version('llama-herd')}")
+
+
+def check_open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= MIN_OPEN_FILES:
+        return Finding("open files", "ok", f"{soft} at once")
+    fix = f"ulimit -n {MIN_OPEN_FILES}, or more: the hard limit is {hard}"
+    return Finding("open files", "warn", f"{soft} at once, each subscriber takes two", fix)
+
+
+def check_torch(settings: WorkerSettings) -> Finding:
+    """Whether torch is there and can use the device that is set, and whether a GPU lies idle."""
+    missing = missing_worker_modules()
+    if missing:
+        return Finding(
+            "torch",
+            "warn",
+            f"this machine can be a client only: {', '.join(missing)} not installed",
+            "pip install 'llama-herd[worker]' where a worker is to run",
+        )
+    try:
+        device = pin_device(settings.device)
+    except BadInput as error:
+        return Finding.of(error, "torch")
+    import torch
+
+    build = f"torch {torch.__version__}"
+    if device == "cpu":
+        return _check_cpu(build, torch.version.cuda)
+    if torch.version.cuda is None:
+        fix = f"install torch's CUDA build, or set HERD_DEVICE=cpu in place of {settings.device}"
+        return Finding("torch", "fail", f"{build} is built without CUDA", fix)
+    with warnings.catch_warnings(action="ignore"):  # torch's own words for what is said next
+        is_available = torch.cuda.is_available()
+    if not is_available:
+        fix = "update the driver, or install a torch that is built for an older CUDA"
+        return Finding("torch", "fail", f"{build} needs CUDA {torch.version.cuda}, the driver has less", fix)
+    return Finding("torch", "ok", f"{build} on {settings.device}, {torch.cuda.get_device_name()}")
+
+
+def _check_cpu(build: str, cuda: str | None) -> Finding:
+    cards = visible_cards()
+    if not cards:
+        return Finding("torch", "ok", f"{build} on the CPU")
+    fix = "set HERD_DEVICE=cuda:0, or herd worker --gpus all"
+    if cuda is None:
+        fix = f"install torch's CUDA build, then {fix}"
+    return Finding("torch", "warn", f"{build} on the CPU, but here are GPUs: {', '.join(cards)}", fix)
