@@ -13,10 +13,13 @@ import torch
 PACKAGES = ("torch", "transformers", "celery", "kombu", "redis")
 
 
-def conditions() -> dict[str, Any]:
-    """Commit, machine, versions, threads and load, as they are now."""
+def conditions(commit: str = "") -> dict[str, Any]:
+    """Commit, machine, versions, threads and load, as they are now.
+
+    `commit` says which one it is where git cannot.
+    """
     return {
-        "commit": _commit(),
+        "commit": commit or _commit(),
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -24,6 +27,28 @@ def conditions() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: version(name) for name in PACKAGES},
     }
+
+
+def gpu_conditions() -> dict[str, str]:
+    """What nvidia-smi says about the first card that this process may use; nothing where there is none."""
+    query = (
+        "name",
+        "driver_version",
+        "memory.total",
+        "clocks.sm",
+        "clocks.mem",
+        "clocks.max.sm",
+        "power.limit",
+    )
+    command = ["nvidia-smi", f"--query-gpu={','.join(query)}", "--format=csv,noheader"]
+    if listed := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        command.append(f"--id={listed.split(',')[0]}")
+    try:
+        report = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    values = [value.strip() for value in report.splitlines()[0].split(",")]
+    return {f"gpu {name}": value for name, value in zip(query, values, strict=True)}
 
 
 def read_bandwidth(num_bytes: int = 1 << 29) -> float:
@@ -39,9 +64,12 @@ def read_bandwidth(num_bytes: int = 1 << 29) -> float:
 
 def _commit() -> str:
     folder = Path(__file__).parent
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True
-    )
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True
+        )
+    except OSError:
+        return "unknown"
     return found.stdout.strip() or "unknown"
 
 

@@ -1,0 +1,61 @@
+"""Measures what a device can do at best, on random data: zeros would flatter it."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.floors import Ceilings
+from benchmarks.gpu.scale import Scale
+
+#: Timed runs of each probe, after one that is not; the best counts.
+NUM_RUNS = 10
+
+
+def measure_ceilings(device: torch.device, scale: Scale) -> Ceilings:
+    """Call it first in a process: it times the device's start, too."""
+    started = perf_counter()
+    torch.zeros(1, device=device)
+    wait_for(device)
+    init_s = perf_counter() - started
+    values = torch.randn(scale.probe_bytes // 4, device=device)
+    return Ceilings(
+        copy_bytes_per_s=_copy_bytes_per_s(values),
+        read_bytes_per_s=values.nbytes / _best_s(device, values.sum),
+        matmul_flop_per_s=_matmul_flop_per_s(device, scale.probe_size),
+        upload_bytes_per_s=_upload_bytes_per_s(values[: len(values) // 8]),
+        init_s=init_s,
+    )
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _copy_bytes_per_s(source: Tensor) -> float:
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _best_s(source.device, lambda: target.copy_(source))
+
+
+def _upload_bytes_per_s(target: Tensor) -> float:
+    source = torch.randn(len(target), pin_memory=target.device.type == "cuda")
+    return source.nbytes / _best_s(target.device, lambda: target.copy_(source, non_blocking=True))
+
+
+def _matmul_flop_per_s(device: torch.device, size: int) -> float:
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    return 2 * size**3 / _best_s(device, lambda: a @ b)
+
+
+def _best_s(device: torch.device, work: Callable[[], Tensor]) -> float:
+    seconds = []
+    for _ in range(1 + NUM_RUNS):
+        wait_for(device)
+        started = perf_counter()
+        work()
+        wait_for(device)
+        seconds.append(perf_counter() - started)
+    return min(seconds[1:])

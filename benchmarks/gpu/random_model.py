@@ -1,0 +1,102 @@
+"""A Llama of random weights in a GGUF file, of any size: one tensor at a time is in memory.
+
+Values are drawn and stored on the device, where that takes seconds.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as GGMLType, TokenType
+from torch import Tensor
+
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.gguf_model import Shape, expected_shapes
+
+NUM_BYTES = 256
+SPECIAL = ("<unk>", "<s>", "</s>")
+BLOCK_VALUES = 32
+
+
+def write_random_model(path: Path, config: LlamaConfig, type: GGMLType, device: torch.device) -> Path:
+    """Write matrices as `type` (BF16 or Q8_0) and norms as F32; `path` is there only when all is written."""
+    shapes = expected_shapes(config)
+    del shapes["rope_freqs.weight"]
+    unfinished = path.with_suffix(".unfinished")
+    writer = gguf.GGUFWriter(unfinished, "llama")
+    _add_config(writer, config)
+    _add_tokenizer(writer, config.vocab_size)
+    for name, shape in shapes.items():
+        stored = _stored_type(shape, type)
+        block_values, block_bytes = gguf.GGML_QUANT_SIZES[stored]
+        num_bytes = math.prod(shape) // block_values * block_bytes
+        writer.add_tensor_info(name, shape, np.dtype(np.float32), num_bytes, raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for seed, shape in enumerate(shapes.values()):
+        values = random_values(shape, seed, device)
+        writer.write_tensor_data(BLOCKS[_stored_type(shape, type)](values).cpu().numpy())
+    writer.close()
+    return unfinished.rename(path)
+
+
+def random_values(shape: Shape, seed: int, device: torch.device) -> Tensor:
+    """Float32 values whose spread keeps activations about as large as they come in: (rows, columns)."""
+    generator = torch.Generator(device).manual_seed(seed)
+    values = torch.randn(shape, generator=generator, device=device)
+    return 1 + 0.1 * values if len(shape) == 1 else values / math.sqrt(shape[-1])
+
+
+def q8_0_blocks(values: Tensor) -> Tensor:
+    """Values (N, C) in blocks of 32, a float16 scale and signed bytes each: uint8 (N, C / 32 * 34)."""
+    by_block = values.view(len(values), -1, BLOCK_VALUES)  # (N, b, 32)
+    scales = by_block.abs().amax(dim=-1, keepdim=True) / 127  # (N, b, 1)
+    quants = (by_block / scales).nan_to_num_().round_().to(torch.int8)
+    return torch.cat((scales.half().view(torch.uint8), quants.view(torch.uint8)), dim=-1).flatten(-2)
+
+
+#: Values to blocks of uint8.
+BLOCKS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
+    GGMLType.F32: lambda values: values.view(torch.uint8),
+    GGMLType.BF16: lambda values: values.bfloat16().view(torch.uint8),
+    GGMLType.Q8_0: q8_0_blocks,
+}
+
+
+def _stored_type(shape: Shape, type: GGMLType) -> GGMLType:
+    return GGMLType.F32 if len(shape) == 1 else type
+
+
+def _add_config(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
+    writer.add_name("random")
+    writer.add_context_length(config.context_length)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_layers)
+    writer.add_feed_forward_length(config.ffn_size)
+    writer.add_head_count(config.num_heads)
+    writer.add_head_count_kv(config.num_kv_heads)
+    writer.add_rope_dimension_count(config.rope_dim)
+    writer.add_rope_freq_base(config.rope_base)
+    writer.add_layer_norm_rms_eps(config.rms_eps)
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, vocab_size: int) -> None:
+    """A SentencePiece vocabulary with byte fallback, filled up with made-up words."""
+    tokens = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(NUM_BYTES))]
+    tokens += [f"▁w{number}" for number in range(vocab_size - len(tokens))]
+    num_words = len(tokens) - len(SPECIAL) - NUM_BYTES
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([float(-rank) for rank in range(len(tokens))])
+    writer.add_token_types(
+        [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL]
+        + [TokenType.BYTE] * NUM_BYTES
+        + [TokenType.NORMAL] * num_words
+    )
+    writer.add_bos_token_id(SPECIAL.index("<s>"))
+    writer.add_eos_token_id(SPECIAL.index("</s>"))
+    writer.add_add_bos_token(True)

@@ -1,0 +1,100 @@
+"""A run of the engine in this process, and when its tokens came."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+from benchmarks.gpu.scale import Load
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine import Engine, Output
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.settings import WorkerSettings
+
+
+class Step(NamedTuple):
+    """A step that drew tokens, when they were handed on."""
+
+    end_s: float
+    num_tokens: int
+
+
+@dataclass
+class Trace:
+    """Steps in order, on the clock of `perf_counter`. `note` is the engine's sink."""
+
+    started_s: float = 0.0
+    steps: list[Step] = field(default_factory=list)
+    first_token_s: dict[str, float] = field(default_factory=dict)
+
+    def note(self, outputs: list[Output]) -> None:
+        now = perf_counter()
+        num_tokens = sum(len(output.ids) for output in outputs)
+        if num_tokens:
+            self.steps.append(Step(now, num_tokens))
+        for output in outputs:
+            if output.error is not None:
+                raise RuntimeError(f"{output.sequence.job_id}: {output.error.message}")
+            if output.ids:
+                self.first_token_s.setdefault(output.sequence.job_id, now)
+
+    @property
+    def wall_s(self) -> float:
+        return self.steps[-1].end_s - self.started_s
+
+    @property
+    def all_first_tokens_s(self) -> float:
+        """From the start until every request had its first token."""
+        return max(self.first_token_s.values()) - self.started_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(step.num_tokens for step in self.steps) / self.wall_s
+
+    def step_s(self, num_rows: int) -> float:
+        """The median time between two steps in which so many rows decoded and nothing else was done."""
+        full = [step.end_s for step in self.steps if step.num_tokens == num_rows]
+        return median(later - earlier for earlier, later in pairwise(full))
+
+
+def run_engine(model: LoadedModel, settings: WorkerSettings, load: Load, seed: int) -> Trace:
+    """Give an engine all requests of a load at once and step it to their end."""
+    trace = Trace()
+    engine = start_engine(model, settings, load, seed, trace)
+    while engine.has_work:
+        engine.step()
+    return trace
+
+
+def start_engine(model: LoadedModel, settings: WorkerSettings, load: Load, seed: int, trace: Trace) -> Engine:
+    """An engine that has all requests of a load before it."""
+    engine = model.engine(settings, trace.note)
+    for sequence in sequences(model, load, seed):
+        engine.submit(sequence)
+    trace.started_s = perf_counter()
+    return engine
+
+
+def sequences(model: LoadedModel, load: Load, seed: int) -> list[Sequence]:
+    """Greedy requests that nothing ends early; no two runs share a prompt."""
+    prompts = random_prompts(load, model.tokenizer.vocab_size, seed)
+    return [
+        model.sequence(
+            f"run-{seed}-{index}", GenerationJob(prompt_ids=ids, sampling=sampling(load)), now_ms=0
+        )
+        for index, ids in enumerate(prompts)
+    ]
+
+
+def sampling(load: Load) -> SamplingParams:
+    return SamplingParams(max_tokens=load.num_out, temperature=0, ignore_eos=True)
+
+
+def random_prompts(load: Load, vocab_size: int, seed: int) -> list[tuple[int, ...]]:
+    """One prompt of random ids for each request."""
+    chance = Random(seed)
+    return [tuple(chance.choices(range(vocab_size), k=load.num_in)) for _ in range(load.num_requests)]
