@@ -5,13 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from kombu import compression
 from kombu.exceptions import ContentDisallowed
 
+from llama_herd.errors import SettingsError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.startup import check_worker_start, refuse_compression
+from llama_herd.tasks.startup import check_worker_start, refuse_compression, refuse_settings
 
 SETTINGS = Settings(redis_url="redis://:secret@127.0.0.1:6390/2", tenant="acme", model_name="m")
 
@@ -122,6 +124,17 @@ def test_a_wrong_variable_is_refused_in_one_line(name: str, value: str) -> None:
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"herd worker: {name}")
     assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("app", "error"),
+    [("ours", SystemExit), ("ours:app", SystemExit), ("theirs", SettingsError), (None, SettingsError)],
+)
+def test_only_the_command_that_names_the_app_ends(app: str | None, error: type[BaseException]) -> None:
+    with click.Context(click.Command("celery")) as context:
+        context.params["app"] = app
+        with pytest.raises(error):
+            refuse_settings(SettingsError("wrong"), "ours")
 
 
 def test_who_imports_the_app_gets_the_error_itself() -> None:

@@ -1,5 +1,6 @@
 """A redis-server that has the port it is told, and ends with whoever started it."""
 
+import os
 import subprocess
 import sys
 
@@ -25,6 +26,10 @@ def test_it_has_the_port_it_is_told(redis_server: EmbeddedRedis) -> None:
     with EmbeddedRedis(port) as server, Redis(port=port) as redis:
         assert server.port == port != redis_server.port
         assert redis.ping()
+
+
+def test_ctrl_c_in_our_terminal_is_not_for_it(redis_server: EmbeddedRedis) -> None:
+    assert os.getsid(redis_server.pid) == os.getpgid(redis_server.pid) == redis_server.pid
 
 
 def test_it_is_gone_when_its_owner_is_killed() -> None:
