@@ -17,6 +17,7 @@ class Attempt:
     stream: Stream
     deliveries: list[Delivery]
     sequence: Sequence | None = None  # None: the job can't be run, only ended
+    is_last: bool = False  # if this attempt brings no token, the job is given up
     waited_s: float = 0.0  # from submit to claim, by Redis's clock
     claimed_s: float = field(default_factory=monotonic)
     started_s: float | None = None

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence as Rows
 from contextlib import suppress
 from itertools import count
+from math import inf
 from queue import Empty, Queue
 from time import monotonic
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine import Output
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.finisher import Finisher
+from llama_herd.worker.gate import POLL_S, Gate
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.order import Order
 from llama_herd.worker.publisher import Publisher, Refusal
@@ -79,7 +81,7 @@ class Intake(threading.Thread):
         self._model = model
         self._owner = owner
         self._publisher = publisher
-        self._engine = engine
+        self._gate = Gate(engine, publisher.attempts)
         self._finisher = finisher
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
         self._later: list[Later] = []
@@ -105,20 +107,24 @@ class Intake(threading.Thread):
             deliveries = [item for item in items if isinstance(item, Delivery)]
             if deliveries and not self._is_stopping:
                 self._claim(deliveries)
+            self._gate.open()
 
     def _take(self) -> list[Delivery | CeleryEnd]:
         """What has come and what is due again, up to a round trip's worth; sleeps until there is some."""
         taken: list[Delivery | CeleryEnd | None] = []
         with suppress(Empty):
-            taken.append(self._inbox.get(timeout=self._until_due_s()))
+            taken.append(self._inbox.get(timeout=self._rest_s()))
             while len(taken) < MAX_CLAIMS:
                 taken.append(self._inbox.get_nowait())
         while self._later and self._later[0].due_s <= monotonic():
             taken.append(heapq.heappop(self._later).item)
         return [item for item in taken if item is not None]
 
-    def _until_due_s(self) -> float | None:
-        return max(0.0, self._later[0].due_s - monotonic()) if self._later else None
+    def _rest_s(self) -> float | None:
+        """How long there is nothing to do unless something comes."""
+        due_s = self._later[0].due_s - monotonic() if self._later else inf
+        rest_s = max(0.0, min(due_s, POLL_S if self._gate.is_holding else inf))
+        return None if rest_s == inf else rest_s
 
     def _put_off(self, item: Delivery | CeleryEnd, delay_s: float) -> None:
         heapq.heappush(self._later, Later(monotonic() + delay_s, next(self._numbers), item))
@@ -168,7 +174,12 @@ class Intake(threading.Thread):
     def _begin(self, delivery: Delivery, order: Order, claimed: Claimed) -> None:
         """Run a claimed job from where its stream stands, or end it at once when it cannot be run."""
         recorded = Recorded.of(run(self._redis, self._ledger.read(delivery.job_id)) if claimed.seq else [])
-        attempt = Attempt(Stream(delivery.job_id, claimed, recorded), [delivery], waited_s=claimed.waited_s)
+        attempt = Attempt(
+            Stream(delivery.job_id, claimed, recorded),
+            [delivery],
+            is_last=0 < claimed.attempts == self._settings.max_attempts - 1,
+            waited_s=claimed.waited_s,
+        )
         self._publisher.open(attempt)
         try:
             if order.error is not None:
@@ -189,7 +200,7 @@ class Intake(threading.Thread):
         attempt.stream.flush_s = job.flush_ms / 1000
         attempt.sequence = sequence
         if sequence.finish_reason is None:
-            self._engine.submit(sequence)
+            self._gate.put(attempt)
         else:
             self._publisher.put([Output(sequence, finish_reason=sequence.finish_reason)])
 

@@ -43,7 +43,7 @@ match os.environ.get("SABOTAGE"):
     case "prefill":
         before(Engine, "_draw", lambda engine, rows: None if rows[0].is_complete else die())
     case "poison":
-        before(Engine, "_draw", lambda engine, rows: die() if has_poison(rows) else None)
+        before(Engine, "_advance", lambda engine, rows, tokens: die() if has_poison(rows) else None)
     case "before_result":
         before(Delivery, "settle", lambda *_: die())
     case "before_ack":

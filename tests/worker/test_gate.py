@@ -1,0 +1,92 @@
+"""Who is let into the engine, and when."""
+
+from collections.abc import Callable
+
+import pytest
+
+from llama_herd.tasks.answers import Yours
+from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.engine_thread import EngineThread
+from llama_herd.worker.gate import Gate
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.stream import Recorded, Stream
+
+CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, submitted_ms=0, body="", now_ms=0)
+
+
+class Desk:
+    """A gate before an engine that does not step, and the jobs of a worker."""
+
+    def __init__(self, engine: EngineThread, sequence: Callable[[str], Sequence]) -> None:
+        self.attempts: dict[str, Attempt] = {}
+        self.engine = engine
+        self.gate = Gate(engine, self.attempts)
+        self._sequence = sequence
+
+    def put(self, job_id: str, *, is_last: bool = False) -> Attempt:
+        attempt = Attempt(Stream(job_id, CLAIM, Recorded.of([])), [], self._sequence(job_id), is_last=is_last)
+        self.attempts[job_id] = attempt
+        self.gate.put(attempt)
+        return attempt
+
+    def end(self, attempt: Attempt) -> None:
+        del self.attempts[attempt.job_id]
+        self.gate.open()
+
+
+@pytest.fixture
+def desk(model: LoadedModel, tiny_settings: WorkerSettings) -> Desk:
+    from llama_herd.tasks.job import GenerationJob
+
+    engine = EngineThread(model.engine(tiny_settings, lambda outputs: None))
+    return Desk(engine, lambda job_id: model.sequence(job_id, GenerationJob(prompt="a"), now_ms=0))
+
+
+def test_ordinary_jobs_come_in_at_once(desk: Desk) -> None:
+    desk.put("one")
+    desk.put("two")
+    assert desk.engine.num_waiting == 2
+
+
+def test_a_last_attempt_waits_for_all_others_and_they_for_its_first_token(desk: Desk) -> None:
+    one, two = desk.put("one"), desk.put("two")
+    suspect = desk.put("suspect", is_last=True)
+    desk.put("three")
+    desk.end(one)
+    assert desk.engine.num_waiting == 2
+    desk.end(two)
+    assert desk.engine.num_waiting == 3
+    suspect.note_token()
+    desk.gate.open()
+    assert desk.engine.num_waiting == 4
+    assert not desk.gate.is_holding
+
+
+def test_suspects_come_in_one_after_the_other(desk: Desk) -> None:
+    first, second = desk.put("first", is_last=True), desk.put("second", is_last=True)
+    assert desk.engine.num_waiting == 1
+    first.note_token()
+    desk.gate.open()
+    assert desk.engine.num_waiting == 1, "the first still runs"
+    desk.end(first)
+    assert desk.engine.num_waiting == 2
+    desk.end(second)
+
+
+def test_a_suspect_that_ends_without_a_token_opens_the_gate(desk: Desk) -> None:
+    suspect = desk.put("suspect", is_last=True)
+    desk.put("mate")
+    assert desk.engine.num_waiting == 1
+    desk.end(suspect)
+    assert desk.engine.num_waiting == 2
+
+
+def test_a_job_that_is_claimed_anew_is_held_once(desk: Desk) -> None:
+    runs = desk.put("runs")
+    desk.put("suspect", is_last=True)
+    desk.put("suspect", is_last=True)
+    desk.end(runs)
+    assert desk.engine.num_waiting == 2
+    assert not desk.gate.is_holding

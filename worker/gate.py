@@ -1,0 +1,51 @@
+"""The way into the engine: where a job that may have killed its workers is kept from its mates."""
+
+from collections import deque
+from collections.abc import Mapping
+
+from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.engine_thread import EngineThread
+
+#: How soon a job that is held here is let in once it may.
+POLL_S = 0.05
+
+
+class Gate:
+    """Lets claimed jobs into the engine; one on its last attempt is alone there until it has a token.
+
+    So if it is the one that kills, its mates are not in the batch that dies with it.
+    """
+
+    def __init__(self, engine: EngineThread, attempts: Mapping[str, Attempt]) -> None:
+        """`attempts` are all jobs that this worker has claimed and not ended, by their ids."""
+        self._engine = engine
+        self._attempts = attempts
+        self._held: deque[Attempt] = deque()
+        self._suspect: Attempt | None = None
+
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._held)
+
+    def put(self, attempt: Attempt) -> None:
+        """Take a job that has a sequence; the engine gets it now, or by a later `open`."""
+        self._held.append(attempt)
+        self.open()
+
+    def open(self) -> None:
+        """Let in all that may come in; what has been claimed anew or lost since is forgotten."""
+        self._held = deque(one for one in self._held if self._attempts.get(one.job_id) is one)
+        while self._held and self._may_enter(self._held[0]):
+            attempt = self._held.popleft()
+            self._suspect = attempt if attempt.is_last else None
+            if attempt.sequence is not None:
+                self._engine.submit(attempt.sequence)
+
+    def _may_enter(self, attempt: Attempt) -> bool:
+        if self._suspect is not None and not self._is_cleared(self._suspect):
+            return False
+        return not attempt.is_last or len(self._held) == len(self._attempts)
+
+    def _is_cleared(self, suspect: Attempt) -> bool:
+        """Whether it has a token in this attempt, or is over."""
+        return suspect.first_token_s is not None or self._attempts.get(suspect.job_id) is not suspect
