@@ -34,8 +34,9 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
     def restore_visible(self, *args: Any, **options: Any) -> None:
         held = {tag: time() for tag in self._delivered if tag not in self._dirty}
         if held:
-            # Only tags that are still noted: an ack may have come between.
-            self.channel.client.zadd(self.unacked_index_key, held, xx=True)
+            # Not by the channel's client, whose connection waits for a message. No tag that is acked by now.
+            with self.channel.conn_or_acquire() as client:
+                client.zadd(self.unacked_index_key, held, xx=True)
         super().restore_visible(*args, **options)
 
 
@@ -65,7 +66,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
             raise
         except UNREADABLE as error:
             _, raw = self._last_reply
-            put_aside(self.client, raw, type(error).__name__)
+            put_aside(self, raw, type(error).__name__)
             raise redis_transport.Empty from None
 
 
@@ -105,7 +106,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         self._refuse(message, type(exc).__name__)
 
     def _refuse(self, message: Message, reason: str) -> None:
-        put_aside(message.channel.client, message.body, reason)
+        put_aside(message.channel, message.body, reason)
         message.reject_log_error(log, self.connection_errors)
 
 
@@ -115,8 +116,9 @@ def _check_id(message: Message) -> None:
         raise ValueError("the message's id cannot name a job")
 
 
-def put_aside(redis: Redis, raw: Any, reason: str) -> None:
+def put_aside(channel: Channel, raw: Any, reason: str) -> None:
     """Keep a message that cannot be handled among the dead letters."""
     data = raw if isinstance(raw, bytes) else str(raw).encode(errors="replace")
     log.error("message put aside", reason=reason, num_bytes=len(data))
-    run(redis, Ledger.of(boot.settings()).bury(data, reason, socket.gethostname()))
+    with channel.conn_or_acquire() as client:
+        run(client, Ledger.of(boot.settings()).bury(data, reason, socket.gethostname()))

@@ -69,8 +69,14 @@ class Publisher(threading.Thread):
         self._give_up_s = inf
 
     def open(self, attempt: Attempt) -> None:
-        """Take a claimed job's stream over; call it before anything of the job is put."""
+        """Take a claimed job's stream over; call it before anything of the job is put.
+
+        An earlier attempt that this worker still has in hand is lost: others have owned the job since.
+        """
+        earlier = self.attempts.get(attempt.job_id)
         self.attempts[attempt.job_id] = attempt
+        if earlier is not None:
+            self._on_lost(earlier)
 
     def put(self, outputs: list[Output] | list[Refusal]) -> None:
         """Hand on what a step brought; blocks while too many steps wait for Redis."""
@@ -162,7 +168,7 @@ class Publisher(threading.Thread):
         settled: set[str] = set()
         for entry, answer in zip(entries, answers, strict=False):
             attempt = self.attempts.get(entry.job_id)
-            if attempt is None or entry.job_id in settled:
+            if attempt is None or attempt.stream.epoch != entry.epoch or entry.job_id in settled:
                 continue
             if answer.kind in (Emission.OK, Emission.DUPLICATE):
                 if entry.kind == "end":

@@ -197,6 +197,24 @@ def test_another_owner_fences_this_one_and_its_neighbours_go_on(desk: Desk) -> N
     assert desk.events("gone") == []
 
 
+def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: Desk) -> None:
+    earlier = desk.open("job")
+    desk.say(earlier, 1)
+    desk.redis.hset(desk.ledger.job_key("job"), "lease", 1)
+    claimed = run(desk.redis, desk.ledger.claim("job", OWNER))
+    assert isinstance(claimed, Yours)
+    again = Attempt(Stream("job", claimed, Recorded.of([])), [])
+    again.sequence = Sequence("job", [1], SamplingParams(), 0, 99, frozenset(), Writer(WORDS))
+    entries = desk.publisher._entries(desk.publisher._take())  # on their way when the claim is answered
+    desk.publisher.open(again)
+    assert desk.lost == ["job"]
+    assert desk.publisher._settle(entries, desk.publisher._send(entries)) == []
+    assert desk.publisher.attempts == {"job": again}
+    desk.say(again, 2, end="stop")
+    desk.send()
+    assert desk.result("job").ids == (2,)
+
+
 def test_events_that_redis_forgot_are_sent_again_with_the_same_borders(desk: Desk) -> None:
     attempt = desk.open("job")
     for words in ((1,), (2, 3), (1, 1)):
