@@ -171,7 +171,8 @@ class Herd:
         self.results()
         checker = Checker(self.redis, self.ledger)
         wait_until(lambda: not self._leftovers(checker), f"nothing left but {checker.leftovers()}")
-        assert checker.faults(self.job_ids, self._listener.heard) == []
+        faults = checker.faults(self.job_ids, self._listener.heard)
+        assert not faults, "\n".join(faults)
 
     def _leftovers(self, checker: Checker) -> list[str]:
         """What is left, messages of dead workers having been held for so long that the backstop sees them."""

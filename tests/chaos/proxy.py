@@ -63,7 +63,7 @@ class FaultProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._call(self._server.close)
-        self._call(self._reset)
+        asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -73,6 +73,12 @@ class FaultProxy:
         self._loop.call_soon_threadsafe(function)
         self._loop.call_soon_threadsafe(done.set)
         done.wait()
+
+    async def _end_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _reset(self) -> None:
         for writer in self._writers:

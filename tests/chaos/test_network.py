@@ -58,7 +58,7 @@ def test_a_bad_line_costs_time_only(herd: Herd, proxy: FaultProxy, fault: str) -
 def test_a_worker_in_a_black_hole_loses_its_jobs_cleanly_and_consumes_again(
     herd: Herd, proxy: FaultProxy
 ) -> None:
-    away = herd.workers(1, url=proxy.url)[0]
+    away = herd.workers(1, url=proxy.url, step_s=0.05)[0]  # slow, lest it be done before the fault
     job_ids = herd.submit(4)
     herd.wait_for_tokens(job_ids, 20)
     rescuer = herd.workers(1)[0]

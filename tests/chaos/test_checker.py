@@ -1,0 +1,97 @@
+"""The checker sees each law broken: a checker that is always content proves nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.events import End, Event, Started, Token
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.result import Result
+from tests.chaos.checker import Checker, Evidence
+from tests.tasks.herd import Herd
+
+TEXT_SHA256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"  # of "hello"
+STARTED = Started(seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=7)
+HEL = Token(seq=2, job="j", epoch=1, i=0, ids=(5, 6), text="hel")
+LO = Token(seq=3, job="j", epoch=2, i=2, ids=(7,), text="lo")
+END = End(seq=4, job="j", epoch=2, finish_reason="stop", n=3, text_sha256=TEXT_SHA256, attempts=1)
+
+
+def evidence(*events: Event, **changes: Any) -> Evidence:
+    """A job that ended well, but for what is changed."""
+    events = events or (STARTED, HEL, LO, END)
+    result = Result.from_events([*events, END]).model_dump(mode="json")
+    good = Evidence(
+        "j",
+        [f"{number}-0" for number in range(1, len(events) + 1)],
+        events,
+        {"state": "done", "seq": "4", "n": "3", "lease": "0"},
+        {"status": "SUCCESS", "result": result},
+        [],
+        [HEL.to_json(), END.to_json()],
+    )
+    return replace(good, **changes)
+
+
+def changed(event: Any, **fields: Any) -> Any:
+    return event.model_copy(update=fields)
+
+
+def test_a_good_job_has_no_fault() -> None:
+    assert evidence().faults() == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        (lambda: evidence(STARTED, HEL, LO), "0 final events"),
+        (lambda: evidence(STARTED, HEL, LO, END, changed(END, seq=5)), "2 final events"),
+        (lambda: evidence(STARTED, END, HEL, LO), "or not the last"),
+        (lambda: evidence(STARTED, HEL, changed(LO, seq=4), changed(END, seq=5)), "not dense"),
+        (lambda: evidence(entry_ids=["1-0", "2-0", "3-1", "4-0"]), "entry ids"),
+        (lambda: evidence(STARTED, HEL, changed(LO, i=3), END), "begins with token 3, but 2"),
+        (lambda: evidence(STARTED, changed(HEL, epoch=3), LO, END), "epoch goes back"),
+        (lambda: evidence(changed(STARTED, attempt=2), HEL, LO, END), "attempts"),
+        (lambda: evidence(STARTED, HEL, LO, changed(END, n=4)), "end says 4 tokens"),
+        (lambda: evidence(STARTED, HEL, changed(LO, text="la"), END), "text_sha256"),
+        (lambda: evidence(record={"state": "running", "seq": "4", "n": "3", "lease": "0"}), "record is"),
+        (lambda: evidence(record={}), "record is"),
+        (lambda: evidence(celery={}), "Celery says None"),
+        (lambda: evidence(celery={"status": "FAILURE"}), "Celery says FAILURE"),
+        (lambda: evidence(celery={"status": "SUCCESS", "result": {}}), "not the fold"),
+        (lambda: evidence(immortal_keys=["k"]), "without a lifetime"),
+        (lambda: evidence(heard=[changed(HEL, text="hal").to_json()]), "heard another event 2"),
+    ],
+)
+def test_a_broken_law_is_named(broken: Callable[[], Evidence], fault: str) -> None:
+    assert any(fault in found for found in broken().faults()), broken().faults()
+
+
+@pytest.mark.redis
+def test_what_is_left_over_is_named(redis: Redis) -> None:
+    ledger = Ledger()
+    herd = Herd(redis, ledger)
+    checker = Checker(redis, ledger)
+    assert checker.leftovers() == []
+    herd.submit("waits")
+    herd.submit("runs")
+    herd.claimed("runs")
+    redis.hset(ledger.unacked_key, "tag", "message")
+    assert sorted(checker.leftovers()) == [
+        "herd.tales holds 2",
+        "herd:default:leases holds 1",
+        "herd:default:pending holds 1",
+        "herd:default:unacked holds 1",
+    ]
+
+
+@pytest.mark.redis
+def test_an_unfinished_job_is_full_of_faults(redis: Redis) -> None:
+    herd = Herd(redis, Ledger())
+    herd.submit("runs")
+    faults = " ".join(Checker(redis, herd.ledger).faults(["runs"]))
+    for fault in ("pending holds 1", "0 final events", "without a lifetime"):
+        assert fault in faults
