@@ -87,7 +87,7 @@ def _add_config(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
 def _add_tokenizer(writer: gguf.GGUFWriter, vocab_size: int) -> None:
     """A SentencePiece vocabulary with byte fallback, filled up with made-up words."""
     tokens = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(NUM_BYTES))]
-    tokens += [f"▁w{number}" for number in range(vocab_size - len(tokens))]
+    tokens += ["▁", *(f"▁w{number}" for number in range(vocab_size - len(tokens) - 1))]
     num_words = len(tokens) - len(SPECIAL) - NUM_BYTES
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)

@@ -1,0 +1,47 @@
+"""Files of random weights: what they hold is what our own loader, and the gguf package, read."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+
+from benchmarks.gpu.random_model import q8_0_blocks, random_values, write_random_model
+from benchmarks.gpu.scale import DRY
+from llama_herd.model.gguf_model import GGUFModel, expected_shapes
+from llama_herd.model.kernels.dequantize import dequantize
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("type", "tolerance"), [(GGMLType.BF16, 2**-8), (GGMLType.Q8_0, 0.03)])
+def test_a_written_model_holds_the_values_that_were_drawn(
+    tmp_path: Path, type: GGMLType, tolerance: float
+) -> None:
+    path = write_random_model(tmp_path / "random.gguf", DRY.config, type, CPU)
+    with GGUFModel.open(path) as file:
+        assert file.config == DRY.config
+        for seed, (name, shape) in enumerate(expected_shapes(DRY.config).items()):
+            if name.endswith(("attn_q.weight", "attn_k.weight", "rope_freqs.weight")):
+                continue  # these are reordered, or not there
+            weight = file.weight(name)
+            values = dequantize(weight.blocks, weight.type).view(weight.shape)
+            drawn = random_values(shape, seed if seed < 3 else seed - 1, CPU)
+            assert (values - drawn).norm() / drawn.norm() < tolerance, name
+
+
+def test_q8_0_blocks_are_those_of_the_gguf_package() -> None:
+    values = torch.randn(64, 96)
+    values[3, 32:64] = 0
+    expected = gguf.quants.quantize(values.numpy(), GGMLType.Q8_0)
+    assert np.array_equal(q8_0_blocks(values).numpy(), expected)
+
+
+def test_every_prompt_can_be_encoded(tmp_path: Path) -> None:
+    path = write_random_model(tmp_path / "random.gguf", DRY.config, GGMLType.Q8_0, CPU)
+    with GGUFModel.open(path) as file:
+        tokenizer = file.read_tokenizer()
+    assert tokenizer.vocab_size == DRY.config.vocab_size
+    assert tokenizer.decode(tokenizer.encode("w1 w2 any text", add_bos=False)) == " w1 w2 any text"

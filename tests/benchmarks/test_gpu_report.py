@@ -1,0 +1,79 @@
+"""Results that add up over calls, and the table that is made of them."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.floors import Ceilings
+from benchmarks.gpu.measurement import OURS, Measurement
+from benchmarks.gpu.report import report, table_rows, write_into
+from benchmarks.gpu.results import Results
+
+CEILINGS = Ceilings(4.3e12, 4.5e12, 788e12, 55e9, 0.3)
+STEP = Measurement("W1", "BF16, a step", OURS, "ms", (6.0, 4.0, 5.0), floor=3.0)
+PEER_STEP = Measurement("W1", "BF16, a step", "peer", "ms", (10.0,))
+RATE = Measurement("W3", "BF16, whole run", OURS, "tok/s", (5_000.0,), floor=12_500.0, note="engine alone")
+
+
+def test_a_step_below_its_peers_and_a_rate_above_them_are_better() -> None:
+    assert STEP.value == 5.0
+    assert STEP.times_better_than(PEER_STEP) == 2.0
+    assert RATE.times_better_than(Measurement("W3", RATE.case, "peer", "tok/s", (2_500.0,))) == 2.0
+
+
+def test_floors_of_times_are_below_and_of_rates_above() -> None:
+    assert STEP.percent_of_floor == pytest.approx(60)
+    assert RATE.percent_of_floor == pytest.approx(40)
+    assert Measurement("W7", "memory", OURS, "GB", (2.0,), floor=0.0).percent_of_floor is None
+
+
+def test_the_table_has_a_row_for_each_case_and_peer() -> None:
+    alone = Measurement("W4", "of a peer alone", "peer", "ms", (1.0,))
+    assert list(table_rows([STEP, PEER_STEP, RATE, alone])) == [
+        ("W1", "BF16, a step", "5 ms", "3 ms", "60 %", "peer", "10 ms", "2.00 x"),
+        ("W3", "BF16, whole run", "5,000 tok/s", "12,500 tok/s", "40 %", "–", "–", "–"),
+        ("W4", "of a peer alone", "–", "–", "–", "peer", "1 ms", "–"),
+    ]
+
+
+def test_calls_add_up_in_a_file_and_the_last_of_a_case_counts(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "gpu.json"
+    for measurements in ([STEP, RATE], [PEER_STEP, Measurement("W1", STEP.case, OURS, "ms", (4.0,), 3.0)]):
+        results = Results.read(path)
+        results.begin("7b", {"torch": "2.11", "commit": "abc"}, CEILINGS).measurements.extend(measurements)
+        results.write()
+    results = Results.read(path)
+    assert [(m.workload, m.system, m.value) for m in results.latest] == [
+        ("W1", OURS, 4.0),
+        ("W1", "peer", 10.0),
+        ("W3", OURS, 5_000.0),
+    ]
+    assert results.value("W3", OURS) == 5_000.0
+    assert results.value("W4", OURS) is None
+    text = report(results)
+    assert "- W3, llama-herd: engine alone." in text
+    assert "Call 1 (7b: W1, W3). copy 4.3e+03 GB/s" in text
+    assert text.count("torch 2.11") == 1, "conditions that did not change are said once"
+
+
+def test_results_of_another_scale_are_refused(tmp_path: Path) -> None:
+    results = Results.read(tmp_path / "gpu.json")
+    results.begin("dry-run", {}, CEILINGS)
+    with pytest.raises(ValueError, match=r"holds results of dry-run, these are of 7b"):
+        results.begin("7b", {}, CEILINGS)
+
+
+def test_a_report_goes_between_the_marks_of_a_file_and_replaces_the_last(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- gpu -->\nold\n<!-- /gpu -->\nafter\n")
+    write_into(readme, "first")
+    write_into(readme, "second")
+    assert readme.read_text() == "before\n<!-- gpu -->\nsecond\n<!-- /gpu -->\nafter\n"
+
+
+def test_a_file_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("no marks")
+    with pytest.raises(ValueError, match=r"has no line <!-- gpu -->"):
+        write_into(readme, "table")
+    assert readme.read_text() == "no marks"

@@ -1,0 +1,212 @@
+"""What holds on a card: the laws that the CPU tests prove, and what only a card can break."""
+
+import random
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from llama_herd.errors import DeviceError, SettingsError
+from llama_herd.model.batch import Batch, Chunk
+from llama_herd.model.cache import Cache
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.device import pin_device
+from llama_herd.worker.engine import Engine, Output
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import tiny_vocabulary, write_tiny_gguf
+
+pytestmark = pytest.mark.gpu
+
+CARD = "cuda:0"
+VOCAB_SIZE = len(tiny_vocabulary())
+NUM_TOKENS = 48
+
+#: How far logits may be from float32's on the CPU, as ‖difference‖ / ‖logits‖.
+FLOAT32_TOLERANCE = 1e-5
+BFLOAT16_TOLERANCE = 0.03
+
+
+def load(path: Path, device: str = CARD, **settings: object) -> LoadedModel:
+    """A model in float32, unless `settings` say otherwise."""
+    return LoadedModel.load(worker_settings(path, **settings), device)
+
+
+def worker_settings(path: Path, **settings: object) -> WorkerSettings:
+    defaults: dict[str, object] = {
+        "dtype": "float32",
+        "slots": 16,
+        "kv_cache_tokens": 8192,
+        "prefill_tokens": 200,
+    }
+    return WorkerSettings.model_validate({"model": path, "threads": 1, **defaults, **settings})
+
+
+def prompts(num_prompts: int = 20) -> list[list[int]]:
+    """Of 1, 8, 15 ... tokens: some share a page with others, some span several."""
+    chance = random.Random(0)
+    return [[chance.randrange(3, VOCAB_SIZE) for _ in range(1 + 7 * n)] for n in range(num_prompts)]
+
+
+def sequence(model: LoadedModel, name: str, prompt: list[int], num_tokens: int = NUM_TOKENS) -> Sequence:
+    sampling = SamplingParams(temperature=0, max_tokens=num_tokens)
+    return model.sequence(name, GenerationJob(prompt_ids=tuple(prompt), sampling=sampling), now_ms=0)
+
+
+def engine_of(model: LoadedModel, outputs: list[Output], **settings: object) -> Engine:
+    return model.engine(worker_settings(Path("tiny.gguf"), **settings), outputs.extend)
+
+
+def generate(model: LoadedModel, texts: Iterable[list[int]]) -> list[list[int]]:
+    """The ids that each prompt is continued with, all in one engine."""
+    outputs: list[Output] = []
+    engine = engine_of(model, outputs)
+    sequences = [sequence(model, f"job-{n}", text) for n, text in enumerate(texts)]
+    for each in sequences:
+        engine.submit(each)
+    while engine.has_work:
+        engine.step()
+    assert {output.finish_reason for output in outputs} == {None, "length"}
+    return [each.ids for each in sequences]
+
+
+def logits_after(model: LoadedModel, ids: list[int], chunk_tokens: int) -> Tensor:
+    """Logits (V,) after the last of `ids`, which come `chunk_tokens` at a time."""
+    llama, dtype = model.llama, model.llama.embedding.dtype
+    cache = Cache(llama.config, 8, model.cache.device, dtype)
+    pages = cache.pages.reserve("alone", len(ids))
+    assert pages is not None
+    for start in range(0, len(ids), chunk_tokens):
+        chunk = Chunk(pages, start, ids[start : start + chunk_tokens], wants_logits=True)
+        logits = llama.forward(Batch.of([chunk], cache.device), cache)
+    return logits[0].cpu()
+
+
+def distance(logits: Tensor, exact: Tensor) -> float:
+    return float((logits - exact).norm() / exact.norm())
+
+
+@pytest.fixture
+def model(tiny_file: Path) -> LoadedModel:
+    return load(tiny_file)
+
+
+def test_greedy_ids_in_float32_equal_the_cpus(tiny_file: Path, model: LoadedModel) -> None:
+    assert generate(model, prompts()) == generate(load(tiny_file, "cpu"), prompts())
+
+
+def test_a_batch_gives_each_request_the_ids_that_it_gets_alone(model: LoadedModel) -> None:
+    assert generate(model, prompts()) == [generate(model, [prompt])[0] for prompt in prompts()]
+
+
+def test_shared_pages_give_the_ids_that_a_prompt_gets_when_it_is_computed(
+    tiny_file: Path, model: LoadedModel
+) -> None:
+    """On a card a found prefix is not copied but read where it lies."""
+    prefix = prompts()[-1]
+    texts = [[*prefix, *prompt] for prompt in prompts()]
+    assert generate(model, texts) == generate(load(tiny_file, prefix_cache=False), texts)
+    assert model.cache.prefixes.hit_rate > 0.5
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 64])
+def test_cached_tokens_give_the_logits_of_a_full_prefill(model: LoadedModel, chunk_tokens: int) -> None:
+    ids = prompts(30)[-1]
+    whole = logits_after(model, ids, len(ids))
+    assert distance(logits_after(model, ids, chunk_tokens), whole) < FLOAT32_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", FLOAT32_TOLERANCE), ("bfloat16", BFLOAT16_TOLERANCE)]
+)
+def test_logits_stay_near_the_cpus_in_float32(tiny_file: Path, dtype: str, tolerance: float) -> None:
+    ids = prompts(30)[-1]
+    exact = logits_after(load(tiny_file, "cpu"), ids, len(ids))
+    assert distance(logits_after(load(tiny_file, dtype=dtype), ids, len(ids)), exact) < tolerance
+
+
+@pytest.mark.parametrize("type", ["BF16", "Q8_0", "Q4_0"])
+def test_weights_that_are_dequantised_on_the_card_are_the_cpus_bit_for_bit(tmp_path: Path, type: str) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type)
+    ours, exact = load(path).llama, load(path, "cpu").llama
+    assert ours.embedding.cpu().equal(exact.embedding)
+
+
+def test_auto_is_bfloat16(tiny_file: Path) -> None:
+    assert load(tiny_file, dtype="auto").llama.embedding.dtype == torch.bfloat16
+
+
+def test_pages_are_conserved_when_requests_end_come_and_are_cancelled(model: LoadedModel) -> None:
+    engine = engine_of(model, [], slots=4)
+    chance = random.Random(1)
+    sequences = [sequence(model, f"job-{n}", prompt) for n, prompt in enumerate(prompts())]
+    for each in sequences:
+        engine.submit(each)
+    while engine.has_work:
+        if chance.random() < 0.1:
+            chance.choice(sequences).abort = "cancelled"
+        engine.step()
+        model.cache.prefixes.check()
+    assert model.cache.pages.num_held == 0
+
+
+def test_a_decode_step_waits_for_the_card_once_however_many_rows_it_has(model: LoadedModel) -> None:
+    outputs: list[Output] = []
+    engine = engine_of(model, outputs)
+    for n, prompt in enumerate(prompts(16)):
+        engine.submit(sequence(model, f"job-{n}", prompt))
+    while len({output.sequence for output in outputs if output.ids}) < 16:
+        engine.step()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            engine.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len([wait for wait in waits if "called a synchronizing" in str(wait.message)]) == 1
+
+
+def test_an_out_of_memory_is_the_error_of_the_request_that_needs_the_memory(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "wide.gguf", eos=False, ffn_size=8192, context_length=20_000)
+    settings: dict[str, object] = {"kv_cache_tokens": 32_768, "prefill_tokens": 20_000}
+    model = load(path, CARD, **settings)
+    outputs: list[Output] = []
+    engine = engine_of(model, outputs, **settings)
+    small = [sequence(model, f"small-{n}", prompt) for n, prompt in enumerate(prompts(4))]
+    large = sequence(model, "large", [7] * 16_000)
+    room = torch.cuda.memory_reserved() + (256 << 20)  # its gate and up values alone take a GiB
+    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        for each in (*small, large):
+            engine.submit(each)
+        while engine.has_work:
+            engine.step()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    reasons = {output.sequence: output.finish_reason for output in outputs if output.finish_reason}
+    assert reasons == {**dict.fromkeys(small, "length"), large: "error"}
+    model.cache.prefixes.check()
+
+
+def test_a_wrong_index_lists_the_cards() -> None:
+    with pytest.raises(DeviceError, match=torch.cuda.get_device_name(0)):
+        pin_device("cuda:99")
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_both_numbers(tiny_file: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=r"HERD_KV_CACHE_TOKENS=\d+ takes [\d,]+ bytes, but .* [\d,]+ .*free"
+    ):
+        load(tiny_file, kv_cache_tokens=1 << 40)
+
+
+def test_a_cache_of_no_stated_size_takes_at_most_half_of_what_is_free(tiny_file: Path) -> None:
+    free_bytes, _ = torch.cuda.mem_get_info()
+    model = load(tiny_file, kv_cache_tokens=0, slots=1024)
+    assert 0 < model.cache.num_bytes <= free_bytes // 2
