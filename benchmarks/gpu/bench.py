@@ -32,13 +32,12 @@ class Bench:
         return path
 
     def settings(self, format: Format, load: Load) -> WorkerSettings:
-        """A worker's settings, with room for all rows of a load at once."""
+        """A worker's settings: the defaults, and room for all rows of a load at once."""
         return WorkerSettings(
             model=self.model_path(format),
             device=str(self.device),
             slots=load.num_rows,
             kv_cache_tokens=load.cache_tokens,
-            prefill_tokens=self.scale.prefill_tokens,
         )
 
     def load(self, settings: WorkerSettings) -> LoadedModel:

@@ -37,7 +37,6 @@ class Scale:
     arrivals: Load  # W4: of one request; how many come, the rate says
     prompts: Load  # W5
     arrivals_s: float  # how long requests arrive
-    prefill_tokens: int
     num_runs: int  # counted, after one that is not
     num_peer_requests: int  # for the peer that would take too long over all of W3
     probe_bytes: int  # moved when ceilings are measured
@@ -59,7 +58,6 @@ FULL = Scale(
     arrivals=Load(1, 256, 128, 256),
     prompts=Load(8, 512, 1, 8),
     arrivals_s=60.0,
-    prefill_tokens=4096,
     num_runs=3,
     num_peer_requests=256,
     probe_bytes=1 << 33,
@@ -88,7 +86,6 @@ DRY = Scale(
     arrivals=Load(1, 16, 4, 8),
     prompts=Load(2, 64, 1, 2),
     arrivals_s=0.5,
-    prefill_tokens=64,
     num_runs=1,
     num_peer_requests=4,
     probe_bytes=1 << 24,
