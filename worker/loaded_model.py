@@ -25,8 +25,8 @@ from llama_herd.worker.writer import Writer
 
 log = structlog.get_logger(__name__)
 
-#: Prompt tokens that take about as long as a step that only decodes.
-PREFILL_TOKENS = {"cpu": 32, "cuda": 256}
+#: Prompt tokens that take at most about as long as a step that only decodes; benchmarks/latency.py on the CPU.
+PREFILL_TOKENS = {"cpu": 16, "cuda": 256}
 
 
 class LoadedModel:
