@@ -25,7 +25,7 @@ from llama_herd.worker.writer import Writer
 
 log = structlog.get_logger(__name__)
 
-#: Prompt tokens that take at most about as long as a step that only decodes; benchmarks/latency.py on the CPU.
+#: Prompt tokens that take about as long as a step that only decodes; the CPU by benchmarks/latency.py.
 PREFILL_TOKENS = {"cpu": 16, "cuda": 256}
 
 
