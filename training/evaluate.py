@@ -15,7 +15,7 @@ from pathlib import Path
 from training import bundle
 from training.corpus import NUM_DOCUMENTS, SEED, held_out_documents, training_documents
 from training.decoder import Completion, Decoder
-from training.grammar import NEXT_TURN, follows
+from training.grammar import NEXT_TURN, agrees, follows
 
 NUM_PROMPTS = 50
 MIN_FOLLOWING_SHARE = 0.95
@@ -41,8 +41,13 @@ class Goal:
 
 
 def follows_grammar(completion: Completion) -> bool:
-    """Whether the generator could have written prompt and completion, to the end."""
+    """Whether the grammar makes prompt and completion together, to the end."""
     return completion.ended and follows(completion.document)
+
+
+def agrees_throughout(completion: Completion) -> bool:
+    """Whether besides every name, thing and place is said again as it was said first."""
+    return completion.ended and agrees(completion.document)
 
 
 def trained_texts(num_documents: int) -> Iterator[str]:
@@ -69,6 +74,8 @@ def print_table(reached: Sequence[Goal], completions: Sequence[Completion]) -> N
         print(goal)
     lengths = [completion.num_tokens for completion in completions]
     spread = f"{min(lengths)}, {statistics.median(lengths):g}, {max(lengths)}"
+    share = sum(map(agrees_throughout, completions)) / len(completions)
+    print(f"{'and say every word again as it was, share':<45}{share:>7.4g}")
     print(f"{'tokens a completion: least, median, most':<45}{spread}")
     for completion in completions:
         if not follows_grammar(completion):
@@ -78,7 +85,10 @@ def print_table(reached: Sequence[Goal], completions: Sequence[Completion]) -> N
 def print_json(reached: Sequence[Goal], completions: Sequence[Completion]) -> None:
     report = {
         "goals": [asdict(goal) | {"is_met": goal.is_met} for goal in reached],
-        "completions": [asdict(one) | {"follows_grammar": follows_grammar(one)} for one in completions],
+        "completions": [
+            asdict(one) | {"follows_grammar": follows_grammar(one), "agrees": agrees_throughout(one)}
+            for one in completions
+        ],
     }
     print(json.dumps(report, indent=2, ensure_ascii=False))
 

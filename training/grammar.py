@@ -42,12 +42,21 @@ def _chat(request: str, shape: Shape) -> Form:
 
 
 @cache
-def _recognisers() -> Sequence[Recogniser]:
+def _recognisers(agrees: bool) -> Sequence[Recogniser]:
     forms = [form(shape) for shape in SHAPES for form in (plain, question, wish)]
-    return [Recogniser(form.prompt + form.completion, LEXICON) for form in forms]
+    return [Recogniser(form.prompt + form.completion, LEXICON, agrees) for form in forms]
 
 
 def follows(text: str) -> bool:
-    """Whether the generator can write this document; each turn of a chat is taken by itself."""
+    """Whether the grammar makes this document, whatever words fill its slots; each turn is taken by itself."""
+    return _is_made(text, agrees=False)
+
+
+def agrees(text: str) -> bool:
+    """Whether the generator can write it: it says each name, thing and place again as it said it first."""
+    return _is_made(text, agrees=True)
+
+
+def _is_made(text: str, agrees: bool) -> bool:
     turns = text.split(NEXT_TURN)
-    return all(any(recogniser.follows(turn) for recogniser in _recognisers()) for turn in turns)
+    return all(any(recogniser.follows(turn) for recogniser in _recognisers(agrees)) for turn in turns)

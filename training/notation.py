@@ -104,10 +104,15 @@ class Writer:
 
 @dataclass(frozen=True)
 class Recogniser:
-    """Accepts exactly the texts that a Writer can make of one template."""
+    """Accepts exactly the texts that a Writer can make of one template.
+
+    Without `agrees`, a slot may hold another word of its list each time: that is the grammar alone, free of what
+    was said before.
+    """
 
     template: Template
     lexicon: Lexicon
+    agrees: bool = True
 
     def follows(self, text: str) -> bool:
         """Whether a Writer can make this text."""
@@ -140,6 +145,8 @@ class Recogniser:
         return None
 
     def _candidates(self, slot: Slot, words: Mapping[str, Word]) -> Sequence[Word]:
+        if not self.agrees:
+            return self.lexicon[list_name(slot.name)]
         if slot.name in words:
             return [words[slot.name]]
         return [word for word in self.lexicon[list_name(slot.name)] if word not in words.values()]
