@@ -107,6 +107,11 @@ class Emitted(NamedTuple):
     n: int = 0
     reason: str = ""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether Redis had no memory left for the event; it may have again."""
+        return self.kind is Emission.ERROR and "OOM " in self.reason
+
 
 class Release(StrEnum):
     """What came of giving a job back."""

@@ -125,11 +125,16 @@ def redis_errors(url: str) -> Iterator[None]:
         raise RedisUnavailable(f"Redis at {masked(url)} {_complaint(error)}") from error
 
 
+def is_full(error: RedisError) -> bool:
+    """Whether Redis had no memory left, also when a script met that: Redis 6 says so in its words only."""
+    return isinstance(error, OutOfMemoryError) or "-OOM " in str(error)
+
+
 def _complaint(error: RedisError) -> str:
     match error:
         case AuthenticationError() | NoPermissionError():
             return "refuses our user. Fix: put the user and password into HERD_REDIS_URL and check its ACL"
-        case OutOfMemoryError():
+        case _ if is_full(error):
             return "is full and takes no more jobs. Fix: wait until jobs are done, or raise its maxmemory"
         case TimeoutError():
             return "does not answer. Fix: check that it is up and that HERD_REDIS_URL names it"

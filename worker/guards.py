@@ -6,15 +6,16 @@ worker too. Here they go to the dead letters, with the reason.
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from time import time
 from typing import Any
 
 import structlog
 from celery.worker import consumer
 from kombu.message import Message
-from kombu.transport import redis as redis_transport
+from kombu.transport import redis as redis_transport, virtual
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from llama_herd.tasks.call import run
 from llama_herd.tasks.job import is_job_id
@@ -31,11 +32,19 @@ UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, M
 class QoS(redis_transport.QoS):  # type: ignore[misc]
     """Notes which messages are held; those that this worker holds are not taken for lost, however long."""
 
+    def append(self, message: Message, delivery_tag: str) -> None:
+        try:
+            super().append(message, delivery_tag)
+        except OutOfMemoryError:
+            # A Redis that is full gives messages, but takes no note of them. If this one is lost with the
+            # worker, the ledger's sweep pushes it again.
+            virtual.QoS.append(self, message, delivery_tag)
+
     def restore_visible(self, *args: Any, **options: Any) -> None:
         held = {tag: time() for tag in self._delivered if tag not in self._dirty}
         if held:
             # Not by the channel's client, whose connection waits for a message. No tag that is acked by now.
-            with self.channel.conn_or_acquire() as client:
+            with suppress(OutOfMemoryError), self.channel.conn_or_acquire() as client:
                 client.zadd(self.unacked_index_key, held, xx=True)
         super().restore_visible(*args, **options)
 

@@ -166,6 +166,9 @@ class Publisher(threading.Thread):
         """Act on what the ledger said; return what must be sent now, before anything new."""
         again: list[Entry] = []
         settled: set[str] = set()
+        if any(answer.is_full for answer in answers):
+            log.warning("redis is full, trying on")
+            sleep(RETRY_S)
         for entry, answer in zip(entries, answers, strict=False):
             attempt = self.attempts.get(entry.job_id)
             if attempt is None or attempt.stream.epoch != entry.epoch or entry.job_id in settled:
@@ -184,12 +187,12 @@ class Publisher(threading.Thread):
             self._holding.pop(attempt.job_id, None)
             attempt.stream.rewind(answer.seq, answer.n)
             return [self._end(attempt, "deadline" if answer.reason == "deadline" else "cancelled")]
-        if answer.kind is Emission.GAP:
+        if answer.is_full and monotonic() >= self._give_up_s:
+            return []
+        if answer.is_full or answer.kind is Emission.GAP:
             missing = attempt.stream.after(answer.seq)
             if missing is not None:
-                log.warning(
-                    "redis lost events, sending again", job_id=attempt.job_id, num_events=len(missing)
-                )
+                log.warning("sending events again", job_id=attempt.job_id, num_events=len(missing))
                 return missing
         if answer.kind is Emission.FINISHED:
             self._close(attempt, self._on_end)
