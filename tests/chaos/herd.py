@@ -85,7 +85,13 @@ class Herd:
         self._listener = Listener(url)
 
     def worker(
-        self, *, url: str = "", sabotage: str = "", step_s: float = STEP_S, **settings: Any
+        self,
+        *,
+        url: str = "",
+        sabotage: str = "",
+        step_s: float = STEP_S,
+        visibility_s: int = VISIBILITY_S,
+        **settings: Any,
     ) -> WorkerProcess:
         """Start a worker process; it is not ready yet."""
         name = f"{self._model.stem}-{len(self._workers)}"
@@ -96,7 +102,11 @@ class Herd:
             name,
             self._folder / f"{name}.log",
             include="tests.chaos.sabotage",
-            env={"SABOTAGE": sabotage, "SABOTAGE_STEP_S": str(step_s)},
+            env={
+                "SABOTAGE": sabotage,
+                "SABOTAGE_STEP_S": str(step_s),
+                "SABOTAGE_VISIBILITY_S": str(visibility_s),
+            },
             **settings,
         )
         self._workers.append(worker)

@@ -12,10 +12,12 @@ from typing import Any
 
 from kombu.transport import redis as redis_transport
 
+from llama_herd.tasks.app import app
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine import Engine
 
-STEP_S = float(os.environ.get("SABOTAGE_STEP_S", 0))
+STEP_S = float(os.environ["SABOTAGE_STEP_S"])
+VISIBILITY_S = int(os.environ["SABOTAGE_VISIBILITY_S"])
 
 
 def die() -> None:
@@ -38,6 +40,7 @@ def has_poison(rows: Any) -> bool:
     return any(row.sequence.job_id.startswith("poison") for row in rows)
 
 
+app.conf.broker_transport_options["visibility_timeout"] = VISIBILITY_S
 before(Engine, "step", lambda engine: sleep(STEP_S))
 match os.environ.get("SABOTAGE"):
     case "prefill":

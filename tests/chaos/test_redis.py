@@ -102,7 +102,7 @@ def test_a_log_that_is_rolled_back_is_told_again_what_it_forgot(herd: Herd, serv
     os.truncate(log, kept_bytes)
     server.start()
     wait_until(lambda: all(herd.num_tokens(job_id) > n for job_id, n in before.items()), "jobs caught up")
-    assert all("redis lost events, sending again" in worker.log for worker in workers)
+    assert all("sending events again" in worker.log for worker in workers)
     assert_undisturbed(herd, workers)
 
 
