@@ -1,10 +1,11 @@
 """The grammar of all documents: every shape as a text to go on with, and as a chat in Llama-2's form."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from training.notation import Choice, Recogniser, Template, parse
+from training.notation import Choice, Recogniser, Template, parse, pattern
 from training.shape import SHAPES, Shape
 from training.words import LEXICON
 
@@ -41,22 +42,28 @@ def _chat(request: str, shape: Shape) -> Form:
     return Form((*_CHAT_HEAD, *parse(request), " [/INST]"), parse(f" {shape.answer}"))
 
 
-@cache
-def _recognisers(agrees: bool) -> Sequence[Recogniser]:
-    forms = [form(shape) for shape in SHAPES for form in (plain, question, wish)]
-    return [Recogniser(form.prompt + form.completion, LEXICON, agrees) for form in forms]
-
-
 def follows(text: str) -> bool:
-    """Whether the grammar makes this document, whatever words fill its slots; each turn is taken by itself."""
-    return _is_made(text, agrees=False)
+    """Whether the grammar makes this document, whatever words fill its slots; each turn by itself."""
+    return all(any(made.fullmatch(turn) for made in _patterns()) for turn in text.split(NEXT_TURN))
 
 
 def agrees(text: str) -> bool:
     """Whether the generator can write it: it says each name, thing and place again as it said it first."""
-    return _is_made(text, agrees=True)
+    return all(
+        any(recogniser.follows(turn) for recogniser in _recognisers()) for turn in text.split(NEXT_TURN)
+    )
 
 
-def _is_made(text: str, agrees: bool) -> bool:
-    turns = text.split(NEXT_TURN)
-    return all(any(recogniser.follows(turn) for recogniser in _recognisers(agrees)) for turn in turns)
+@cache
+def _patterns() -> Sequence[re.Pattern[str]]:
+    return [re.compile(pattern(template, LEXICON)) for template in _templates()]
+
+
+@cache
+def _recognisers() -> Sequence[Recogniser]:
+    return [Recogniser(template, LEXICON) for template in _templates()]
+
+
+def _templates() -> list[Template]:
+    forms = [form(shape) for shape in SHAPES for form in (plain, question, wish)]
+    return [form.prompt + form.completion for form in forms]

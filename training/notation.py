@@ -75,6 +75,23 @@ def list_name(slot: str) -> str:
     return slot.rstrip("0123456789")
 
 
+def pattern(template: Template, lexicon: Lexicon) -> str:
+    """A regular expression of the texts that the template makes when a slot may change its word each time."""
+    return "".join(_node_pattern(node, lexicon) for node in template)
+
+
+def _node_pattern(node: str | Slot | Choice, lexicon: Lexicon) -> str:
+    if isinstance(node, Choice):
+        return _any_of(pattern(option, lexicon) for option in node.options)
+    if isinstance(node, Slot):
+        return _any_of(re.escape(word[node.form]) for word in lexicon[list_name(node.name)])
+    return re.escape(node)
+
+
+def _any_of(patterns: Iterable[str]) -> str:
+    return f"(?:{'|'.join(dict.fromkeys(patterns))})"
+
+
 @dataclass
 class Writer:
     """Writes templates with one set of words: a slot that was filled once keeps its word."""
@@ -104,15 +121,10 @@ class Writer:
 
 @dataclass(frozen=True)
 class Recogniser:
-    """Accepts exactly the texts that a Writer can make of one template.
-
-    Without `agrees`, a slot may hold another word of its list each time: that is the grammar alone, free of what
-    was said before.
-    """
+    """Accepts exactly the texts that a Writer can make of one template."""
 
     template: Template
     lexicon: Lexicon
-    agrees: bool = True
 
     def follows(self, text: str) -> bool:
         """Whether a Writer can make this text."""
@@ -145,8 +157,6 @@ class Recogniser:
         return None
 
     def _candidates(self, slot: Slot, words: Mapping[str, Word]) -> Sequence[Word]:
-        if not self.agrees:
-            return self.lexicon[list_name(slot.name)]
         if slot.name in words:
             return [words[slot.name]]
         return [word for word in self.lexicon[list_name(slot.name)] if word not in words.values()]
