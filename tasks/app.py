@@ -22,6 +22,8 @@ def make_app(settings: Settings) -> Celery:
         broker_url=url,
         result_backend=url,
         broker_connection_retry_on_startup=True,
+        # An error that Redis answers (full, disk full, read-only) passes as a lost connection does.
+        broker_channel_error_retry=True,
         # One engine runs all messages at once; names only, so that a client never imports a worker.
         worker_pool="llama_herd.worker.pool:EnginePool",
         worker_consumer="llama_herd.worker.guards:Consumer",

@@ -57,6 +57,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def register_with_event_loop(self, hub: Any) -> None:
         self._hub = hub
+        self._service.note_consuming()
 
     def on_apply(
         self,

@@ -4,7 +4,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Self
+from typing import Literal, Self
 
 import structlog
 from redis.exceptions import RedisError
@@ -79,7 +79,7 @@ class Service:
             stall_s=settings.stall_s,
         )
         self._reconciler = Reconciler(self._redis, self._ledger)
-        self._is_stopping = False
+        self._state: Literal["starting", "ready", "stopping"] = "starting"
         self._is_hurried = threading.Event()
 
     @classmethod
@@ -99,6 +99,10 @@ class Service:
         service._reconciler.start()
         return service
 
+    def note_consuming(self) -> None:
+        """Messages are asked for from now on."""
+        self._state = "ready"
+
     def take(self, delivery: Delivery) -> None:
         self._intake.put(delivery)
 
@@ -110,7 +114,7 @@ class Service:
         pages = self._model.cache.pages
         return WorkerStatus(
             name=self._worker,
-            state="stopping" if self._is_stopping else "ready",
+            state=self._state,
             model=self._settings.served_model,
             device=self._settings.device,
             slots=self._settings.slots,
@@ -132,7 +136,7 @@ class Service:
         Running jobs get `grace_s` to end; `pump` runs the acks meanwhile. The rest is released: other workers
         go on from the recorded tokens.
         """
-        self._is_stopping = True
+        self._state = "stopping"
         self._reconciler.stop()
         self._intake.stop()
         deadline_s = monotonic() + grace_s

@@ -28,6 +28,7 @@ def test_running_jobs_wait_for_memory_and_new_ones_are_refused(herd: Herd) -> No
 
 def test_a_message_taken_while_redis_is_full_is_not_lost_and_its_worker_lives(herd: Herd) -> None:
     (worker,) = herd.workers(1)
+    wait_until(lambda: herd.redis.info("clients")["blocked_clients"], "worker asks for messages")
     worker.signal(signal.SIGSTOP)
     wait_until(lambda: not herd.redis.info("clients")["blocked_clients"], "no message asked for")
     job_ids = herd.submit(4, {**SAMPLED, "max_tokens": 20})

@@ -96,4 +96,4 @@ class WorkerProcess:
 
     def _is_ready(self, client: Client) -> bool:
         assert self.process.poll() is None, f"worker {self.name} ended:\n{self.log}"
-        return any(worker.name == self.name for worker in client.workers())
+        return any(one.name == self.name and one.state == "ready" for one in client.workers())
