@@ -20,13 +20,12 @@ from pydantic import (
 )
 
 from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, STRICT, SamplingParams
 from llama_herd.tasks.settings import Settings
 
 #: Names that stand for coming features. A job that uses one is refused instead of being half obeyed.
 RESERVED = frozenset({"n", "response_format", "adapter", "not_before"})
-#: The least and the most urgent that a job can be.
-MIN_PRIORITY, MAX_PRIORITY = -10, 10
 #: Each prompt id counts as this many bytes of the prompt.
 PROMPT_ID_BYTES = 4
 SOURCES = ("prompt", "prompt_ids", "messages")

@@ -1,11 +1,12 @@
 """How the next token is chosen. Names, meanings and ranges are vLLM's where vLLM has them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from llama_herd.tasks.settings import Settings
+if TYPE_CHECKING:
+    from llama_herd.tasks.settings import Settings
 
 DEFAULT_MAX_TOKENS = 256
 MAX_STOP_BYTES = 128

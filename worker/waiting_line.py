@@ -6,7 +6,7 @@ from itertools import count
 from operator import attrgetter
 
 from llama_herd.model.prefix_cache import Digest
-from llama_herd.tasks.job import MAX_PRIORITY, MIN_PRIORITY
+from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.worker.sequence import Sequence
 
 #: All who wait at a priority rise by one for so many tokens that were admitted from higher ones.

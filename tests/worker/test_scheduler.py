@@ -1,5 +1,8 @@
 """The scheduler by itself: plain Python, every rule as a property of random traffic."""
 
+import subprocess
+import sys
+
 from hypothesis import given, strategies as st
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
@@ -163,6 +166,12 @@ def test_prompts_that_await_a_prefix_keep_nobody_else_waiting() -> None:
     num_steps = steps_until_admitted(scheduler, alike)
     assert num_steps == 2, "beside a stream a page takes two steps"
     assert alike.num_cached == PAGE_TOKENS
+
+
+def test_it_needs_neither_a_device_nor_a_queue() -> None:
+    show = "import llama_herd.worker.scheduler, sys; print(*sys.modules)"  # others have imported torch here
+    done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "redis", "celery", "kombu"} & set(done.stdout.split())
 
 
 def test_the_more_urgent_is_admitted_first() -> None:

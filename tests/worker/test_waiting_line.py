@@ -5,7 +5,7 @@ from itertools import cycle
 
 from hypothesis import given, settings, strategies as st
 
-from llama_herd.tasks.job import MAX_PRIORITY, MIN_PRIORITY
+from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.waiting_line import RISE_TOKENS, WaitingLine
