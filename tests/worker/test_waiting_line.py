@@ -91,7 +91,7 @@ def test_nobody_starves_under_an_endless_stream(
         assert num_tokens <= bound
 
 
-@given(st.lists(st.tuples(tenants, sizes), min_size=30, max_size=60))
+@given(st.lists(st.tuples(tenants, sizes), min_size=20, max_size=40))
 def test_tenants_that_wait_side_by_side_get_equal_shares(jobs: list[tuple[str, int]]) -> None:
     line = WaitingLine()
     for number, (tenant, num_tokens) in enumerate(jobs):
