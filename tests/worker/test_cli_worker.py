@@ -91,8 +91,14 @@ def test_a_chat_is_made_a_prompt_by_the_models_template(endless: Path, tiny_path
     assert ids("--chat", "the queue") == ids("user: the queue, ")
     assert ids("--system", "a llama", "the queue") == ids("system: a llama, user: the queue, ")
     refused = invoke(*options, str(tiny_path), "--chat", "the queue")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "no_chat_template" in refused.stderr
+
+
+def test_a_prompt_that_is_too_long_is_bad_input(tiny_path: Path) -> None:
+    refused = invoke("generate", "--local", "--model", str(tiny_path), "long " * 600)
+    assert refused.exit_code == 2
+    assert "at most 512" in refused.stderr
 
 
 @pytest.mark.usefixtures("worker")

@@ -12,6 +12,10 @@ from llama_herd.worker.cli.terminal import harmless
 Form = Literal["text", "events", "result"]
 
 
+#: Errors that the same job meets again, whoever runs it.
+BAD_INPUT_CODES = frozenset({"invalid_job", "prompt_too_long", "no_chat_template"})
+
+
 class Transcript:
     """Writes a job's events in one form, and knows the last of them."""
 
@@ -28,8 +32,10 @@ class Transcript:
 
     @property
     def exit_code(self) -> int:
-        """1 when the job ended in any way but by itself."""
-        return int(self.end is not None and self.end.finish_reason not in ("stop", "length"))
+        """0 when the job ended by itself, 2 when what was asked for cannot be done here, else 1."""
+        if self.end is None or self.end.finish_reason in ("stop", "length"):
+            return 0
+        return 2 if self.end.error and self.end.error.code in BAD_INPUT_CODES else 1
 
     def follow(self, events: Iterable[Event]) -> None:
         """Write events as they come, up to the end."""
