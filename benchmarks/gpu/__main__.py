@@ -15,24 +15,27 @@ PARTS = ("W1", "W1q", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "static", "conti
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
     try:
-        device = pin_device("cpu" if arguments.dry_run or arguments.readme else arguments.device)
+        return _run(_parser().parse_args())
     except BadInput as error:
         print(f"benchmarks.gpu: {error}", file=sys.stderr)
         return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    device = pin_device("cpu" if arguments.dry_run or arguments.readme else arguments.device)
     from benchmarks.gpu.program import measure, write_readme
 
     if arguments.readme:
         write_readme(arguments.results or RESULTS, ROOT / "README.md")
         return 0
+    default_results = arguments.models / "dry-run.json" if arguments.dry_run else RESULTS
     return measure(
         device=device,
         is_dry=arguments.dry_run,
-        parts=arguments.only,
+        names=arguments.only,
         models=arguments.models,
-        results_path=arguments.results
-        or (arguments.models / "dry-run.json" if arguments.dry_run else RESULTS),
+        results_path=arguments.results or default_results,
         commit=arguments.commit,
         with_profile=arguments.profile,
     )

@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -83,31 +84,39 @@ def idle_share(run: EngineRun) -> Measurement:
     return run.measurement("W8", f"{load.label}, idle share of a step", "%", [100 * idle], 0.0)
 
 
-#: By name: the formats that a workload is measured in, and how. W1q is W1 with quantised weights.
-WORKLOADS: dict[str, tuple[tuple[Format, ...], Callable[[EngineRun], Measurement]]] = {
-    "W1": ((Format.BF16,), single),
-    "W1q": ((Format.Q8_0,), single),
-    "W2": ((Format.BF16, Format.Q8_0), batch),
-    "W5": ((Format.BF16, Format.Q8_0), prompts),
-    "W7": ((Format.BF16, Format.Q8_0), memory),
-    "W8": ((Format.BF16,), idle_share),
+class Workload(NamedTuple):
+    """How it is measured, and in which formats."""
+
+    work: Callable[[EngineRun], Measurement]
+    formats: tuple[Format, ...]
+
+
+#: W1q is W1 with quantised weights.
+WORKLOADS = {
+    "W1": Workload(single, (Format.BF16,)),
+    "W1q": Workload(single, (Format.Q8_0,)),
+    "W2": Workload(batch, (Format.BF16, Format.Q8_0)),
+    "W5": Workload(prompts, (Format.BF16, Format.Q8_0)),
+    "W7": Workload(memory, (Format.BF16, Format.Q8_0)),
+    "W8": Workload(idle_share, (Format.BF16,)),
 }
 
 
 def measure(bench: Bench, names: set[str]) -> Iterator[Measurement]:
     """All chosen workloads, format by format, so that each model is loaded once."""
+    chosen = [workload for name, workload in WORKLOADS.items() if name in names]
     for format in (Format.BF16, Format.Q8_0):
-        chosen = [work for name, (formats, work) in WORKLOADS.items() if name in names and format in formats]
-        if chosen:
-            yield from _measure_format(bench, format, chosen)
+        works = [workload.work for workload in chosen if format in workload.formats]
+        if works:
+            yield from _measure_format(bench, format, works)
 
 
 def _measure_format(
-    bench: Bench, format: Format, chosen: list[Callable[[EngineRun], Measurement]]
+    bench: Bench, format: Format, works: list[Callable[[EngineRun], Measurement]]
 ) -> Iterator[Measurement]:
     settings = bench.settings(format, bench.scale.batch)
     run = EngineRun(bench, format, settings, bench.load(settings))
-    for work in chosen:
+    for work in works:
         yield work(run)
 
 

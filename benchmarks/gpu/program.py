@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 
@@ -18,35 +19,40 @@ from benchmarks.gpu.report import report, write_into
 from benchmarks.gpu.results import Call, Results
 from benchmarks.gpu.scale import DRY, FULL
 
-#: Measures one part, figure by figure.
-Part = Callable[[], Iterator[Measurement]]
+
+class Part(NamedTuple):
+    """Workloads that are measured together, figure by figure."""
+
+    name: str
+    workloads: set[str]
+    measure: Callable[[], Iterator[Measurement]]
 
 
 def measure(
     *,
     device: str,
     is_dry: bool,
-    parts: set[str],
+    names: set[str],
     models: Path,
     results_path: Path,
     commit: str,
     with_profile: bool,
 ) -> int:
-    """Measure the chosen parts and print the table; 1 when one of them failed, which stops no other."""
+    """Measure what is named and print the table; 1 when a part failed, which stops no other."""
     scale = DRY if is_dry else FULL
     results = Results.read(results_path)
     bench = Bench(scale, torch.device(device), models, measure_ceilings(torch.device(device), scale))
     call = results.begin(scale.name, conditions(commit) | gpu_conditions(), bench.ceilings)
     saturation = results.value("W3", OURS)
-    all_parts: dict[str, tuple[set[str], Part]] = {
-        "engine": (set(engine_runs.WORKLOADS), lambda: engine_runs.measure(bench, parts)),
-        "queue": ({"W3", "W4"}, lambda: queue_runs.measure(bench, parts, saturation)),
-        "first token": ({"W6"}, lambda: first_token.measure(bench)),
-        "static": ({"static"}, lambda: peers.measure_static(bench)),
-        "continuous": ({"continuous"}, lambda: peers.measure_continuous(bench)),
-    }
-    chosen = {name: part for name, (workloads, part) in all_parts.items() if workloads & parts}
-    failed = [name for name, part in chosen.items() if not _run(name, part, call, results)]
+    all_parts = [
+        Part("engine", set(engine_runs.WORKLOADS), lambda: engine_runs.measure(bench, names)),
+        Part("queue", {"W3", "W4"}, lambda: queue_runs.measure(bench, names, saturation)),
+        Part("first token", {"W6"}, lambda: first_token.measure(bench)),
+        Part("static", {"static"}, lambda: peers.measure_static(bench)),
+        Part("continuous", {"continuous"}, lambda: peers.measure_continuous(bench)),
+    ]
+    chosen = [part for part in all_parts if part.workloads & names]
+    failed = [part.name for part in chosen if not _run(part, call, results)]
     if with_profile:
         _write_profile(bench, results_path.with_name(f"{results_path.stem}-profile.txt"))
     print(report(results))
@@ -60,17 +66,17 @@ def write_readme(results_path: Path, readme: Path) -> None:
     write_into(readme, report(Results.read(results_path)))
 
 
-def _run(name: str, part: Part, call: Call, results: Results) -> bool:
+def _run(part: Part, call: Call, results: Results) -> bool:
     """Whether a part came to its end. Its error is shown, and what it measured before stays."""
     started = perf_counter()
     try:
-        for measurement in part():
+        for measurement in part.measure():
             print(f"{perf_counter() - started:7.1f} s  {measurement}", flush=True)
             call.measurements.append(measurement)
             results.write()
     except Exception:  # any failure of a peer or a part must leave time and results to the others
         traceback.print_exc()
-        print(f"{name} failed after {perf_counter() - started:.1f} s", flush=True)
+        print(f"{part.name} failed after {perf_counter() - started:.1f} s", flush=True)
         return False
     return True
 

@@ -130,7 +130,7 @@ def _arrive(bench: Bench, client: Client, share: float, saturation: float) -> It
         full.num_rows, one.num_in, one.num_out
     ) / floors.saturation_tokens_per_s(full.num_rows, full.num_in, full.num_out)
     rate = share * saturation * ratio / one.num_out
-    times = _poisson_times(rate, scale.arrivals_s)
+    times = poisson_times(rate, scale.arrivals_s)
     load = replace(one, num_requests=len(times))
     requests = _answers(client, _submit(bench, client, load, times, seed=int(100 * share)))
     firsts = sorted(1000 * request.first_token_s for request in requests)
@@ -147,7 +147,7 @@ def _arrive(bench: Bench, client: Client, share: float, saturation: float) -> It
         )
 
 
-def _poisson_times(rate: float, duration_s: float) -> list[float]:
+def poisson_times(rate: float, duration_s: float) -> list[float]:
     """Times from 0 on at which requests arrive, the same in every run; at least one."""
     chance = Random(0)
     times = [0.0]

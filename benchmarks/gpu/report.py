@@ -7,6 +7,8 @@ from pathlib import Path
 from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.results import Results
+from benchmarks.gpu.scale import DRY
+from llama_herd.errors import BadInput
 
 HEAD = ("", "case", "ours", "floor", "of floor", "peer", "peer's", "ours is better by")
 NONE = "–"
@@ -18,7 +20,9 @@ def report(results: Results) -> str:
     """The table, the notes on it and the conditions that it was measured under."""
     rows = [HEAD, tuple("---" for _ in HEAD), *table_rows(results.latest)]
     table = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*table, "", *_notes(results.latest), *_conditions(results)])
+    is_dry = any(call.scale == DRY.name for call in results.calls)
+    warning = ["A dry run on a tiny model: these figures say only that everything runs.", ""] * is_dry
+    return "\n".join([*warning, *table, "", *_notes(results.latest), *_conditions(results)])
 
 
 def table_rows(measurements: list[Measurement]) -> Iterator[tuple[str, ...]]:
@@ -33,11 +37,11 @@ def table_rows(measurements: list[Measurement]) -> Iterator[tuple[str, ...]]:
 
 
 def write_into(path: Path, text: str) -> None:
-    """Put a text between the marks of a file. Raises ValueError when it has no such marks."""
+    """Put a text between the marks of a file. Raises BadInput when it has no such marks."""
     before, start, rest = path.read_text().partition(START)
     _, end, after = rest.partition(END)
     if not start or not end:
-        raise ValueError(
+        raise BadInput(
             f"{path} has no line {START} with {END} after it. Fix: add them where the table belongs"
         )
     path.write_text(f"{before}{start}\n{text}\n{end}{after}")

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.measurement import Measurement
+from llama_herd.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Results:
         return cls(path, [Call.from_json(call) for call in calls])
 
     def begin(self, scale: str, conditions: dict[str, Any], ceilings: Ceilings) -> Call:
-        """Add a call. Raises ValueError when the file holds calls of another scale."""
+        """Add a call. Raises BadInput when the file holds calls of another scale."""
         if self.calls and self.calls[0].scale != scale:
             held = self.calls[0].scale
-            raise ValueError(f"{self.path} holds results of {held}, these are of {scale}. Fix: another file")
+            raise BadInput(f"{self.path} holds results of {held}, these are of {scale}. Fix: another file")
         self.calls.append(Call(scale, conditions, ceilings))
         return self.calls[-1]
 

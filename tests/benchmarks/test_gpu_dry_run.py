@@ -9,7 +9,6 @@ import pytest
 from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.measurement import OURS
 from benchmarks.gpu.peers import CONTINUOUS, FORWARD, STATIC
-from benchmarks.gpu.queue_runs import _poisson_times
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.scale import DRY
 
@@ -38,6 +37,7 @@ def test_a_dry_run_measures_every_workload_and_every_peer(tmp_path: Path) -> Non
     assert results.calls[0].conditions["commit"] == "abc1234"
     assert "through embedded Redis, Celery and the token channel" in done.stdout
     assert "not compiled" in done.stdout
+    assert "A dry run on a tiny model" in done.stdout
     assert (tmp_path / "dry-run-profile.txt").read_text().count("on the device") == 2
 
 
@@ -61,10 +61,3 @@ def test_a_card_that_is_not_there_is_refused_in_one_line() -> None:
     done = run("--device", "cuda:99")
     assert done.returncode == 2
     assert "HERD_DEVICE=cuda:99, but the GPUs here are" in done.stderr
-
-
-def test_requests_arrive_at_the_rate_that_is_asked_for() -> None:
-    times = _poisson_times(rate=50.0, duration_s=60.0)
-    assert times == sorted(times)
-    assert times[-1] < 60
-    assert len(times) == pytest.approx(3000, rel=0.06)

@@ -8,6 +8,7 @@ from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.report import report, table_rows, write_into
 from benchmarks.gpu.results import Results
+from llama_herd.errors import BadInput
 
 CEILINGS = Ceilings(4.3e12, 4.5e12, 788e12, 55e9, 0.3)
 STEP = Measurement("W1", "BF16, a step", OURS, "ms", (6.0, 4.0, 5.0), floor=3.0)
@@ -59,7 +60,7 @@ def test_calls_add_up_in_a_file_and_the_last_of_a_case_counts(tmp_path: Path) ->
 def test_results_of_another_scale_are_refused(tmp_path: Path) -> None:
     results = Results.read(tmp_path / "gpu.json")
     results.begin("dry-run", {}, CEILINGS)
-    with pytest.raises(ValueError, match=r"holds results of dry-run, these are of 7b"):
+    with pytest.raises(BadInput, match=r"holds results of dry-run, these are of 7b"):
         results.begin("7b", {}, CEILINGS)
 
 
@@ -74,6 +75,6 @@ def test_a_report_goes_between_the_marks_of_a_file_and_replaces_the_last(tmp_pat
 def test_a_file_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("no marks")
-    with pytest.raises(ValueError, match=r"has no line <!-- gpu -->"):
+    with pytest.raises(BadInput, match=r"has no line <!-- gpu -->"):
         write_into(readme, "table")
     assert readme.read_text() == "no marks"
