@@ -48,8 +48,8 @@ def generate(
 ) -> None:
     """Continue a prompt and stream the text.
 
-    Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels), 2 when
-    it asks for what cannot be done.
+    Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels),
+    2 when it asks for what cannot be done.
     """
     from llama_herd.worker.cli.terminal import text_or_stdin
     from llama_herd.worker.cli.transcript import Transcript
