@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence as Rows
 from typing import NamedTuple
 
+import torch
+
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
@@ -29,6 +31,9 @@ class Output(NamedTuple):
 
 
 NUMERIC_ERROR = Failure(code="numeric_error", message="the model's logits are no numbers", retriable=False)
+MEMORY_ERROR = Failure(
+    code="out_of_memory", message="the device lacks memory for its next tokens", retriable=True
+)
 
 #: Where outputs go: a list a step.
 Sink = Callable[[list[Output]], None]
@@ -70,9 +75,7 @@ class Engine:
         """End what is cancelled or overdue, admit, prefill and decode in one forward, draw, hand on."""
         self._end_aborted()
         self._begin(self.scheduler.admit())
-        rows = self.scheduler.next_batch()
-        if rows:
-            self._advance(rows, self._draw(rows))
+        self._compute(self.scheduler.next_batch())
 
     def fail_running(self, error: Failure) -> None:
         """End every sequence of the batch with an error; those that wait are untouched."""
@@ -99,6 +102,26 @@ class Engine:
         for sequence in admitted:
             self.cache.copy_pages(sequence.sources, sequence.pages[: len(sequence.sources)])
         self._hand_on([Output(sequence, has_started=True) for sequence in admitted])
+
+    def _compute(self, rows: Rows[Row]) -> None:
+        """Run rows in one forward; in halves where memory lacks, so that only who lacks it alone fails.
+
+        A forward that broke off may be repeated: it writes the same keys and values to the same cells.
+        """
+        if not rows:
+            return
+        try:
+            drawn = self._draw(rows)
+        except torch.OutOfMemoryError:
+            drawn = None  # what the forward held is free once the error is gone
+        if drawn is not None:
+            self._advance(rows, drawn)
+        elif len(rows) == 1:
+            self._hand_on([self._failed(rows[0].sequence, MEMORY_ERROR)])
+        else:
+            middle = len(rows) // 2
+            self._compute(rows[:middle])
+            self._compute(rows[middle:])
 
     def _draw(self, rows: Rows[Row]) -> list[Drawn]:
         chunks = [

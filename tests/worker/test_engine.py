@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from llama_herd.errors import GenerationError, InvalidJob
+from llama_herd.model.batch import Batch
+from llama_herd.model.cache import Cache
+from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
@@ -176,6 +181,27 @@ def test_a_failed_step_ends_its_batch_with_an_error_and_nobody_else(
     assert sorted(sink.ends) == [f"job-{index}" for index in range(4)]
     finish(engine)
     assert sink.ends["job-5"] == ["length"]
+
+
+def test_a_sequence_that_lacks_memory_fails_alone(
+    model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a card that is nearly full, where a forward may have 40 tokens and no more."""
+    small = [sequence(model, f"small-{n}", prompt="a tale " * n) for n in range(1, 4)]
+    expected = run(model, tiny_settings, small).ids
+    forward = Llama.forward
+
+    def narrow(self: Llama, batch: Batch, cache: Cache) -> Tensor:
+        if len(batch.ids) > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, batch, cache)
+
+    monkeypatch.setattr(Llama, "forward", narrow)
+    small = [sequence(model, f"small-{n}", prompt="a tale " * n) for n in range(1, 4)]
+    sink = run(model, tiny_settings, [sequence(model, "large", prompt="a tale " * 40), *small])
+    assert sink.ends == {"large": ["error"], **{one.job_id: ["length"] for one in small}}
+    assert {name: ids for name, ids in sink.ids.items() if ids} == expected
+    assert {output.error.code for output in sink if output.error} == {"out_of_memory"}
 
 
 def always(token_id: int) -> dict[str, Any]:
