@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.upload import upload
 
 #: Most tokens of a chunk that attend at once. It bounds masks and scores, whatever the prompt's length.
 SPAN_TOKENS = 512
@@ -107,8 +108,8 @@ class Batch:
             cells += map(chunk.cell, range(chunk.start, chunk.stop))
             if chunk.wants_logits:
                 logit_rows.append(len(ids) - 1)
-        token_rows = _upload([ids, positions, cells], device)
-        return cls(token_rows[0], token_rows[1], token_rows[2], _upload(logit_rows, device), tuple(spans))
+        token_rows = upload([ids, positions, cells], device)
+        return cls(token_rows[0], token_rows[1], token_rows[2], upload(logit_rows, device), tuple(spans))
 
     @cached_property
     def groups(self) -> tuple[SpanGroup, ...]:
@@ -120,18 +121,12 @@ class Batch:
     def _group(self, spans: list[Span]) -> SpanGroup:
         device = self.ids.device
         num_pages = max(pages_for(span.stop) for span in spans)
-        rows = _upload([span.rows for span in spans], device)
+        rows = upload([span.rows for span in spans], device)
         tables = [(*span.pages[:num_pages], *[0] * (num_pages - len(span.pages))) for span in spans]
-        return SpanGroup(rows, self.positions[rows], _upload(tables, device))
+        return SpanGroup(rows, self.positions[rows], upload(tables, device))
 
 
 def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:
     for start in range(chunk.start, chunk.stop, span_tokens):
         stop = min(start + span_tokens, chunk.stop)
         yield Span(chunk.pages, start, stop, first_row + start - chunk.start)
-
-
-def _upload(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
-    """Whole numbers on a device. To a GPU they go from pinned memory, so that nothing waits for the copy."""
-    is_gpu = torch.device(device).type == "cuda"
-    return torch.tensor(numbers, dtype=torch.int64, pin_memory=is_gpu).to(device, non_blocking=True)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from llama_herd.model.upload import upload
 from llama_herd.worker.draw import Draw
 
 MINUS_INFINITY = float("-inf")
@@ -29,8 +30,8 @@ class Cells(NamedTuple):
         if not found:
             return None
         rows, tokens, values = zip(*found, strict=True)
-        places = torch.tensor([rows, tokens], device=device)
-        return cls(places[0], places[1], torch.tensor(values, dtype=torch.float32, device=device))
+        places = upload([rows, tokens], device)
+        return cls(places[0], places[1], upload(values, device, torch.float32))
 
 
 def apply_rules(logits: Tensor, draws: Rows[Draw]) -> Tensor:

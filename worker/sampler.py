@@ -10,6 +10,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from llama_herd.model.upload import upload
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.draw import NO_TOKEN, Draw, Drawn
 from llama_herd.worker.logit_rules import apply_rules
@@ -26,7 +27,7 @@ def sample(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
     ruled = apply_rules(logits, draws)
     largest, ids = ruled.max(dim=-1)  # (B,) each; NaN counts as the largest
     for numbers in _groups(draws):
-        rows = torch.tensor(numbers, device=logits.device)
+        rows = upload(numbers, logits.device)
         ids[rows] = _draw(ruled[rows], [draws[row] for row in numbers])
     ids = ids.masked_fill(~largest.isfinite(), NO_TOKEN)
     if any(draw.params.logprobs for draw in draws):
@@ -120,4 +121,5 @@ def _with_logprobs(logits: Tensor, ids: Tensor, draws: Rows[Draw]) -> list[Drawn
 
 def _column(values: list[int] | list[float], like: Tensor) -> Tensor:
     """One number a row: (B, 1)."""
-    return torch.tensor(values, device=like.device).unsqueeze(-1)
+    dtype = torch.float32 if isinstance(values[0], float) else torch.int64
+    return upload(values, like.device, dtype).unsqueeze(-1)

@@ -4,6 +4,7 @@ import random
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,8 +54,8 @@ def prompts(num_prompts: int = 20) -> list[list[int]]:
     return [[chance.randrange(3, VOCAB_SIZE) for _ in range(1 + 7 * n)] for n in range(num_prompts)]
 
 
-def sequence(model: LoadedModel, name: str, prompt: list[int], num_tokens: int = NUM_TOKENS) -> Sequence:
-    sampling = SamplingParams(temperature=0, max_tokens=num_tokens)
+def sequence(model: LoadedModel, name: str, prompt: list[int], **fields: Any) -> Sequence:
+    sampling = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": NUM_TOKENS, **fields})
     return model.sequence(name, GenerationJob(prompt_ids=tuple(prompt), sampling=sampling), now_ms=0)
 
 
@@ -155,11 +156,18 @@ def test_pages_are_conserved_when_requests_end_come_and_are_cancelled(model: Loa
     assert model.cache.pages.num_held == 0
 
 
-def test_a_decode_step_waits_for_the_card_once_however_many_rows_it_has(model: LoadedModel) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 0.9}, {"repetition_penalty": 1.2}],
+    ids=str,
+)
+def test_a_decode_step_waits_for_the_card_once_however_many_rows_it_has(
+    model: LoadedModel, fields: dict[str, Any]
+) -> None:
     outputs: list[Output] = []
     engine = engine_of(model, outputs)
     for n, prompt in enumerate(prompts(16)):
-        engine.submit(sequence(model, f"job-{n}", prompt))
+        engine.submit(sequence(model, f"job-{n}", prompt, **fields))
     while len({output.sequence for output in outputs if output.ids}) < 16:
         engine.step()
     torch.cuda.set_sync_debug_mode("warn")
