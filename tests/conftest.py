@@ -3,9 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from redis import Redis
 
 from llama_herd.worker.embedded_redis import EmbeddedRedis
+
+
+# How long an example takes says something of the machine, not of the code.
+settings.register_profile("herd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("herd")
 
 
 @pytest.fixture(scope="session")
