@@ -8,7 +8,6 @@ from redis import Redis
 
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 
-
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("herd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("herd")
