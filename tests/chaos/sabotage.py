@@ -44,7 +44,7 @@ app.conf.broker_transport_options["visibility_timeout"] = VISIBILITY_S
 before(Engine, "step", lambda engine: sleep(STEP_S))
 match os.environ.get("SABOTAGE"):
     case "prefill":
-        before(Engine, "_draw", lambda engine, rows: None if rows[0].is_complete else die())
+        before(Engine, "_draw", lambda engine, rows: die() if rows[0].num_tokens > 1 else None)
     case "poison":
         before(Engine, "_advance", lambda engine, rows, tokens: die() if has_poison(rows) else None)
     case "before_result":

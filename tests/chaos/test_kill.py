@@ -18,7 +18,7 @@ RECOVERY_LIMIT_S = 15.0
 
 @pytest.mark.parametrize("moment", ["prefill", "before_result", "before_ack", "popped"])
 def test_a_worker_that_dies_at_this_moment_loses_and_repeats_nothing(herd: Herd, moment: str) -> None:
-    victim = herd.ready(herd.worker(sabotage=moment, prefill_tokens=8))
+    victim = herd.ready(herd.worker(sabotage=moment))
     herd.submit(1, {**SAMPLED, "max_tokens": 20})
     survivor = herd.worker()
     assert victim.wait_for_end() == -signal.SIGKILL

@@ -53,9 +53,8 @@ def test_sigterm_lets_jobs_finish_within_the_grace(herd: Herd) -> None:
         ({"grace_s": 60}, [signal.SIGTERM, signal.SIGTERM]),
         ({"grace_s": 60}, [signal.SIGTERM, signal.SIGQUIT]),
         ({"grace_s": 60}, [signal.SIGQUIT]),
-        ({"grace_s": 60}, [signal.SIGINT, signal.SIGINT]),
     ],
-    ids=["TERM", "TERM TERM", "TERM QUIT", "QUIT", "INT INT"],
+    ids=["TERM", "TERM TERM", "TERM QUIT", "QUIT"],
 )
 def test_jobs_that_cannot_finish_go_on_elsewhere(
     herd: Herd, figures: list[str], settings: dict[str, int], signals: list[signal.Signals]
