@@ -45,3 +45,23 @@ def test_a_client_needs_no_torch_and_a_worker_does(wheel: zipfile.ZipFile) -> No
     assert all("extra == 'worker'" in need.replace('"', "'") for need in torch)
     plain = [need for need in needs if "extra ==" not in need]
     assert not any(need.startswith(("torch", "numpy", "gguf", "tokenizers")) for need in plain)
+
+
+#: Runs `herd` as it is where the extra `worker` is not installed.
+CLIENT_ONLY = """
+import sys
+from llama_herd.worker.cli.requirements import WORKER_MODULES
+sys.modules.update(dict.fromkeys(WORKER_MODULES))
+from llama_herd.worker.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("command", [["worker"], ["demo"], ["generate", "--local", "hi"]], ids=" ".join)
+def test_on_a_client_what_runs_a_model_says_what_to_install(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT_ONLY, *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'llama-herd[worker]'" in done.stderr

@@ -25,14 +25,15 @@ def worker(
 
     `herd settings` shows what else can be set.
     """
+    from llama_herd.worker.cli.requirements import need_worker_extra
+
+    need_worker_extra("herd worker")
     from llama_herd.worker.cli.celery_worker import run_celery_worker
     from llama_herd.worker.cli.children import run_together
     from llama_herd.worker.cli.environment import override, read
     from llama_herd.worker.cli.own_redis import own_redis
-    from llama_herd.worker.cli.requirements import need_worker_extra
     from llama_herd.worker.settings import WorkerSettings
 
-    need_worker_extra("herd worker")
     _check_names(name, device, gpus)
     override(model=model, device=device, slots=slots)
     settings = read(WorkerSettings)
