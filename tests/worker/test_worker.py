@@ -205,6 +205,22 @@ def owner_of(client: Client, job_id: str) -> str:
     return started.worker
 
 
+def test_a_stopped_worker_hands_over_what_it_cannot_finish(
+    client: Client, server: EmbeddedRedis, pair: list[WorkerProcess]
+) -> None:
+    job_ids = submit_long(client, 6)
+    leaving = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
+    leaving.signal(signal.SIGTERM)
+    for job_id in job_ids:
+        assert_exact(list(client.stream(job_id, timeout_s=PATIENCE_S)), client.result(job_id))
+    assert leaving.process.wait(PATIENCE_S) == 0
+    ledger = Ledger()
+    with Redis.from_url(server.url) as redis:
+        wait_until(lambda: redis.hlen(ledger.unacked_key) == 0, "every message acknowledged")
+        assert run(redis, ledger.num_running()) == 0
+        assert run(redis, ledger.num_pending()) == 0
+
+
 def test_a_killed_workers_jobs_go_on_elsewhere_with_nothing_lost_and_nothing_twice(
     client: Client, pair: list[WorkerProcess], worker: WorkerProcess
 ) -> None:
@@ -221,19 +237,3 @@ def test_a_killed_workers_jobs_go_on_elsewhere_with_nothing_lost_and_nothing_twi
     first = client.result(job_ids[0])
     assert first.attempts == 2
     assert first.ids == reference.ids
-
-
-def test_a_stopped_worker_hands_over_what_it_cannot_finish(
-    client: Client, server: EmbeddedRedis, pair: list[WorkerProcess]
-) -> None:
-    job_ids = submit_long(client, 6)
-    leaving = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
-    leaving.signal(signal.SIGTERM)
-    for job_id in job_ids:
-        assert_exact(list(client.stream(job_id, timeout_s=PATIENCE_S)), client.result(job_id))
-    assert leaving.process.wait(PATIENCE_S) == 0
-    ledger = Ledger()
-    with Redis.from_url(server.url) as redis:
-        wait_until(lambda: redis.hlen(ledger.unacked_key) == 0, "every message acknowledged")
-        assert run(redis, ledger.num_running()) == 0
-        assert run(redis, ledger.num_pending()) == 0
