@@ -12,6 +12,7 @@ from typing import Any, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
+from llama_herd.tasks.call import run
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.events import Event, Token
@@ -156,12 +157,19 @@ class Herd:
         )
 
     def wait_for_progress(self, job_ids: Sequence[str], num_tokens: int = 1) -> None:
-        """Wait until each job has some more tokens than now."""
+        """Wait until each job has some more tokens than now, or has ended on the way."""
         before = {job_id: self.num_tokens(job_id) for job_id in job_ids}
         wait_until(
-            lambda: all(self.num_tokens(job_id) >= n + num_tokens for job_id, n in before.items()),
+            lambda: all(
+                self.num_tokens(job_id) >= n + num_tokens or self.has_ended(job_id)
+                for job_id, n in before.items()
+            ),
             f"{num_tokens} more tokens of {len(job_ids)} jobs",
         )
+
+    def has_ended(self, job_id: str) -> bool:
+        record = run(self.redis, self.ledger.record(job_id))
+        return record is not None and record.is_final
 
     def results(self, job_ids: Sequence[str] | None = None) -> list[Result]:
         """Wait for the end of these jobs, by default of all."""

@@ -51,12 +51,12 @@ def test_jobs_killed_while_they_decode_go_on_with_the_ids_of_an_uninterrupted_ru
 
 def test_many_kills_in_a_row_blame_no_job(herd: Herd) -> None:
     """More deaths than the attempts that a job has, each between recorded tokens."""
-    (worker,) = herd.workers(1)
-    job_ids = herd.submit(4, {**SAMPLED, "max_tokens": 300})
+    job_ids = herd.submit(4)
     for _ in range(4):
+        worker = herd.ready(herd.worker(step_s=0.05))  # slow, lest they end before
         herd.wait_for_progress(job_ids)
         worker.kill()
-        worker = herd.ready(herd.worker())
+    herd.workers(1)
     assert {result.finish_reason for result in herd.results()} == {"length"}
     herd.check()
 

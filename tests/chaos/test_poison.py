@@ -2,7 +2,6 @@
 
 import pytest
 
-from llama_herd.tasks.events import End
 from tests.chaos.herd import SAMPLED, Herd
 from tests.worker.processes import WorkerProcess, wait_until
 
@@ -14,7 +13,7 @@ def test_a_job_that_kills_its_worker_is_given_up_and_its_mates_are_not_blamed(he
     mates = herd.submit(3, {**SAMPLED, "max_tokens": 40})
     (poison,) = herd.submit(1, prefix="poison")
     num_deaths = 0
-    while not has_ended(herd, poison):
+    while not herd.has_ended(poison):
         # A start counts once it is recorded, which a death within a millisecond of it may prevent.
         assert num_deaths < 6
         if has_died_of(herd, poison, doomed):
@@ -30,9 +29,5 @@ def test_a_job_that_kills_its_worker_is_given_up_and_its_mates_are_not_blamed(he
 
 def has_died_of(herd: Herd, poison: str, worker: WorkerProcess) -> bool:
     """Wait until the job has ended either its worker or itself."""
-    wait_until(lambda: worker.process.poll() is not None or has_ended(herd, poison), "death or end")
+    wait_until(lambda: worker.process.poll() is not None or herd.has_ended(poison), "death or end")
     return worker.process.poll() is not None
-
-
-def has_ended(herd: Herd, job_id: str) -> bool:
-    return any(isinstance(event, End) for event in herd.events(job_id))
