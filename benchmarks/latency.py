@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.conditions import conditions
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine import Output
+from llama_herd.worker.output import Output
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
@@ -152,7 +152,7 @@ class Bench:
         ids = tuple(self._random.choices(PLAIN_IDS, k=num_prompt))
         job = GenerationJob(prompt_ids=ids, sampling=SamplingParams(max_tokens=max_tokens))
         self.watch.token_s[job_id] = []
-        self._engine.submit(self._model.sequence(job_id, job, now_ms=0))
+        self._engine.submit(self._model.sequences(job_id, job, now_ms=0)[0])
         self.watch.arrived_s[job_id] = perf_counter()
 
     def _step(self) -> None:

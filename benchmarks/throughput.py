@@ -27,7 +27,7 @@ from llama_herd.tasks.client import Client
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.embedded_redis import EmbeddedRedis
-from llama_herd.worker.engine import Output
+from llama_herd.worker.output import Output
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
@@ -56,7 +56,7 @@ def engine_alone(num_rows: int) -> float:
             prompt=PROMPTS[index % len(PROMPTS)],
             sampling=SamplingParams(max_tokens=MAX_TOKENS, temperature=0),
         )
-        sequence = model.sequence(f"job-{index}", job, now_ms=0)
+        sequence = model.sequences(f"job-{index}", job, now_ms=0)[0]
         sequence.eos_ids = frozenset()
         engine.submit(sequence)
     started = perf_counter()

@@ -24,16 +24,16 @@ SPAN_TOKENS = 512
 class Chunk:
     """Consecutive tokens of one sequence, the first at position `start`; one token when it decodes.
 
-    `pages` hold the whole sequence, in order. With `wants_logits` the last token gets logits.
+    `pages` hold the whole sequence, in order. The last `num_logits` tokens get logits.
     """
 
     pages: tuple[int, ...]
     start: int
     ids: Sequence[int]
-    wants_logits: bool
+    num_logits: int
 
     def __post_init__(self) -> None:
-        assert self.ids, "a chunk needs a token"
+        assert 0 <= self.num_logits <= len(self.ids) > 0, f"{self.num_logits} logits, {len(self.ids)} tokens"
         assert self.stop <= len(self.pages) * PAGE_TOKENS, f"{self.stop} tokens in {len(self.pages)} pages"
 
     @property
@@ -80,7 +80,7 @@ class SpanGroup:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A ragged batch. Rows of logits come in the order of the chunks that want them."""
+    """A ragged batch. Rows of logits come in the order of the tokens that want them."""
 
     ids: Tensor  # (T,)
     positions: Tensor  # (T,)
@@ -106,8 +106,7 @@ class Batch:
             ids += chunk.ids
             positions += range(chunk.start, chunk.stop)
             cells += map(chunk.cell, range(chunk.start, chunk.stop))
-            if chunk.wants_logits:
-                logit_rows.append(len(ids) - 1)
+            logit_rows += range(len(ids) - chunk.num_logits, len(ids))
         token_rows = upload([ids, positions, cells], device)
         return cls(token_rows[0], token_rows[1], token_rows[2], upload(logit_rows, device), tuple(spans))
 

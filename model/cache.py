@@ -13,7 +13,7 @@ from torch import Tensor
 from llama_herd.model.batch import SPAN_TOKENS, Batch
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, Pages
-from llama_herd.model.prefix_cache import PrefixCache
+from llama_herd.model.prefix_cache import Copy, PrefixCache
 
 
 class Rope(NamedTuple):
@@ -73,10 +73,11 @@ class Cache:
         self._by_cell[0, layer].index_copy_(1, batch.cells, keys.transpose(0, 1))  # (K, N, D)
         self._by_cell[1, layer].index_copy_(1, batch.cells, values.transpose(0, 1))
 
-    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+    def copy_pages(self, copies: Sequence[Copy]) -> None:
         """Give pages the content of others, in all layers; they may overlap."""
-        if sources:
-            self.storage[:, :, :, list(targets)] = self.storage[:, :, :, list(sources)]
+        if copies:
+            sources, targets = map(list, zip(*copies, strict=True))
+            self.storage[:, :, :, targets] = self.storage[:, :, :, sources]
 
     def view(self, layer: int) -> KeysAndValues:
         """Views of all cells (1, K, N, D). With consecutive pages a sequence is a range of them."""

@@ -117,7 +117,7 @@ class Llama:
         llama = Llama.load(open_model("model.gguf"))
         cache = Cache(llama.config, num_pages=64)
         pages = cache.pages.reserve("job", num_tokens=100)
-        logits = llama.forward(Batch.of([Chunk(pages, 0, prompt_ids, wants_logits=True)]), cache)
+        logits = llama.forward(Batch.of([Chunk(pages, 0, prompt_ids, num_logits=1)]), cache)
 
     It never changes: what a forward leaves behind is in the cache.
     """

@@ -4,7 +4,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 
@@ -22,16 +22,28 @@ def page_digest(before: Digest, page_ids: Sequence[int]) -> Digest:
     return blake2b(before + array("q", page_ids).tobytes(), digest_size=16).digest()
 
 
-class Reservation(NamedTuple):
-    """An owner's pages. The first `num_filled` need not be computed.
+class Copy(NamedTuple):
+    """A page whose content another one is to have."""
 
-    Where pages cannot be shared, `sources` are the pages whose content is to be copied into these first ones,
-    before anything else is written to the cache.
+    source: int
+    target: int
+
+
+class Reservation(NamedTuple):
+    """An owner's pages. The first `num_filled` tokens need not be computed.
+
+    Pages that cannot be shared are copied, before anything else is written to the cache.
     """
 
     pages: tuple[int, ...]
     num_filled: int
-    sources: tuple[int, ...]
+    copies: tuple[Copy, ...]
+
+    @classmethod
+    def of(cls, pages: tuple[int, ...], num_filled: int, sources: Sequence[int]) -> Self:
+        """The first tokens come with `sources`; those of these pages that are not shared are copied."""
+        copies = (Copy(*pair) for pair in zip(sources, pages, strict=False) if pair[0] != pair[1])
+        return cls(pages, num_filled, tuple(copies))
 
 
 class PrefixCache:
@@ -73,17 +85,19 @@ class PrefixCache:
         found = self._find(digests)
         if len(found) < len(digests) and digests[len(found)] in self._promised:
             return None
-        shared = () if self.pages.consecutive else found
-        pages = self.pages.reserve(owner, num_tokens, shared)
-        if pages is None and self._make_room(pages_for(num_tokens) - len(shared), set(shared)):
-            pages = self.pages.reserve(owner, num_tokens, shared)
+        pages = self._take(owner, num_tokens, found)
         if pages is None:
             return None
         if self._is_on:
             self._promised.update(dict.fromkeys(digests[len(found) :], owner))
         self.num_queried_tokens += PAGE_TOKENS * len(digests)
         self.num_found_tokens += PAGE_TOKENS * len(found)
-        return Reservation(pages, len(found), found if self.pages.consecutive else ())
+        return Reservation.of(pages, PAGE_TOKENS * len(found), found)
+
+    def fork(self, owner: str, num_tokens: int, parent: Sequence[int], num_common: int) -> Reservation | None:
+        """Reserve for a sequence whose first `num_common` tokens are in its parent's pages, or None."""
+        pages = self._take(owner, num_tokens, parent[: num_common // PAGE_TOKENS])
+        return None if pages is None else Reservation.of(pages, num_common, parent[: pages_for(num_common)])
 
     def publish(self, page: int, digest: Digest) -> None:
         """Say that a page is computed."""
@@ -122,6 +136,14 @@ class PrefixCache:
             found.append(page)
         self._touch(digests[: len(found)])
         return tuple(found)
+
+    def _take(self, owner: str, num_tokens: int, filled: Sequence[int]) -> tuple[int, ...] | None:
+        """Reserve pages, giving up kept ones if need be; `filled` become the first where pages are shared."""
+        shared = () if self.pages.consecutive else filled
+        pages = self.pages.reserve(owner, num_tokens, shared)
+        if pages is None and self._make_room(pages_for(num_tokens) - len(shared), set(shared)):
+            pages = self.pages.reserve(owner, num_tokens, shared)
+        return pages
 
     def _touch(self, digests: Sequence[Digest]) -> None:
         """Make pages the most recently used, the first of a prefix last: without it the others are no use."""

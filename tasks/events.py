@@ -62,24 +62,34 @@ class Started(_Event):
     worker: str
     model: str
     seed: int = Field(description="The seed in effect, whether given or derived from the id.")
+    n: int = Field(1, description="How many outputs the job has.")
     prompt_tokens: int | None = None
 
 
 class Token(_Event):
-    """One or more tokens and the text they release.
+    """One or more tokens of one output, and the text they release.
 
     The text ends on a character's border: what is not whole yet waits for a later event, so `text` may be
     empty, and `ids` too when only held back text comes out.
     """
 
     type: Literal["token"] = "token"
-    i: int = Field(ge=0, description="Index of the first of `ids` in the job's output.")
+    i: int = Field(ge=0, description="Index of the first of `ids` in its output.")
     ids: tuple[int, ...]
     text: str
-    choice: int | None = Field(None, description="Which of several outputs; absent while there is one.")
+    choice: int | None = Field(None, description="Which of several outputs; absent when there is one.")
+    finish_reason: FinishReason | None = Field(
+        None, description="With the last tokens of one of several outputs: why it ended."
+    )
     logprobs: tuple[float, ...] | None = Field(None, description="One for each id, when asked for.")
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
         None, description="For each id the likeliest in its place, as pairs of id and log-probability."
+    )
+    prompt_logprobs: tuple[float, ...] | None = Field(
+        None, description="With the first tokens, when asked for: one for each prompt token but the first."
+    )
+    top_prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
+        None, description="For each of these the likeliest in its place."
     )
 
     def to_json(self) -> str:
@@ -95,7 +105,9 @@ class End(_Event):
     finish_reason: FinishReason
     n: int = Field(ge=0, description="Tokens recorded.")
     usage: Usage | None = None
-    text_sha256: str | None = Field(None, description="Of the joined text, UTF-8; null if no worker knew it.")
+    text_sha256: str | None = Field(
+        None, description="Of all events' texts in their order, joined, UTF-8; null if no worker knew it."
+    )
     error: Failure | None = None
     attempts: int = Field(ge=0, description="How often the job was started.")
     worker: str | None = None

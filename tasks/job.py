@@ -25,7 +25,7 @@ from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, STRICT, SamplingParams
 from llama_herd.tasks.settings import Settings
 
 #: Names that stand for coming features. A job that uses one is refused instead of being half obeyed.
-RESERVED = frozenset({"n", "response_format", "adapter", "not_before"})
+RESERVED = frozenset({"response_format", "adapter", "not_before"})
 #: Each prompt id counts as this many bytes of the prompt.
 PROMPT_ID_BYTES = 4
 SOURCES = ("prompt", "prompt_ids", "messages")

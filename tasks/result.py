@@ -4,7 +4,7 @@ There is no other copy of it: what `Client.result` answers, what Celery stores, 
 stores again are all this fold over the job's stream.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -15,8 +15,37 @@ from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, 
 T = TypeVar("T")
 
 
+class Choice(BaseModel):
+    """One of several outputs of a job."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int
+    text: str
+    ids: tuple[int, ...]
+    finish_reason: FinishReason
+    logprobs: tuple[float, ...] | None = None
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+
+    @classmethod
+    def of(cls, index: int, tokens: Sequence[Token], end: End) -> Self:
+        """Fold the events of one output; one that was still going on ended as the job did."""
+        reasons = [token.finish_reason for token in tokens if token.finish_reason]
+        return cls(
+            index=index,
+            text="".join(token.text for token in tokens),
+            ids=tuple(token_id for token in tokens for token_id in token.ids),
+            finish_reason=reasons[0] if reasons else end.finish_reason,
+            logprobs=_joined(token.logprobs for token in tokens),
+            top_logprobs=_joined(token.top_logprobs for token in tokens),
+        )
+
+
 class Result(BaseModel):
-    """What came of a job. `text` and `ids` hold what was generated, however the job ended."""
+    """What came of a job. `text` and `ids` hold what was generated, however the job ended.
+
+    Of a job with several outputs they are the first one's, and `choices` has them all.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,6 +61,9 @@ class Result(BaseModel):
     timings: Timings | None
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    prompt_logprobs: tuple[float, ...] | None = None
+    top_prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    choices: tuple[Choice, ...] | None = None
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
@@ -50,12 +82,19 @@ class Result(BaseModel):
 
     @classmethod
     def _of(cls, end: End, started: Started | None, tokens: list[Token]) -> Self:
+        choices = [
+            Choice.of(index, [token for token in tokens if (token.choice or 0) == index], end)
+            for index in range(started.n if started else 1)
+        ]
         return cls(
             job=end.job,
-            text="".join(token.text for token in tokens),
-            ids=tuple(token_id for token in tokens for token_id in token.ids),
-            logprobs=_joined(token.logprobs for token in tokens),
-            top_logprobs=_joined(token.top_logprobs for token in tokens),
+            text=choices[0].text,
+            ids=choices[0].ids,
+            logprobs=choices[0].logprobs,
+            top_logprobs=choices[0].top_logprobs,
+            prompt_logprobs=_joined(token.prompt_logprobs for token in tokens),
+            top_prompt_logprobs=_joined(token.top_prompt_logprobs for token in tokens),
+            choices=tuple(choices) if len(choices) > 1 else None,
             finish_reason=end.finish_reason,
             usage=end.usage,
             error=end.error,

@@ -13,6 +13,7 @@ MAX_STOP_BYTES = 128
 MAX_STOPS = 16
 MAX_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
+MAX_CHOICES = 8
 
 #: How jobs are read: nothing unknown, nothing converted, nothing of what was given repeated in an error.
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
@@ -25,6 +26,9 @@ class SamplingParams(BaseModel):
 
     model_config = STRICT
 
+    n: int = Field(
+        1, ge=1, le=MAX_CHOICES, description="So many outputs of one prompt, each drawn by noise of its own."
+    )
     max_tokens: int = Field(
         DEFAULT_MAX_TOKENS, ge=1, description="Most tokens to generate; a worker has a limit of its own."
     )
@@ -60,6 +64,18 @@ class SamplingParams(BaseModel):
     top_logprobs: int = Field(
         0, ge=0, le=MAX_TOP_LOGPROBS, description="And so many of the likeliest tokens in its place."
     )
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_TOP_LOGPROBS,
+        description="Say how likely each token of the prompt was, and so many of the likeliest in its place.",
+    )
+    truncate_prompt_tokens: int | None = Field(
+        None,
+        ge=-1,
+        description="Keep so many last tokens of a longer prompt; -1: what leaves room for max_tokens. "
+        "Absent: a prompt that is too long is an error.",
+    )
 
     @field_validator("logit_bias", mode="before")
     @classmethod
@@ -75,6 +91,13 @@ class SamplingParams(BaseModel):
         limits: Settings | None = info.context
         if limits is not None and value > limits.max_tokens_limit:
             raise ValueError(f"must be at most {limits.max_tokens_limit}, got {value}")
+        return value
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _not_none_left(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise ValueError("must be -1 or at least 1, got 0")
         return value
 
     @field_validator("stop")
@@ -93,6 +116,8 @@ class SamplingParams(BaseModel):
             )
         if self.top_logprobs and not self.logprobs:
             raise ValueError(f"top_logprobs needs logprobs to be true, got {self.top_logprobs} and false")
+        if self.n > 1 and self.temperature == 0:
+            raise ValueError(f"n must be 1 when temperature is 0, where all outputs are equal, got {self.n}")
         return self
 
 

@@ -40,7 +40,7 @@ class Row:
 
     def next_chunk(self) -> Chunk:
         """What the cache does not hold yet."""
-        chunk = Chunk(self.pages, self.num_cached, self.ids[self.num_cached :], wants_logits=True)
+        chunk = Chunk(self.pages, self.num_cached, self.ids[self.num_cached :], num_logits=1)
         self.num_cached = len(self.ids)
         return chunk
 

@@ -1,11 +1,14 @@
-"""One try at running a job: the claim, the sequence in the engine, the stream, the messages to settle."""
+"""One try at running a job: the claim, the sequences in the engine, the stream, the messages to settle."""
 
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from time import monotonic
 
-from llama_herd.tasks.events import Timings
+from llama_herd.tasks.events import Failure, FinishReason, Timings
 from llama_herd.tasks.job import seed_of
+from llama_herd.tasks.ledger import Entry
 from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.output import Output
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.stream import Stream
 
@@ -16,12 +19,14 @@ class Attempt:
 
     stream: Stream
     deliveries: list[Delivery]
-    sequence: Sequence | None = None  # None: the job can't be run, only ended
+    sequences: Rows[Sequence] = ()  # one for each output; none: the job can't be run, only ended
     is_last: bool = False  # if this attempt brings no token, the job is given up
     waited_s: float = 0.0  # from submit to claim, by Redis's clock
     claimed_s: float = field(default_factory=monotonic)
     started_s: float | None = None
     first_token_s: float | None = None
+    reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
+    has_ended: bool = False
 
     @property
     def job_id(self) -> str:
@@ -29,20 +34,45 @@ class Attempt:
 
     @property
     def seed(self) -> int:
-        return self.sequence.seed if self.sequence else seed_of(self.job_id)
+        return self.sequences[0].seed if self.sequences else seed_of(self.job_id)
 
     @property
     def num_prompt_tokens(self) -> int | None:
-        return len(self.sequence.prompt_ids) if self.sequence else None
+        return len(self.sequences[0].prompt_ids) if self.sequences else None
 
-    def start(self) -> None:
-        """The engine has admitted the sequence."""
+    def record(self, output: Output) -> list[Entry]:
+        """The events that an output of the engine brings at once; its tokens wait in the stream."""
+        if self.has_ended:
+            return []
+        if output.has_started:
+            return [] if self.started_s else [self._start()]
+        if output.tokens or output.text:
+            self.first_token_s = self.first_token_s or monotonic()
+            self.stream.add(output)
+        reason = self._end_reason(output)
+        return [] if reason is None else [*self.stream.flush(), self.end(reason, output.error)]
+
+    def end(self, finish_reason: FinishReason, error: Failure | None = None) -> Entry:
+        """The final event. What the engine says after it is not heard."""
+        self.has_ended = True
+        return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error)
+
+    def _start(self) -> Entry:
+        """The engine has admitted the first sequence."""
         self.started_s = monotonic()
         for delivery in self.deliveries:
             delivery.accept()
+        return self.stream.start(self.seed, self.num_prompt_tokens)
 
-    def note_token(self) -> None:
-        self.first_token_s = self.first_token_s or monotonic()
+    def _end_reason(self, output: Output) -> FinishReason | None:
+        """Why the job is over, if it is: by the first output that fails or is stopped, else by the last."""
+        reason = output.finish_reason
+        if reason not in ("stop", "length"):
+            return reason
+        self.reasons[output.sequence.choice] = reason
+        if len(self.reasons) < len(self.sequences):
+            return None
+        return "length" if "length" in self.reasons.values() else "stop"
 
     @property
     def timings(self) -> Timings:

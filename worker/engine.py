@@ -1,34 +1,17 @@
 """The engine: one model, one cache, one batch that sequences join and leave at any step."""
 
 from collections.abc import Callable, Sequence as Rows
-from typing import NamedTuple
 
 import torch
 
-from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
-from llama_herd.tasks.events import Failure, FinishReason
-from llama_herd.worker.draw import NO_TOKEN, Drawn
-from llama_herd.worker.sampler import sample, sample_each
+from llama_herd.tasks.events import Failure
+from llama_herd.worker.draw import NO_TOKEN
+from llama_herd.worker.forward import Reading, run_rows
+from llama_herd.worker.output import Output
 from llama_herd.worker.scheduler import Row, Scheduler
 from llama_herd.worker.sequence import Sequence
-
-
-class Output(NamedTuple):
-    """What the engine has to say about one sequence."""
-
-    sequence: Sequence
-    tokens: tuple[Drawn, ...] = ()
-    text: str = ""
-    has_started: bool = False
-    finish_reason: FinishReason | None = None
-    error: Failure | None = None
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return tuple(token.token_id for token in self.tokens)
-
 
 NUMERIC_ERROR = Failure(code="numeric_error", message="the model's logits are no numbers", retriable=False)
 MEMORY_ERROR = Failure(
@@ -100,7 +83,7 @@ class Engine:
     def _begin(self, admitted: list[Sequence]) -> None:
         """Fetch what is known of their prompts, in the order of admission, and announce them."""
         for sequence in admitted:
-            self.cache.copy_pages(sequence.sources, sequence.pages[: len(sequence.sources)])
+            self.cache.copy_pages(sequence.copies)
         self._hand_on([Output(sequence, has_started=True) for sequence in admitted])
 
     def _compute(self, rows: Rows[Row]) -> None:
@@ -111,11 +94,11 @@ class Engine:
         if not rows:
             return
         try:
-            drawn = self._draw(rows)
+            readings = run_rows(self.llama, self.cache, rows)
         except torch.OutOfMemoryError:
-            drawn = None  # what the forward held is free once the error is gone
-        if drawn is not None:
-            self._advance(rows, drawn)
+            readings = []  # what the forward held is free once the error is gone
+        if readings:
+            self._hand_on([output for reading in readings for output in self._advance(reading)])
         elif len(rows) == 1:
             self._hand_on([self._failed(rows[0].sequence, MEMORY_ERROR)])
         else:
@@ -123,40 +106,21 @@ class Engine:
             self._compute(rows[:middle])
             self._compute(rows[middle:])
 
-    def _draw(self, rows: Rows[Row]) -> list[Drawn]:
-        chunks = [
-            Chunk(
-                pages=row.sequence.pages,
-                start=row.sequence.num_cached,
-                ids=row.sequence.uncached(row.num_tokens),
-                wants_logits=row.is_complete,
-            )
-            for row in rows
-        ]
-        tiling = self.llama.tiling
-        logits = self.llama.forward(
-            Batch.of(chunks, self.cache.device, tiling.span_tokens), self.cache
-        )  # (B, V)
-        draws = [row.sequence.draw() for row in rows if row.is_complete]
-        return sample_each(logits, draws) if tiling.is_fixed else sample(logits, draws)
-
-    def _advance(self, rows: Rows[Row], drawn_tokens: list[Drawn]) -> None:
-        drawn = iter(drawn_tokens)
-        outputs = []
-        for row in rows:
-            sequence, is_complete = row.sequence, row.is_complete
-            self.scheduler.note_computed(row)
-            if is_complete:
-                outputs.append(self._output(sequence, next(drawn)))
-        self._hand_on(outputs)
-
-    def _output(self, sequence: Sequence, token: Drawn) -> Output:
+    def _advance(self, reading: Reading) -> list[Output]:
+        """Note what a row's sequence has now; what there is to say of it."""
+        sequence, token = reading.row.sequence, reading.drawn
+        sequence.prompt_scores += reading.prompt_scores
+        prompt_scores = tuple(sequence.prompt_scores) if sequence.scores_prompt else None
+        self.scheduler.note_computed(reading.row)
+        if token is None:
+            return []
         if token.token_id == NO_TOKEN:
-            return self._failed(sequence, NUMERIC_ERROR)
+            return [self._failed(sequence, NUMERIC_ERROR)]
         text = sequence.append(token.token_id)
         if sequence.finish_reason:
             self.scheduler.remove(sequence)
-        return Output(sequence, (token,), text, finish_reason=sequence.finish_reason)
+        reason = sequence.finish_reason
+        return [Output(sequence, (token,), text, finish_reason=reason, prompt_scores=prompt_scores)]
 
     def _failed(self, sequence: Sequence, error: Failure) -> Output:
         """End one sequence; nothing that it has computed may serve another."""

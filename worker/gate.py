@@ -28,7 +28,7 @@ class Gate:
         return bool(self._held)
 
     def put(self, attempt: Attempt) -> None:
-        """Take a job that has a sequence; the engine gets it now, or by a later `open`."""
+        """Take a job that has sequences; the engine gets it now, or by a later `open`."""
         self._held.append(attempt)
         self.open()
 
@@ -38,8 +38,9 @@ class Gate:
         while self._held and self._may_enter(self._held[0]):
             attempt = self._held.popleft()
             self._suspect = attempt if attempt.is_last else None
-            if attempt.sequence is not None:
-                self._engine.submit(attempt.sequence)
+            for sequence in attempt.sequences:
+                if sequence.finish_reason is None:
+                    self._engine.submit(sequence)
 
     def _may_enter(self, attempt: Attempt) -> bool:
         if self._suspect is not None and not self._is_cleared(self._suspect):

@@ -90,5 +90,5 @@ class Heartbeat(threading.Thread):
 
     def _cancel(self, job_id: str, reason: str) -> None:
         attempt = self._attempts.get(job_id)
-        if attempt is not None and attempt.sequence is not None:
-            self._engine.abort(attempt.sequence, "deadline" if reason == "deadline" else "cancelled")
+        for sequence in attempt.sequences if attempt else ():
+            self._engine.abort(sequence, "deadline" if reason == "deadline" else "cancelled")

@@ -22,15 +22,15 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import CancelReason, Ledger
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.delivery import Delivery
-from llama_herd.worker.engine import Output
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.finisher import Finisher
 from llama_herd.worker.gate import POLL_S, Gate
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.order import Order
+from llama_herd.worker.output import Output
 from llama_herd.worker.publisher import Publisher, Refusal
 from llama_herd.worker.settings import WorkerSettings
-from llama_herd.worker.stream import Recorded, Stream
+from llama_herd.worker.stream import Author, Recorded, Stream
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +70,7 @@ class Intake(threading.Thread):
         model: LoadedModel,
         *,
         owner: str,
+        author: Author,
         publisher: Publisher,
         engine: EngineThread,
         finisher: Finisher,
@@ -80,6 +81,7 @@ class Intake(threading.Thread):
         self._settings = settings
         self._model = model
         self._owner = owner
+        self._author = author
         self._publisher = publisher
         self._gate = Gate(engine, publisher.attempts)
         self._finisher = finisher
@@ -173,9 +175,10 @@ class Intake(threading.Thread):
 
     def _begin(self, delivery: Delivery, order: Order, claimed: Claimed) -> None:
         """Run a claimed job from where its stream stands, or end it at once when it cannot be run."""
-        recorded = Recorded.of(run(self._redis, self._ledger.read(delivery.job_id)) if claimed.seq else [])
+        events = run(self._redis, self._ledger.read(delivery.job_id)) if claimed.seq else []
+        recorded = Recorded.of(events)
         attempt = Attempt(
-            Stream(delivery.job_id, claimed, recorded),
+            Stream(delivery.job_id, claimed, recorded, self._author),
             [delivery],
             is_last=0 < claimed.attempts == self._settings.max_attempts - 1,
             waited_s=claimed.waited_s,
@@ -195,14 +198,17 @@ class Intake(threading.Thread):
         if job.model not in (None, self._settings.served_model):
             message = f"this queue's worker serves {self._settings.served_model}, not the model asked for"
             raise InvalidJob([FieldError("model", message)])
-        sequence = self._model.sequence(attempt.job_id, job, claimed.now_ms)
-        sequence.replay(recorded.ids)
+        sequences = self._model.sequences(attempt.job_id, job, claimed.now_ms)
+        for sequence in sequences:
+            sequence.replay(recorded.ids.get(sequence.choice, ()))
         attempt.stream.flush_s = job.flush_ms / 1000
-        attempt.sequence = sequence
-        if sequence.finish_reason is None:
+        attempt.stream.num_choices = len(sequences)
+        attempt.sequences = sequences
+        ended = [Output(one, finish_reason=one.finish_reason) for one in sequences if one.finish_reason]
+        if ended:
+            self._publisher.put(ended)
+        if len(ended) < len(sequences):
             self._gate.put(attempt)
-        else:
-            self._publisher.put([Output(sequence, finish_reason=sequence.finish_reason)])
 
     def _refuse(self, attempt: Attempt, error: Failure) -> None:
         log.info("job refused", job_id=attempt.job_id, code=error.code)

@@ -17,6 +17,7 @@ from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.tokenizer import Tokenizer
 from llama_herd.tasks.job import GenerationJob, seed_of
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import Engine, Sink
 from llama_herd.worker.memory_plan import MemoryPlan, compute_dtype
 from llama_herd.worker.sequence import Sequence
@@ -70,30 +71,35 @@ class LoadedModel:
             sink=sink,
         )
 
-    def sequence(self, job_id: str, job: GenerationJob, now_ms: int) -> Sequence:
-        """Make a job ready for the engine; `now_ms` is the time on the clock that its deadline goes by.
+    def sequences(self, job_id: str, job: GenerationJob, now_ms: int) -> list[Sequence]:
+        """Make a job ready for the engine: a sequence for each of its outputs.
 
-        Raises InvalidJob or GenerationError when this model cannot run it.
+        `now_ms` is the time on the clock that its deadline goes by. Raises InvalidJob or GenerationError when
+        this model cannot run it.
         """
         self._check_vocabulary(job)
-        prompt_ids = self._prompt_ids(job)
+        prompt_ids = self._truncated(self._prompt_ids(job), job.sampling)
         deadline_s = None
         if job.deadline_ms is not None:
             deadline_s = monotonic() + (job.deadline_ms - now_ms) / 1000
-        sequence = Sequence(
-            job_id=job_id,
-            prompt_ids=prompt_ids,
-            params=job.sampling,
-            seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
-            max_length=self.max_length,
-            eos_ids=self.tokenizer.eos_ids,
-            writer=Writer(self.tokenizer.pieces, job.sampling.stop),
-            deadline_s=deadline_s,
-            salt=job.tenant,
-            priority=job.priority,
-        )
-        self._check_room(sequence)
-        return sequence
+        sequences = [
+            Sequence(
+                job_id=job_id,
+                prompt_ids=prompt_ids,
+                params=job.sampling,
+                seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
+                max_length=self.max_length,
+                eos_ids=self.tokenizer.eos_ids,
+                writer=Writer(self.tokenizer.pieces, job.sampling.stop),
+                deadline_s=deadline_s,
+                salt=job.tenant,
+                priority=job.priority,
+                choice=choice,
+            )
+            for choice in range(job.sampling.n)
+        ]
+        self._check_room(sequences[0])
+        return sequences
 
     def close(self) -> None:
         """End the helper that renders chats."""
@@ -110,6 +116,16 @@ class LoadedModel:
                 "no_chat_template", "messages: this model has no chat template. Fix: send a prompt"
             )
         return self.chat.encode([Message(turn.role, turn.content) for turn in job.messages])
+
+    def _truncated(self, prompt_ids: list[int], params: SamplingParams) -> list[int]:
+        """A prompt cut from the left, if the job asks for it; a BOS at its front stays there."""
+        num_kept = params.truncate_prompt_tokens
+        if num_kept == -1:
+            num_kept = max(1, self.max_length - params.max_tokens)
+        if num_kept is None or len(prompt_ids) <= num_kept:
+            return prompt_ids
+        front = prompt_ids[:1] if prompt_ids[0] == self.tokenizer.bos_id and num_kept > 1 else []
+        return front + prompt_ids[len(prompt_ids) - num_kept + len(front) :]
 
     def _check_vocabulary(self, job: GenerationJob) -> None:
         """An id outside the vocabulary would fail the whole batch: refuse it by name."""
@@ -130,7 +146,8 @@ class LoadedModel:
             raise GenerationError(
                 "prompt_too_long",
                 f"prompt: {num_prompt} tokens, but a sequence here has at most {self.max_length} with its "
-                f"completion. Fix: shorten the prompt to {self.max_length - 1} tokens or fewer",
+                f"completion. Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
+                "sampling.truncate_prompt_tokens",
             )
         if pages_for(sequence.num_reserved) > num_pages:
             raise GenerationError(

@@ -14,10 +14,10 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.answers import Emission, Emitted
 from llama_herd.tasks.call import run
-from llama_herd.tasks.events import Failure, FinishReason
+from llama_herd.tasks.events import Failure
 from llama_herd.tasks.ledger import Entry, Ledger
 from llama_herd.worker.attempt import Attempt
-from llama_herd.worker.engine import Output
+from llama_herd.worker.output import Output
 
 log = structlog.get_logger(__name__)
 
@@ -49,8 +49,6 @@ class Publisher(threading.Thread):
         ledger: Ledger,
         *,
         owner: str,
-        worker: str,
-        model: str,
         on_end: Callable[[Attempt], None],
         on_lost: Callable[[Attempt], None],
     ) -> None:
@@ -59,8 +57,6 @@ class Publisher(threading.Thread):
         self._redis = redis
         self._ledger = ledger
         self._owner = owner
-        self._worker = worker
-        self._model = model
         self._on_end = on_end
         self._on_lost = on_lost
         self._inbox: Queue[list[Output] | list[Refusal]] = Queue(MAX_WAITING_STEPS)
@@ -100,10 +96,10 @@ class Publisher(threading.Thread):
 
     def _take(self) -> list[Output | Refusal]:
         """All that waits. Sleeps until something comes or held tokens are due."""
-        due_s = min((attempt.stream.due_s for attempt in self._holding.values()), default=None)
+        due_s = min((attempt.stream.due_s for attempt in self._holding.values()), default=inf)
         taken: list[Output | Refusal] = []
         with suppress(Empty):
-            taken += self._inbox.get(timeout=None if due_s is None else max(0.0, due_s - monotonic()))
+            taken += self._inbox.get(timeout=None if due_s == inf else max(0.0, due_s - monotonic()))
             while True:
                 taken += self._inbox.get_nowait()
         return taken
@@ -113,39 +109,19 @@ class Publisher(threading.Thread):
         entries: list[Entry] = []
         for output in outputs:
             if isinstance(output, Refusal):
-                entries.append(self._end(output.attempt, "error", output.error))
+                entries.append(output.attempt.end("error", output.error))
                 continue
             attempt = self.attempts.get(output.sequence.job_id)
-            if attempt is not None and attempt.sequence is output.sequence:
-                entries += self._entries_of(attempt, output)
+            if attempt is not None and output.sequence in attempt.sequences:
+                entries += attempt.record(output)
+                if attempt.stream.due_s < inf:
+                    self._holding[attempt.job_id] = attempt
         now_s = inf if self._is_stopping.is_set() else monotonic()
-        for attempt in [held for held in self._holding.values() if held.stream.due_s <= now_s]:
-            entries += self._flush(attempt)
+        for attempt in list(self._holding.values()):
+            if attempt.stream.due_s <= now_s:
+                entries += attempt.stream.flush()
+                del self._holding[attempt.job_id]
         return entries
-
-    def _entries_of(self, attempt: Attempt, output: Output) -> list[Entry]:
-        if output.has_started:
-            return [self._start(attempt)]
-        if output.tokens or output.text:
-            attempt.note_token()
-            attempt.stream.add(output.tokens, output.text)
-            self._holding[attempt.job_id] = attempt
-        if output.finish_reason is None:
-            return []
-        return [*self._flush(attempt), self._end(attempt, output.finish_reason, output.error)]
-
-    def _start(self, attempt: Attempt) -> Entry:
-        attempt.start()
-        return attempt.stream.start(self._worker, self._model, attempt.seed, attempt.num_prompt_tokens)
-
-    def _flush(self, attempt: Attempt) -> list[Entry]:
-        self._holding.pop(attempt.job_id, None)
-        return attempt.stream.flush()
-
-    def _end(self, attempt: Attempt, finish_reason: FinishReason, error: Failure | None = None) -> Entry:
-        return attempt.stream.end(
-            finish_reason, self._worker, attempt.num_prompt_tokens, attempt.timings, error
-        )
 
     def _send(self, entries: list[Entry]) -> list[Emitted]:
         """Repeat the call, byte for byte, until it is answered: it may have run though its reply was lost."""
@@ -184,9 +160,8 @@ class Publisher(threading.Thread):
     def _recover(self, attempt: Attempt, answer: Emitted) -> list[Entry]:
         """What to send after an event was refused; what followed it in the same call was refused alike."""
         if answer.kind is Emission.CANCELLED:
-            self._holding.pop(attempt.job_id, None)
             attempt.stream.rewind(answer.seq, answer.n)
-            return [self._end(attempt, "deadline" if answer.reason == "deadline" else "cancelled")]
+            return [attempt.end("deadline" if answer.reason == "deadline" else "cancelled")]
         if answer.is_full and monotonic() >= self._give_up_s:
             return []
         if answer.is_full or answer.kind is Emission.GAP:

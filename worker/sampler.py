@@ -104,18 +104,31 @@ def _survivors(scaled: Tensor, draws: Rows[Draw]) -> Tensor:
     return kept & ((before < top_p) | (top_p >= 1))
 
 
+def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[Drawn]:
+    """Tokens with the log-probabilities that logits (B, V) give them, and the likeliest in their place."""
+    return _scored(logits, upload(token_ids, logits.device), num_top)
+
+
 def _with_logprobs(logits: Tensor, ids: Tensor, draws: Rows[Draw]) -> list[Drawn]:
     """What was drawn with the model's own log-probabilities, before any rule or temperature."""
-    logprobs = logits.log_softmax(dim=-1)  # (B, V)
-    chosen = logprobs.gather(-1, ids.clamp(min=0)[:, None]).squeeze(-1)  # (B,)
-    most = min(max(draw.params.top_logprobs for draw in draws), logits.shape[-1])
-    top, top_ids = logprobs.topk(most, dim=-1)  # (B, N)
-    rows = zip(draws, ids.tolist(), chosen.tolist(), top_ids.tolist(), top.tolist(), strict=True)
+    scored = _scored(logits, ids, max(draw.params.top_logprobs for draw in draws))
     return [
-        Drawn(token_id, logprob, tuple(zip(alternatives, values, strict=True))[: draw.params.top_logprobs])
+        token._replace(top=token.top[: draw.params.top_logprobs])
         if draw.params.logprobs
-        else Drawn(token_id)
-        for draw, token_id, logprob, alternatives, values in rows
+        else Drawn(token.token_id)
+        for draw, token in zip(draws, scored, strict=True)
+    ]
+
+
+def _scored(logits: Tensor, ids: Tensor, num_top: int) -> list[Drawn]:
+    """The same for ids (B,) on the device; one may be NO_TOKEN."""
+    total = logits.logsumexp(dim=-1, keepdim=True)  # (B, 1)
+    chosen = (logits.gather(-1, ids.clamp(min=0)[:, None]) - total).squeeze(-1)  # (B,)
+    top, top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1)  # (B, N)
+    rows = zip(ids.tolist(), chosen.tolist(), top_ids.tolist(), (top - total).tolist(), strict=True)
+    return [
+        Drawn(token_id, logprob, tuple(zip(alternatives, values, strict=True)))
+        for token_id, logprob, alternatives, values in rows
     ]
 
 

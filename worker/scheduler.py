@@ -23,6 +23,16 @@ class Row:
         """Whether the step brings the sequence so far that its next token can be drawn."""
         return self.num_tokens == self.sequence.num_uncached
 
+    @property
+    def num_scores(self) -> int:
+        """Prompt tokens of which the step is to say how likely they were: those after the row's own."""
+        return self.num_tokens - self.is_complete if self.sequence.scores_prompt else 0
+
+    @property
+    def num_logits(self) -> int:
+        """Tokens, the row's last ones, whose logits are wanted."""
+        return self.num_scores + self.is_complete
+
 
 class Scheduler:
     """Sequences wait, run and leave. A sequence is admitted when the cache has room for all it may become.
@@ -77,7 +87,10 @@ class Scheduler:
     def note_computed(self, row: Row) -> None:
         """The row's tokens are in the cache now; full pages may serve others."""
         sequence, first = row.sequence, row.sequence.num_cached // PAGE_TOKENS
+        had_prompt = sequence.has_prompt_cached
         sequence.num_cached += row.num_tokens
+        if sequence.has_prompt_cached and not had_prompt:
+            self._may_fit = True
         if sequence.num_cached // PAGE_TOKENS > first:
             digests = sequence.digest_pages(sequence.num_cached)
             for page in range(first, len(digests)):
@@ -90,7 +103,7 @@ class Scheduler:
             self.running.remove(sequence)
             if not is_sound:
                 self._prefixes.forget(sequence.digests)
-            self._prefixes.release(sequence.job_id, sequence.digests)
+            self._prefixes.release(sequence.name, sequence.digests)
         else:
             self.waiting.leave(sequence)
         self._may_fit = True
@@ -120,21 +133,34 @@ class Scheduler:
 
         Those behind need not wait along, since this one takes no room yet.
         """
+        relatives = self._running_relatives(place.sequence)
+        if relatives:
+            return not relatives[0].has_prompt_cached
         if not self._prefixes.is_promised(place.awaited):
             place.awaited = self._prefixes.awaited(_wanted_digests(place.sequence))
         return place.awaited is not None
 
     def _reserve(self, sequence: Sequence) -> bool:
-        """Reserve all that a sequence may become."""
-        digests = _wanted_digests(sequence)
-        reservation = self._prefixes.reserve(sequence.job_id, sequence.num_reserved, digests)
+        """Reserve all that a sequence may become; a relative's prompt is taken over as it is."""
+        num_tokens, relatives = sequence.num_reserved, self._running_relatives(sequence)
+        if relatives:
+            num_common = len(sequence.prompt_ids) - 1
+            reservation = self._prefixes.fork(sequence.name, num_tokens, relatives[0].pages, num_common)
+        else:
+            reservation = self._prefixes.reserve(sequence.name, num_tokens, _wanted_digests(sequence))
         if reservation is None:
             return False
-        sequence.pages, sequence.sources = reservation.pages, reservation.sources
-        sequence.num_cached = reservation.num_filled * PAGE_TOKENS
+        sequence.pages, sequence.copies = reservation.pages, reservation.copies
+        sequence.num_cached = reservation.num_filled
         return True
+
+    def _running_relatives(self, sequence: Sequence) -> list[Sequence]:
+        """Those with the same prompt, the one that was admitted first before the others."""
+        if sequence.params.n == 1:
+            return []
+        return [one for one in self.running if one.job_id == sequence.job_id]
 
 
 def _wanted_digests(sequence: Sequence) -> list[Digest]:
     """Of the pages worth finding: never the one of the last token, whose logits are wanted."""
-    return sequence.digest_pages(sequence.length - 1)
+    return [] if sequence.scores_prompt else sequence.digest_pages(sequence.length - 1)

@@ -1,4 +1,4 @@
-"""A job inside the engine: what it asks, what it has so far, and whether it is at its end."""
+"""One output of a job inside the engine: what is asked, what it has so far, and whether it is at its end."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from time import monotonic
 from typing import Literal
 
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.prefix_cache import Digest, page_digest, root_digest
+from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.draw import Draw
+from llama_herd.worker.draw import Draw, Drawn
 from llama_herd.worker.writer import Writer
 
 #: Why a sequence ends from outside; one that is dropped ends without a word, since its job lives elsewhere.
@@ -18,7 +18,10 @@ Abort = Literal["cancelled", "deadline", "dropped"]
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One sequence. The engine's thread alone changes it, but for `abort`, which any thread may set once."""
+    """One sequence. The engine's thread alone changes it, but for `abort`, which any thread may set once.
+
+    A job with several outputs has a sequence for each, and these share the prompt's prefill.
+    """
 
     job_id: str
     prompt_ids: list[int]
@@ -30,13 +33,30 @@ class Sequence:
     deadline_s: float | None = None  # on the clock of time.monotonic
     salt: str = ""  # the tenant: sequences of different salts share no pages
     priority: int = 0  # while it waits, higher goes first
+    choice: int = 0
     ids: list[int] = field(default_factory=list)
     pages: tuple[int, ...] = ()
-    sources: tuple[int, ...] = ()
+    copies: tuple[Copy, ...] = ()
     digests: list[Digest] = field(default_factory=list)
     num_cached: int = 0
+    prompt_scores: list[Drawn] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     abort: Abort | None = None
+
+    @property
+    def name(self) -> str:
+        """What no other sequence is called; an id has no #."""
+        return f"{self.job_id}#{self.choice}"
+
+    @property
+    def has_prompt_cached(self) -> bool:
+        """Whether the prompt is computed as far as relatives can use it."""
+        return self.num_cached >= len(self.prompt_ids) - 1
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether it is to say how likely its prompt was; once it has tokens, that has been said."""
+        return self.params.prompt_logprobs is not None and self.choice == 0 and not self.ids
 
     @property
     def length(self) -> int:
@@ -91,7 +111,7 @@ class Sequence:
 
     def draw(self) -> Draw:
         """What the next token depends on besides its logits."""
-        return Draw(self.params, self.seed, self.prompt_ids, self.ids, self.eos_ids)
+        return Draw(self.params, self.seed, self.prompt_ids, self.ids, self.eos_ids, self.choice)
 
     def _is_eos(self, token_id: int) -> bool:
         return token_id in self.eos_ids and not self.params.ignore_eos

@@ -25,6 +25,7 @@ from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.publisher import Publisher
 from llama_herd.worker.reconcile import Reconciler
 from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.stream import Author
 
 log = structlog.get_logger(__name__)
 
@@ -53,8 +54,6 @@ class Service:
             self._redis,
             self._ledger,
             owner=self._owner,
-            worker=worker,
-            model=settings.served_model,
             on_end=self._finish,
             on_lost=self._lose,
         )
@@ -65,6 +64,7 @@ class Service:
             settings,
             model,
             owner=self._owner,
+            author=Author(worker, settings.served_model),
             publisher=self._publisher,
             engine=self._engine,
             finisher=self._finisher,
@@ -170,5 +170,6 @@ class Service:
 
     def _drop(self, attempt: Attempt) -> None:
         """Take a job that the engine may still be running out of it."""
-        if attempt.sequence is not None and attempt.sequence.finish_reason is None:
-            self._engine.abort(attempt.sequence, "dropped")
+        for sequence in attempt.sequences:
+            if sequence.finish_reason is None:
+                self._engine.abort(sequence, "dropped")

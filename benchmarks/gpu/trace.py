@@ -10,7 +10,8 @@ from typing import NamedTuple
 from benchmarks.gpu.scale import Load
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine import Engine, Output
+from llama_herd.worker.engine import Engine
+from llama_herd.worker.output import Output
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
@@ -83,9 +84,9 @@ def sequences(model: LoadedModel, load: Load, seed: int) -> list[Sequence]:
     """Greedy requests that nothing ends early; no two runs share a prompt."""
     prompts = random_prompts(load, model.tokenizer.vocab_size, seed)
     return [
-        model.sequence(
+        model.sequences(
             f"run-{seed}-{index}", GenerationJob(prompt_ids=ids, sampling=sampling(load)), now_ms=0
-        )
+        )[0]
         for index, ids in enumerate(prompts)
     ]
 

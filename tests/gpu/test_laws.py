@@ -16,7 +16,8 @@ from llama_herd.model.cache import Cache
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.device import pin_device
-from llama_herd.worker.engine import Engine, Output
+from llama_herd.worker.engine import Engine
+from llama_herd.worker.output import Output
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
@@ -56,7 +57,7 @@ def prompts(num_prompts: int = 20) -> list[list[int]]:
 
 def sequence(model: LoadedModel, name: str, prompt: list[int], **fields: Any) -> Sequence:
     sampling = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": NUM_TOKENS, **fields})
-    return model.sequence(name, GenerationJob(prompt_ids=tuple(prompt), sampling=sampling), now_ms=0)
+    return model.sequences(name, GenerationJob(prompt_ids=tuple(prompt), sampling=sampling), now_ms=0)[0]
 
 
 def engine_of(model: LoadedModel, outputs: list[Output], **settings: object) -> Engine:
@@ -83,7 +84,7 @@ def logits_after(model: LoadedModel, ids: list[int], chunk_tokens: int) -> Tenso
     pages = cache.pages.reserve("alone", len(ids))
     assert pages is not None
     for start in range(0, len(ids), chunk_tokens):
-        chunk = Chunk(pages, start, ids[start : start + chunk_tokens], wants_logits=True)
+        chunk = Chunk(pages, start, ids[start : start + chunk_tokens], num_logits=1)
         logits = llama.forward(Batch.of([chunk], cache.device), cache)
     return logits[0].cpu()
 

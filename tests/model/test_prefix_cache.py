@@ -5,7 +5,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
-from llama_herd.model.prefix_cache import Digest, PrefixCache, page_digest, root_digest
+from llama_herd.model.prefix_cache import Copy, Digest, PrefixCache, Reservation, page_digest, root_digest
 
 NUM_PAGES = 10
 
@@ -22,6 +22,7 @@ class Owner:
     """A sequence: its pages, what they should hold, and how many are computed."""
 
     def __init__(self, texts: tuple[int, ...], pages: tuple[int, ...], num_computed: int) -> None:
+        self.texts = texts
         self.digests = digests_of(texts)
         self.pages = pages
         self.num_computed = num_computed
@@ -46,13 +47,33 @@ class PrefixMachine(RuleBasedStateMachine):
         reservation = self.cache.reserve(name, num_tokens, digests)
         if reservation is None:
             return
-        pages, num_filled, sources = reservation
+        self.settle(name, texts, reservation, num_tokens, reservation.num_filled // PAGE_TOKENS)
+
+    def settle(
+        self, name: str, texts: tuple[int, ...], reservation: Reservation, num_tokens: int, num_filled: int
+    ) -> None:
+        """Copy as the cache would, and check that the first pages hold what they should."""
+        pages, digests = reservation.pages, digests_of(texts)
         assert len(pages) == pages_for(num_tokens)
-        content = [self.storage[page] for page in sources]
-        for page, digest in zip(pages, content, strict=False):
-            self.storage[page] = digest
+        content = [self.storage[copy.source] for copy in reservation.copies]
+        for copy, digest in zip(reservation.copies, content, strict=True):
+            self.storage[copy.target] = digest
         assert [self.storage[page] for page in pages[:num_filled]] == digests[:num_filled]
         self.owners[name] = Owner(texts, pages, num_filled)
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data(), num_more=st.integers(1, 100))
+    def fork(self, data: st.DataObject, num_more: int) -> None:
+        """Somebody's twin begins with all that is computed of it."""
+        parent = self.owners[data.draw(st.sampled_from(sorted(self.owners)))]
+        name = f"job-{self.num_names}"
+        self.num_names += 1
+        num_common = PAGE_TOKENS * parent.num_computed
+        reservation = self.cache.fork(name, num_common + num_more, parent.pages, num_common)
+        if reservation is not None:
+            assert reservation.num_filled == num_common
+            texts = parent.texts[: parent.num_computed]
+            self.settle(name, texts, reservation, num_common + num_more, parent.num_computed)
 
     @precondition(lambda self: self.owners)
     @rule(data=st.data())
@@ -100,12 +121,12 @@ def fill(cache: PrefixCache, owner: str, texts: tuple[int, ...], salt: str = "")
 
 
 def num_filled(cache: PrefixCache, texts: tuple[int, ...], salt: str = "") -> int | None:
-    """How much of a prefix a new sequence would find."""
+    """How many pages of a prefix a new sequence would find."""
     reservation = cache.reserve("probe", PAGE_TOKENS * len(texts) + 1, digests_of(texts, salt))
     if reservation is None:
         return None
     cache.release("probe", [])
-    return reservation.num_filled
+    return reservation.num_filled // PAGE_TOKENS
 
 
 def test_a_prefix_outlives_its_sequence(cache: PrefixCache) -> None:
@@ -178,3 +199,17 @@ def test_of_a_prefix_the_last_page_is_given_up_first() -> None:
     assert cache.reserve("big", 6 * PAGE_TOKENS, []) is not None
     cache.release("big", [])
     assert num_filled(cache, (1, 2, 3)) == 2
+
+
+@pytest.mark.parametrize("consecutive", [True, False])
+def test_a_fork_shares_full_pages_where_it_can_and_copies_the_rest(consecutive: bool) -> None:
+    cache = PrefixCache(Pages(8, consecutive=consecutive), is_on=False)
+    parent = cache.reserve("parent", 3 * PAGE_TOKENS, [])
+    assert parent is not None
+    fork = cache.fork("fork", 4 * PAGE_TOKENS, parent.pages, 2 * PAGE_TOKENS + 10)
+    assert fork is not None
+    assert fork.num_filled == 2 * PAGE_TOKENS + 10
+    first_own = 0 if consecutive else 2
+    assert fork.copies == tuple(map(Copy, parent.pages[first_own:3], fork.pages[first_own:3]))
+    assert fork.pages[:first_own] == parent.pages[:first_own]
+    cache.check()

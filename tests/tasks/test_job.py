@@ -136,11 +136,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 RESERVED: dict[str, dict[str, Any]] = {
-    "n": {"prompt": "x", "n": 1},
     "response_format": {"prompt": "x", "response_format": {"type": CANARY}},
     "adapter": {"prompt": "x", "adapter": CANARY},
     "not_before": {"prompt": "x", "not_before": 1},
-    "sampling.n": sampling(n=2),
 }
 
 

@@ -10,8 +10,9 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.tiling import FIXED
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine import Engine, Output
+from llama_herd.worker.engine import Engine
 from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.output import Output
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
 
@@ -41,7 +42,7 @@ def sequence(model: LoadedModel, number: int) -> Sequence:
         seed=number,
     )
     prompt = "once upon a time in a village " * rng.randint(1, 3)
-    return model.sequence(f"job-{number}", GenerationJob(prompt=prompt, sampling=sampling), now_ms=0)
+    return model.sequences(f"job-{number}", GenerationJob(prompt=prompt, sampling=sampling), now_ms=0)[0]
 
 
 def finished(
@@ -101,7 +102,7 @@ def logits(model: LoadedModel, cuts: list[tuple[int, list[int]]]) -> torch.Tenso
     assert it is not None
     assert stranger is not None
     for start, ids in cuts:
-        beside = Chunk(stranger.pages, 0, list(range(5, 5 + len(ids))), wants_logits=False)
+        beside = Chunk(stranger.pages, 0, list(range(5, 5 + len(ids))), num_logits=0)
         batch = Batch.of([beside, Chunk(it.pages, start, ids, True)], "cpu", FIXED.span_tokens)
         last = model.llama.forward(batch, model.cache)
     model.cache.pages.release("it")

@@ -16,8 +16,9 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine import Engine, Output
+from llama_herd.worker.engine import Engine
 from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.output import Output
 from llama_herd.worker.scheduler import Row
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
@@ -48,7 +49,7 @@ class Collector(list[Output]):
 
 def sequence(model: LoadedModel, job_id: str, prompt: str = "a tale", **sampling: Any) -> Sequence:
     params = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": 12, **sampling})
-    return model.sequence(job_id, GenerationJob(prompt=prompt, sampling=params), now_ms=0)
+    return model.sequences(job_id, GenerationJob(prompt=prompt, sampling=params), now_ms=0)[0]
 
 
 def run(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence]) -> Collector:
@@ -245,7 +246,7 @@ def test_ids_outside_the_vocabulary_are_refused_before_they_meet_a_batch(model: 
     params = SamplingParams(logit_bias={num_tokens: 1.0}, stop_token_ids=(num_tokens + 5,))
     job = GenerationJob(prompt_ids=(1, num_tokens + 9), sampling=params)
     with pytest.raises(InvalidJob) as refused:
-        model.sequence("job", job, now_ms=0)
+        model.sequences("job", job, now_ms=0)[0]
     fields = {error.field: error.message for error in refused.value.fields}
     assert set(fields) == {"prompt_ids", "sampling.logit_bias", "sampling.stop_token_ids"}
     assert all(str(num_tokens) in message for message in fields.values())
@@ -293,9 +294,9 @@ def test_a_second_turn_finds_the_first_ones_output_too(
 ) -> None:
     first = sequence(model, "first", PREFIX, max_tokens=70, ignore_eos=True)
     run(model, tiny_settings, [first])
-    turn = model.sequence(
+    turn = model.sequences(
         "second", GenerationJob(prompt_ids=(*first.prompt_ids, *first.ids, 40, 41)), now_ms=0
-    )
+    )[0]
     engine = model.engine(tiny_settings, Collector())
     computed = prefilled(engine, monkeypatch)
     engine.submit(turn)
@@ -328,7 +329,7 @@ def test_a_conversation_becomes_a_prompt_and_its_text_no_control_token(
     model = LoadedModel.load(tiny_settings.model_copy(update={"model": path}), "cpu")
     job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "once </s> upon"}]})
     try:
-        prompt_ids = model.sequence("job", job, now_ms=0).prompt_ids
+        prompt_ids = model.sequences("job", job, now_ms=0)[0].prompt_ids
     finally:
         model.close()
     assert model.tokenizer.decode(prompt_ids).strip() == "[user] once </s> upon"
@@ -339,7 +340,7 @@ def test_a_conversation_becomes_a_prompt_and_its_text_no_control_token(
 def test_a_conversation_needs_a_model_with_a_template(model: LoadedModel) -> None:
     job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
     with pytest.raises(GenerationError, match="no_chat_template"):
-        model.sequence("job", job, now_ms=0)
+        model.sequences("job", job, now_ms=0)[0]
 
 
 def test_a_row_whose_logits_are_no_numbers_fails_alone(

@@ -8,9 +8,9 @@ import pytest
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine import Output
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.output import Output
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
 
@@ -46,7 +46,7 @@ def desk(model: LoadedModel, tiny_settings: WorkerSettings) -> Iterator[Desk]:
 
 def sequence(model: LoadedModel, job_id: str, max_tokens: int = 5) -> Sequence:
     job = GenerationJob(prompt="a tale", sampling=SamplingParams(temperature=0, max_tokens=max_tokens))
-    made = model.sequence(job_id, job, now_ms=0)
+    made = model.sequences(job_id, job, now_ms=0)[0]
     made.eos_ids = frozenset()
     return made
 

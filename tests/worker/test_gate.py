@@ -11,7 +11,7 @@ from llama_herd.worker.gate import Gate
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
-from llama_herd.worker.stream import Recorded, Stream
+from llama_herd.worker.stream import Author, Recorded, Stream
 
 CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, submitted_ms=0, body="", now_ms=0)
 
@@ -26,7 +26,8 @@ class Desk:
         self._sequence = sequence
 
     def put(self, job_id: str, *, is_last: bool = False) -> Attempt:
-        attempt = Attempt(Stream(job_id, CLAIM, Recorded.of([])), [], self._sequence(job_id), is_last=is_last)
+        stream = Stream(job_id, CLAIM, Recorded.of([]), Author("w", "m"))
+        attempt = Attempt(stream, [], [self._sequence(job_id)], is_last=is_last)
         self.attempts[job_id] = attempt
         self.gate.put(attempt)
         return attempt
@@ -41,7 +42,7 @@ def desk(model: LoadedModel, tiny_settings: WorkerSettings) -> Desk:
     from llama_herd.tasks.job import GenerationJob
 
     engine = EngineThread(model.engine(tiny_settings, lambda outputs: None))
-    return Desk(engine, lambda job_id: model.sequence(job_id, GenerationJob(prompt="a"), now_ms=0))
+    return Desk(engine, lambda job_id: model.sequences(job_id, GenerationJob(prompt="a"), now_ms=0)[0])
 
 
 def test_ordinary_jobs_come_in_at_once(desk: Desk) -> None:
@@ -58,7 +59,7 @@ def test_a_last_attempt_waits_for_all_others_and_they_for_its_first_token(desk: 
     assert desk.engine.num_waiting == 2
     desk.end(two)
     assert desk.engine.num_waiting == 3
-    suspect.note_token()
+    suspect.first_token_s = 1.0
     desk.gate.open()
     assert desk.engine.num_waiting == 4
     assert not desk.gate.is_holding
@@ -67,7 +68,7 @@ def test_a_last_attempt_waits_for_all_others_and_they_for_its_first_token(desk: 
 def test_suspects_come_in_one_after_the_other(desk: Desk) -> None:
     first, second = desk.put("first", is_last=True), desk.put("second", is_last=True)
     assert desk.engine.num_waiting == 1
-    first.note_token()
+    first.first_token_s = 1.0
     desk.gate.open()
     assert desk.engine.num_waiting == 1, "the first still runs"
     desk.end(first)

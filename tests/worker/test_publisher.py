@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError
 
 from llama_herd.tasks.answers import Yours
 from llama_herd.tasks.call import Call, run
-from llama_herd.tasks.events import End, Event, Failure, Token
+from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Token
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
@@ -16,16 +16,32 @@ from llama_herd.tasks.result import Result
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.draw import Drawn
-from llama_herd.worker.engine import Output
+from llama_herd.worker.output import Output
 from llama_herd.worker.publisher import Publisher, Refusal
 from llama_herd.worker.sequence import Sequence
-from llama_herd.worker.stream import Recorded, Stream
+from llama_herd.worker.stream import Author, Recorded, Stream
 from llama_herd.worker.writer import Writer
 
 pytestmark = pytest.mark.redis
 
 OWNER = "owner-1"
 WORDS = (b"", b" one", b" two", b" three")
+
+
+def new_attempt(job_id: str, claimed: Yours, num_choices: int = 1) -> Attempt:
+    stream = Stream(job_id, claimed, Recorded.of([]), Author("w@test", "m"))
+    stream.num_choices = num_choices
+    sequences = [
+        Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Writer(WORDS), choice=choice)
+        for choice in range(num_choices)
+    ]
+    return Attempt(stream, [], sequences)
+
+
+def output_of(attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> Output:
+    """What a step brings that draws these words."""
+    text = b"".join(WORDS[word] for word in words).decode()
+    return Output(attempt.sequences[choice], tuple(map(Drawn, words)), text, finish_reason=end)
 
 
 class Desk:
@@ -40,8 +56,6 @@ class Desk:
             wire or redis,
             self.ledger,
             owner=OWNER,
-            worker="w@test",
-            model="m",
             on_end=lambda attempt: self.ended.append(attempt.job_id),
             on_lost=lambda attempt: self.lost.append(attempt.job_id),
         )
@@ -52,21 +66,17 @@ class Desk:
         run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, "herd.m")))
         claimed = run(self.redis, self.ledger.claim(job_id, OWNER))
         assert isinstance(claimed, Yours)
-        attempt = Attempt(Stream(job_id, claimed, Recorded.of([])), [])
+        attempt = new_attempt(job_id, claimed, num_choices=job.sampling.n)
         attempt.stream.flush_s = job.flush_ms / 1000
-        attempt.sequence = Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Writer(WORDS))
         self.publisher.open(attempt)
         return attempt
 
-    def say(self, attempt: Attempt, *words: int, end: str | None = None) -> None:
+    def say(self, attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> None:
         """Queue what a step would bring."""
-        assert attempt.sequence is not None
-        text = b"".join(WORDS[word] for word in words).decode()
-        self.publisher.put([Output(attempt.sequence, tuple(map(Drawn, words)), text, finish_reason=end)])  # type: ignore[arg-type]
+        self.publisher.put([output_of(attempt, *words, choice=choice, end=end)])
 
     def start(self, attempt: Attempt) -> None:
-        assert attempt.sequence is not None
-        self.publisher.put([Output(attempt.sequence, has_started=True)])
+        self.publisher.put([Output(sequence, has_started=True) for sequence in attempt.sequences])
 
     def send(self) -> None:
         """One round of the publisher's loop, in this thread."""
@@ -203,8 +213,7 @@ def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: D
     desk.redis.hset(desk.ledger.job_key("job"), "lease", 1)
     claimed = run(desk.redis, desk.ledger.claim("job", OWNER))
     assert isinstance(claimed, Yours)
-    again = Attempt(Stream("job", claimed, Recorded.of([])), [])
-    again.sequence = Sequence("job", [1], SamplingParams(), 0, 99, frozenset(), Writer(WORDS))
+    again = new_attempt("job", claimed)
     entries = desk.publisher._entries(desk.publisher._take())  # on their way when the claim is answered
     desk.publisher.open(again)
     assert desk.lost == ["job"]
@@ -242,7 +251,7 @@ def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
 
 def test_a_job_that_cannot_run_ends_with_its_error(desk: Desk) -> None:
     attempt = desk.open("job")
-    attempt.sequence = None
+    attempt.sequences = []
     desk.publisher.put([Refusal(attempt, Failure(code="prompt_too_long", message="9 > 8"))])
     desk.send()
     result = desk.result("job")
@@ -261,8 +270,70 @@ def test_a_stopping_publisher_sends_what_waits(desk: Desk) -> None:
 
 def test_calls_are_repeated_byte_for_byte(desk: Desk) -> None:
     attempt = desk.open("job")
-    attempt.stream.add((Drawn(1),), " one")
+    attempt.stream.add(output_of(attempt, 1))
     entries = attempt.stream.flush()
     first: Call[object] = desk.ledger.emit(OWNER, entries)  # type: ignore[assignment]
-    attempt.stream.add((Drawn(2),), " two")
+    attempt.stream.add(output_of(attempt, 2))
     assert desk.ledger.emit(OWNER, entries).command == first.command
+
+
+THREE = {"sampling": {"n": 3}}
+
+
+def test_each_of_several_outputs_has_a_dense_stream_of_its_own(desk: Desk) -> None:
+    attempt = desk.open("job", **THREE)
+    desk.start(attempt)
+    desk.say(attempt, 1, choice=0)
+    desk.say(attempt, 2, 3, choice=2)
+    desk.send()
+    desk.say(attempt, 1, choice=1, end="length")
+    desk.say(attempt, 3, choice=2, end="stop")
+    desk.say(attempt, 2, choice=0, end="stop")
+    desk.send()
+    started, *tokens, _ = desk.events("job")
+    assert isinstance(started, Started)
+    assert started.n == 3
+    found = [(t.choice, t.i, t.ids, t.finish_reason) for t in tokens if isinstance(t, Token)]
+    assert found == [
+        (0, 0, (1,), None),
+        (2, 0, (2, 3), None),
+        (0, 1, (2,), "stop"),
+        (1, 0, (1,), "length"),
+        (2, 2, (3,), "stop"),
+    ]
+
+
+def test_a_job_with_several_outputs_ends_with_the_last_of_them(desk: Desk) -> None:
+    attempt = desk.open("job", **THREE)
+    desk.start(attempt)
+    for choice, end in enumerate(("stop", "length", "stop")):
+        assert desk.ended == []
+        desk.say(attempt, choice + 1, choice=choice, end=end)  # type: ignore[arg-type]
+        desk.send()
+    result = desk.result("job")
+    assert desk.ended == ["job"]
+    assert result.finish_reason == "length"
+    assert result.usage is not None
+    assert result.usage.completion_tokens == 3
+    assert result.choices is not None
+    assert [(c.index, c.ids, c.finish_reason) for c in result.choices] == [
+        (0, (1,), "stop"),
+        (1, (2,), "length"),
+        (2, (3,), "stop"),
+    ]
+    assert result.ids == (1,)
+
+
+def test_what_stops_one_of_several_outputs_ends_the_job_and_nothing_follows(desk: Desk) -> None:
+    attempt = desk.open("job", **THREE)
+    desk.start(attempt)
+    desk.say(attempt, 1, choice=0, end="stop")
+    desk.publisher.put([Output(one, finish_reason="cancelled") for one in attempt.sequences[1:]])
+    desk.say(attempt, 2, choice=1)
+    desk.send()
+    result = desk.result("job")
+    assert desk.ended == ["job"]
+    assert result.finish_reason == "cancelled"
+    assert result.choices is not None
+    assert [c.finish_reason for c in result.choices] == ["stop", "cancelled", "cancelled"]
+    assert isinstance(desk.events("job")[-1], End)
