@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import redis
 import redis.asyncio
@@ -13,6 +13,7 @@ from redis.connection import parse_url
 from redis.exceptions import (
     AuthenticationError,
     NoPermissionError,
+    NoScriptError,
     OutOfMemoryError,
     RedisError,
     TimeoutError,
@@ -70,6 +71,38 @@ def checked_url(url: str) -> str:
             "Fix: redis://host:6379/0, rediss://host:6379/0 or unix:///path/redis.sock"
         ) from None
     return url
+
+
+def complete_url(
+    url: str,
+    *,
+    password: str = "",
+    ca_file: str = "",
+    cert_file: str = "",
+    key_file: str = "",
+) -> str:
+    """`url` with all that it takes to connect, so that redis-py and both halves of Celery need nothing else.
+
+    What stands in `url` itself comes first, so a second time changes nothing. Raises SettingsError.
+    """
+    parts = urlsplit(checked_url(url))
+    netloc, query = parts.netloc, dict(parse_qsl(parts.query))
+    if password and _parsed(url).get("password") is None:
+        if parts.scheme == "unix":
+            query["password"] = password
+        else:
+            user, _, place = netloc.rpartition("@")
+            netloc = f"{user.removesuffix(':')}:{quote(password, safe='')}@{place}"
+    files = {"ssl_ca_certs": ca_file, "ssl_certfile": cert_file, "ssl_keyfile": key_file}
+    given = {name: path for name, path in files.items() if path}
+    if parts.scheme == "rediss":
+        # Celery takes no TLS without a word on certificates.
+        query = {"ssl_cert_reqs": "required", **given, **query}
+    elif given:
+        raise SettingsError(
+            f"certificates are for TLS, but HERD_REDIS_URL is {masked(url)}. Fix: write rediss:// for redis://"
+        )
+    return _joined(parts.scheme, netloc, parts.path, list(query.items()))
 
 
 def celery_url(url: str) -> str:
@@ -133,7 +166,12 @@ def is_full(error: RedisError) -> bool:
 def _complaint(error: RedisError) -> str:
     match error:
         case AuthenticationError() | NoPermissionError():
-            return "refuses our user. Fix: put the user and password into HERD_REDIS_URL and check its ACL"
+            return (
+                "refuses our user. Fix: put the user into HERD_REDIS_URL and the password into "
+                "HERD_REDIS_PASSWORD, and see what its role may do in docs/security.md"
+            )
+        case NoScriptError():
+            return "lacks our scripts, and our user may not load them. Fix: start a worker, which does"
         case _ if is_full(error):
             return "is full and takes no more jobs. Fix: wait until jobs are done, or raise its maxmemory"
         case TimeoutError():

@@ -3,11 +3,18 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import AliasChoices, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
+from pydantic import AliasChoices, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection import checked_url
+from llama_herd.tasks.connection import checked_url, complete_url
+from llama_herd.tasks.secret_files import SecretFiles
 
 #: Name of the model that comes with the package; jobs go to its queue unless they name another.
 BUNDLED_MODEL_NAME = "tales"
@@ -15,18 +22,36 @@ BUNDLED_MODEL_NAME = "tales"
 #: What the names of our variables begin with.
 PREFIX = "HERD_"
 
+#: Settings that only complete the URL of Redis.
+ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file")
+
 
 class Settings(BaseSettings):
-    """Read from `HERD_*` variables and from a `.env` file, by `read`; units stand in the names."""
+    """Read from `HERD_*` variables and from a `.env` file, by `read`; units stand in the names.
+
+    A secret may also lie in a file, which `<variable>_FILE` names.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, populate_by_name=True
     )
 
+    redis_password: str = Field(
+        "", description="Password of the user in HERD_REDIS_URL, unless it stands there.", repr=False
+    )
+    redis_ca_file: str = Field(
+        "", description="Certificates of the authorities that may vouch for Redis; empty: the system's."
+    )
+    redis_cert_file: str = Field(
+        "", description="Our own certificate, where Redis asks for one; its key may be in the same file."
+    )
+    redis_key_file: str = Field("", description="Key of our own certificate.")
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0",
         validation_alias=AliasChoices("HERD_REDIS_URL", "CELERY_BROKER_URL", "REDIS_URL"),
-        description="Redis of the queue, the ledger and the token log: one database for all three.",
+        validate_default=True,
+        description="Redis of the queue, the ledger and the token log: one database for all three. "
+        "rediss:// is TLS.",
         repr=False,  # may hold a password
     )
     tenant: str = Field(
@@ -52,14 +77,27 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url")
     @classmethod
-    def _names_a_redis(cls, url: str) -> str:
+    def _names_a_redis(cls, url: str, others: ValidationInfo) -> str:
         try:
             checked_url(url)
         except SettingsError:
             raise ValueError(
                 "must be the URL of a Redis: redis://host:6379/0, rediss://host:6379/0 or unix:///path/redis.sock"
             ) from None
-        return url
+        return complete_url(
+            url, **{name.removeprefix("redis_"): others.data.get(name, "") for name in ACCESS}
+        )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, SecretFiles(cls), env_settings, dotenv_settings
 
     @classmethod
     def read(cls, **given: object) -> Self:

@@ -1,5 +1,6 @@
 """Settings are read in one way, and what is wrong with them is said in one way."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,61 @@ def test_an_env_file_that_is_no_text_is_named(tmp_path: Path) -> None:
 
 def test_settings_do_not_show_the_password() -> None:
     assert "hunter2" not in repr(Settings(redis_url="redis://:hunter2@host"))
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text("hunter 2/@\n")
+    return path
+
+
+def test_a_password_completes_the_url_and_one_that_stands_there_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HERD_REDIS_PASSWORD", "hunter 2/@")
+    assert Settings.read(redis_url="redis://me@host/1").redis_url == "redis://me:hunter%202%2F%40@host/1"
+    assert Settings.read(redis_url="redis://host").redis_url == "redis://:hunter%202%2F%40@host"
+    assert Settings.read(redis_url="redis://me:own@host").redis_url == "redis://me:own@host"
+    assert "hunter" not in repr(Settings.read())
+
+
+def test_a_secret_may_lie_in_a_file(monkeypatch: pytest.MonkeyPatch, secret: Path) -> None:
+    monkeypatch.setenv("HERD_REDIS_PASSWORD_FILE", str(secret))
+    assert Settings.read().redis_password == "hunter 2/@"
+    monkeypatch.setenv("HERD_REDIS_PASSWORD", "nearer")
+    assert Settings.read().redis_password == "nearer"
+
+
+def test_an_env_file_may_name_the_file_of_a_secret(tmp_path: Path, secret: Path) -> None:
+    (tmp_path / ".env").write_text(f"HERD_REDIS_PASSWORD_FILE={secret}\n")
+    assert Settings.read().redis_password == "hunter 2/@"
+
+
+def test_the_url_in_a_file_comes_before_the_names_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "url").write_text("redis://:hunter2@host\n")
+    monkeypatch.setenv("REDIS_URL", "redis://other")
+    monkeypatch.setenv("HERD_REDIS_URL_FILE", str(tmp_path / "url"))
+    assert Settings.read().redis_url == "redis://:hunter2@host"
+
+
+def test_a_secrets_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HERD_REDIS_PASSWORD_FILE", str(tmp_path / "none"))
+    assert re.fullmatch(r"HERD_REDIS_PASSWORD_FILE=.*/none: cannot be read: No such file .*", complaint())
+
+
+def test_tls_is_checked_unless_the_url_says_otherwise() -> None:
+    read = Settings.read(redis_url="rediss://host", redis_ca_file="/ca.pem", redis_cert_file="/me.pem")
+    assert read.redis_url == (
+        "rediss://host?ssl_cert_reqs=required&ssl_ca_certs=%2Fca.pem&ssl_certfile=%2Fme.pem"
+    )
+    assert Settings.read(**read.model_dump()) == read
+    open_url = "rediss://host?ssl_cert_reqs=none"
+    assert Settings.read(redis_url=open_url).redis_url == open_url
+
+
+@pytest.mark.parametrize("url", ["redis://host", "unix:///r.sock"])
+def test_a_certificate_without_tls_is_refused(url: str) -> None:
+    assert "Fix: write rediss://" in complaint(redis_url=url, redis_ca_file="/ca.pem")

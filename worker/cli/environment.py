@@ -5,6 +5,7 @@ import sys
 from difflib import get_close_matches
 from typing import TypeVar
 
+from llama_herd.tasks.secret_files import secret_variables
 from llama_herd.tasks.settings import PREFIX, Settings
 from llama_herd.worker.settings import WorkerSettings
 
@@ -41,6 +42,6 @@ def child_environment(settings: WorkerSettings) -> dict[str, str]:
 
 def unknown_variables() -> dict[str, str]:
     """Variables that look like ours and are none, each with the nearest name that is one."""
-    known = [variable(field) for field in WorkerSettings.model_fields]
+    known = [*map(variable, WorkerSettings.model_fields), *secret_variables(WorkerSettings)]
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return {name: get_close_matches(name, known, n=1, cutoff=0.0)[0] for name in unknown}

@@ -11,7 +11,8 @@ def settings() -> None:
     from llama_herd.worker.settings import WorkerSettings
 
     found = read(WorkerSettings)
-    shown = found.model_copy(update={"redis_url": masked(found.redis_url)})
+    password = "***" if found.redis_password else ""
+    shown = found.model_copy(update={"redis_url": masked(found.redis_url), "redis_password": password})
     for name, value in shown.model_dump().items():
         mark = "" if name in found.model_fields_set else "#"
         print(f"{mark}{variable(name)}={value}")

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from llama_herd.tasks.async_client import AsyncClient
+from llama_herd.tasks.settings import ACCESS
 from llama_herd.worker.demo.figures import Figures
 from llama_herd.worker.demo.model_file import describe
 from llama_herd.worker.demo.progress import Progress
@@ -53,7 +54,7 @@ class Demo:
                 server = stack.enter_context(EmbeddedRedis())
                 phase.detail = f"{server.version}, embedded"
             own = {"redis_url": server.url, "model": self._settings.model.resolve(), "log_format": "console"}
-            settings = self._settings.model_copy(update=own)
+            settings = self._settings.model_copy(update=own | dict.fromkeys(ACCESS, ""))
             worker = stack.enter_context(WorkerProcess(settings))
             with self._phase("model") as phase:
                 # Brings torch, as the worker's start does meanwhile; in a thread, so that signals are heard.
