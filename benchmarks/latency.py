@@ -26,8 +26,8 @@ from rich.table import Table
 from benchmarks.conditions import conditions
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.output import Output
 from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.output import Output
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 

@@ -27,8 +27,8 @@ from llama_herd.tasks.client import Client
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.embedded_redis import EmbeddedRedis
-from llama_herd.worker.output import Output
 from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.output import Output
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
 ROOT = Path(__file__).parent.parent

@@ -1,7 +1,7 @@
 """Sends what the engine says: one script call a step, repeated byte for byte until Redis answers it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence as Rows
 from contextlib import suppress
 from math import inf
 from queue import Empty, Full, Queue
@@ -36,11 +36,21 @@ class Refusal(NamedTuple):
     error: Failure
 
 
+class Released(NamedTuple):
+    """A job that was given back before it began; a new message stands for it."""
+
+    attempt: Attempt
+
+
+#: What other threads hand on.
+Said = Output | Refusal | Released
+
+
 class Publisher(threading.Thread):
     """Owns the streams of the jobs that run here. Others call `open` and `put`; the rest is its thread's.
 
     `on_end(attempt)` is called once the final event is in the ledger, `on_lost(attempt)` when the job
-    turns out to belong to another worker.
+    turns out to belong to another worker, `on_released(attempt)` when it was given back.
     """
 
     def __init__(
@@ -51,6 +61,7 @@ class Publisher(threading.Thread):
         owner: str,
         on_end: Callable[[Attempt], None],
         on_lost: Callable[[Attempt], None],
+        on_released: Callable[[Attempt], None],
     ) -> None:
         super().__init__(name="publisher", daemon=True)
         self.attempts: dict[str, Attempt] = {}
@@ -59,7 +70,8 @@ class Publisher(threading.Thread):
         self._owner = owner
         self._on_end = on_end
         self._on_lost = on_lost
-        self._inbox: Queue[list[Output] | list[Refusal]] = Queue(MAX_WAITING_STEPS)
+        self._on_released = on_released
+        self._inbox: Queue[Rows[Said]] = Queue(MAX_WAITING_STEPS)
         self._holding: dict[str, Attempt] = {}
         self._is_stopping = threading.Event()
         self._give_up_s = inf
@@ -74,7 +86,7 @@ class Publisher(threading.Thread):
         if earlier is not None:
             self._on_lost(earlier)
 
-    def put(self, outputs: list[Output] | list[Refusal]) -> None:
+    def put(self, outputs: Rows[Said]) -> None:
         """Hand on what a step brought; blocks while too many steps wait for Redis."""
         if self._inbox.full():
             log.warning("engine pauses until redis answers", waiting_steps=MAX_WAITING_STEPS)
@@ -94,33 +106,41 @@ class Publisher(threading.Thread):
             while entries:
                 entries = self._settle(entries, self._send(entries))
 
-    def _take(self) -> list[Output | Refusal]:
+    def _take(self) -> list[Said]:
         """All that waits. Sleeps until something comes or held tokens are due."""
         due_s = min((attempt.stream.due_s for attempt in self._holding.values()), default=inf)
-        taken: list[Output | Refusal] = []
+        taken: list[Said] = []
         with suppress(Empty):
             taken += self._inbox.get(timeout=None if due_s == inf else max(0.0, due_s - monotonic()))
             while True:
                 taken += self._inbox.get_nowait()
         return taken
 
-    def _entries(self, outputs: list[Output | Refusal]) -> list[Entry]:
+    def _entries(self, outputs: Rows[Said]) -> list[Entry]:
         """The events that are due; what one job got in several steps becomes one event."""
         entries: list[Entry] = []
         for output in outputs:
             if isinstance(output, Refusal):
                 entries.append(output.attempt.end("error", output.error))
-                continue
-            attempt = self.attempts.get(output.sequence.job_id)
-            if attempt is not None and output.sequence in attempt.sequences:
-                entries += attempt.record(output)
-                if attempt.stream.due_s < inf:
-                    self._holding[attempt.job_id] = attempt
+            elif isinstance(output, Released):
+                if self.attempts.get(output.attempt.job_id) is output.attempt:
+                    self._close(output.attempt, self._on_released)
+            else:
+                entries += self._record(output)
         now_s = inf if self._is_stopping.is_set() else monotonic()
         for attempt in list(self._holding.values()):
             if attempt.stream.due_s <= now_s:
                 entries += attempt.stream.flush()
                 del self._holding[attempt.job_id]
+        return entries
+
+    def _record(self, output: Output) -> list[Entry]:
+        attempt = self.attempts.get(output.sequence.job_id)
+        if attempt is None or output.sequence not in attempt.sequences:
+            return []
+        entries = attempt.record(output)
+        if attempt.stream.due_s < inf:
+            self._holding[attempt.job_id] = attempt
         return entries
 
     def _send(self, entries: list[Entry]) -> list[Emitted]:

@@ -1,4 +1,4 @@
-"""Puts back what has been lost: jobs of dead workers, and messages that nobody has."""
+"""Puts back what nobody works on: jobs of dead workers, messages that nobody has, jobs that wait for room."""
 
 import threading
 
@@ -8,6 +8,7 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.call import run
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.worker.overflow import Overflow
 
 log = structlog.get_logger(__name__)
 
@@ -15,12 +16,16 @@ INTERVAL_S = 1.0
 
 
 class Reconciler(threading.Thread):
-    """Sweeps the ledger once a second. Any number of workers may: a short lock in Redis lets one do it."""
+    """Once a second sweeps the ledger, and gives away what waits here for room that others have.
 
-    def __init__(self, redis: Redis, ledger: Ledger) -> None:
+    Any number of workers may sweep: a short lock in Redis lets one do it.
+    """
+
+    def __init__(self, redis: Redis, ledger: Ledger, overflow: Overflow) -> None:
         super().__init__(name="reconcile", daemon=True)
         self._redis = redis
         self._ledger = ledger
+        self._overflow = overflow
         self._is_stopping = threading.Event()
 
     def stop(self) -> None:
@@ -30,6 +35,7 @@ class Reconciler(threading.Thread):
     def run(self) -> None:
         while not self._is_stopping.wait(INTERVAL_S):
             try:
+                self._overflow.shed()
                 swept = run(self._redis, self._ledger.sweep())
             except RedisError:
                 continue  # the publisher says that Redis is away

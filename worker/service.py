@@ -22,7 +22,8 @@ from llama_herd.worker.finisher import Finisher
 from llama_herd.worker.heartbeat import Heartbeat
 from llama_herd.worker.intake import CeleryEnd, Intake
 from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.publisher import Publisher
+from llama_herd.worker.overflow import Overflow
+from llama_herd.worker.publisher import Publisher, Released
 from llama_herd.worker.reconcile import Reconciler
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author
@@ -56,6 +57,7 @@ class Service:
             owner=self._owner,
             on_end=self._finish,
             on_lost=self._lose,
+            on_released=self._give_back,
         )
         self._engine = EngineThread(model.engine(settings, self._publisher.put))
         self._intake = Intake(
@@ -78,7 +80,15 @@ class Service:
             status=self.status,
             stall_s=settings.stall_s,
         )
-        self._reconciler = Reconciler(self._redis, self._ledger)
+        overflow = Overflow(
+            self._redis,
+            self._ledger,
+            owner=self._owner,
+            attempts=self._publisher.attempts,
+            status=self.status,
+            on_released=lambda released: self._publisher.put([Released(attempt) for attempt in released]),
+        )
+        self._reconciler = Reconciler(self._redis, self._ledger, overflow)
         self._state: Literal["starting", "ready", "stopping"] = "starting"
         self._is_hurried = threading.Event()
 
@@ -167,6 +177,11 @@ class Service:
         self._drop(attempt)
         for delivery in attempt.deliveries:
             delivery.let_go()
+
+    def _give_back(self, attempt: Attempt) -> None:
+        self._drop(attempt)
+        for delivery in attempt.deliveries:
+            delivery.acknowledge()
 
     def _drop(self, attempt: Attempt) -> None:
         """Take a job that the engine may still be running out of it."""

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from llama_herd.tasks.answers import Yours
+from llama_herd.tasks.answers import Release, Yours
 from llama_herd.tasks.call import Call, run
 from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Token
 from llama_herd.tasks.job import GenerationJob
@@ -17,7 +17,7 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.draw import Drawn
 from llama_herd.worker.output import Output
-from llama_herd.worker.publisher import Publisher, Refusal
+from llama_herd.worker.publisher import Publisher, Refusal, Released
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.stream import Author, Recorded, Stream
 from llama_herd.worker.writer import Writer
@@ -52,12 +52,14 @@ class Desk:
         self.ledger = Ledger(lease_ms=60_000)
         self.ended: list[str] = []
         self.lost: list[str] = []
+        self.released: list[str] = []
         self.publisher = Publisher(
             wire or redis,
             self.ledger,
             owner=OWNER,
             on_end=lambda attempt: self.ended.append(attempt.job_id),
             on_lost=lambda attempt: self.lost.append(attempt.job_id),
+            on_released=lambda attempt: self.released.append(attempt.job_id),
         )
 
     def open(self, job_id: str, **fields: object) -> Attempt:
@@ -337,3 +339,22 @@ def test_what_stops_one_of_several_outputs_ends_the_job_and_nothing_follows(desk
     assert result.choices is not None
     assert [c.finish_reason for c in result.choices] == ["stop", "cancelled", "cancelled"]
     assert isinstance(desk.events("job")[-1], End)
+
+
+def test_a_job_that_was_given_back_is_closed_without_an_event(desk: Desk) -> None:
+    attempt = desk.open("job")
+    assert run(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch)) is Release.RELEASED
+    desk.publisher.put([Released(attempt)])
+    desk.send()
+    assert (desk.released, desk.lost, desk.publisher.attempts) == (["job"], [], {})
+    assert desk.events("job") == []
+
+
+def test_what_began_before_it_was_given_back_is_fenced(desk: Desk) -> None:
+    attempt = desk.open("job")
+    run(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch))
+    desk.start(attempt)
+    desk.publisher.put([Released(attempt)])
+    desk.send()
+    assert desk.events("job") == []
+    assert (desk.released, desk.lost) == (["job"], [])
