@@ -73,7 +73,7 @@ def _table(workers: "list[WorkerStatus]") -> "Table":
     from rich.table import Table
 
     table = Table("worker", "state", "model", "device", box=None, header_style="dim", pad_edge=False)
-    for name in ("running", "waiting", "KV cache", "steps"):
+    for name in ("running", "waiting", "KV cache", "prefix hits", "steps"):
         table.add_column(name, justify="right")
     for worker in sorted(workers, key=lambda worker: worker.name):
         table.add_row(
@@ -84,6 +84,7 @@ def _table(workers: "list[WorkerStatus]") -> "Table":
             f"{worker.running}/{worker.slots}",
             f"{worker.waiting}",
             f"{worker.kv_cache_usage:.0%}",
+            f"{worker.prefix_hit_rate:.0%}",
             f"{worker.steps:,}",
         )
     return table
