@@ -3,20 +3,29 @@
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.result import AsyncResult
 
 from llama_herd.model.cache import Cache
 from llama_herd.model.pages import Pages
 from llama_herd.model.prefix_cache import PrefixCache
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.client import Client
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.result import Result
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.engine import Engine
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.output import Output
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import write_tiny_gguf
+from tests.worker.processes import PATIENCE_S, WorkerProcess
 
 PROMPT_IDS = tuple(random.Random(1).choices(range(5, 90), k=150))
 LONG, SHORT, ONE = PROMPT_IDS, PROMPT_IDS[:20], PROMPT_IDS[:1]
@@ -152,3 +161,30 @@ def test_a_waiting_output_needs_no_relative_that_has_gone(
         engine.step()
         engine.cache.prefixes.check()
     assert [len(one.ids) for one in several] == [0, 10, 10]
+
+
+@pytest.mark.redis
+@pytest.mark.worker
+@pytest.mark.timeout(120)
+def test_through_a_worker_each_output_is_streamed_and_all_are_in_the_result(
+    redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", eos=False)
+    sampling = {"n": 3, "max_tokens": 20, "prompt_logprobs": 1, "logprobs": True, "seed": 5}
+    with (
+        Client(redis_server.url, model="tiny") as client,
+        WorkerProcess(redis_server.url, model, "several", tmp_path / "log", slots=2),
+    ):
+        job_id = client.submit(prompt="a tale", sampling=sampling)
+        events = list(client.stream(job_id, timeout_s=PATIENCE_S))
+        app = make_app(Settings(redis_url=redis_server.url))
+        stored = AsyncResult(job_id, app=app).get(timeout=PATIENCE_S)
+    result = Result.from_events(events)
+    assert stored == result.model_dump(mode="json")
+    assert result.choices is not None
+    assert [len(choice.ids) for choice in result.choices] == [20, 20, 20]
+    assert len({choice.ids for choice in result.choices}) == 3
+    assert all(len(choice.logprobs or ()) == 20 for choice in result.choices)
+    assert result.usage is not None
+    assert result.usage.completion_tokens == 60
+    assert len(result.prompt_logprobs or ()) == result.usage.prompt_tokens - 1

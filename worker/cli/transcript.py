@@ -17,7 +17,10 @@ BAD_INPUT_CODES = frozenset({"invalid_job", "prompt_too_long", "no_chat_template
 
 
 class Transcript:
-    """Writes a job's events in one form, and knows the last of them."""
+    """Writes a job's events in one form, and knows the last of them.
+
+    Of several outputs the first is written as it grows, and the others after the end, each below a line.
+    """
 
     def __init__(self, form: Form) -> None:
         self._form = form
@@ -43,9 +46,8 @@ class Transcript:
             self._events.append(event)
             if self._form == "events":
                 print(event.to_json(), flush=True)
-            elif self._form == "text" and isinstance(event, Token):
-                text = harmless(event.text) if self._is_terminal else event.text
-                print(text, end="", flush=True)
+            elif self._form == "text" and isinstance(event, Token) and not event.choice:
+                self._print(event.text)
         if self.end is not None:
             self._close(self.end)
 
@@ -54,8 +56,14 @@ class Transcript:
             print(Result.from_events(self._events).model_dump_json())
         elif self._form == "text":
             print()
+            for choice in (Result.from_events(self._events).choices or ())[1:]:
+                print(f"\n--- {choice.index + 1} ---")
+                self._print(choice.text + "\n")
         if self.exit_code and self._form != "events":
             print(f"herd: job {end.job} ended: {_complaint(end)}", file=sys.stderr)
+
+    def _print(self, text: str) -> None:
+        print(harmless(text) if self._is_terminal else text, end="", flush=True)
 
 
 def _complaint(end: End) -> str:

@@ -1,0 +1,24 @@
+"""A job's events as text, for people and for pipes."""
+
+import pytest
+
+from llama_herd.tasks.events import End, Event, Started, Token
+from llama_herd.worker.cli.transcript import Transcript
+
+STARTED = Started(seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=1, n=3)
+
+
+def token(seq: int, choice: int, text: str) -> Token:
+    return Token(seq=seq, job="j", epoch=1, i=0, ids=(seq,), text=text, choice=choice, finish_reason="stop")
+
+
+def test_of_several_outputs_the_first_grows_and_the_others_follow(capsys: pytest.CaptureFixture[str]) -> None:
+    growing: list[Event] = [STARTED, token(2, 1, "second"), token(3, 0, "first"), token(4, 2, "third")]
+    transcript, seen = Transcript("text"), list[str]()
+    for event in growing:
+        transcript.follow([event])
+        seen.append(capsys.readouterr().out)
+    assert seen == ["", "", "first", ""]
+    transcript.follow([End(seq=5, job="j", epoch=1, finish_reason="stop", n=3, attempts=1)])
+    assert capsys.readouterr().out == "\n\n--- 2 ---\nsecond\n\n--- 3 ---\nthird\n"
+    assert transcript.exit_code == 0
