@@ -13,14 +13,19 @@ class Submission(StrEnum):
     EXISTS = "exists"
     #: The id already names a job that differs from this one.
     CONFLICT = "conflict"
+    #: As many jobs wait as may.
     QUEUE_FULL = "queue_full"
+    #: With this job more tokens would wait than may.
+    TOKENS_FULL = "tokens_full"
 
 
 class Submitted(NamedTuple):
-    """`depth` counts the messages in the queue, this one included."""
+    """What waits for the queue, this job not included; `taken_per_s`: jobs that workers took lately."""
 
     kind: Submission
-    depth: int
+    num_jobs: int = 0
+    num_tokens: int = 0
+    taken_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,8 @@ class Claimed:
     """A job that the caller now owns under `epoch`, and how far it is recorded.
 
     attempts: starts since the last recorded token; one less than the limit means: run it alone.
-    starts: starts altogether. n: tokens recorded. seq: last event written. now_ms: time of this answer.
+    starts: starts altogether. n: tokens recorded. seq: last event written.
+    due_ms: when it was accepted, or its `not_before`. now_ms: time of this answer.
     """
 
     epoch: int
@@ -36,14 +42,14 @@ class Claimed:
     seq: int
     attempts: int
     starts: int
-    submitted_ms: int
+    due_ms: int
     body: str
     now_ms: int
 
     @property
     def waited_s(self) -> float:
-        """Seconds from submission to this claim, by the clock of Redis."""
-        return (self.now_ms - self.submitted_ms) / 1000
+        """Seconds for which the job could have been run, by the clock of Redis."""
+        return (self.now_ms - self.due_ms) / 1000
 
 
 class Yours(Claimed):
@@ -64,6 +70,11 @@ class Busy:
     remaining_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Early:
+    """The job's `not_before` is to come: acknowledge. A sweep pushes another message when it is due."""
+
+
 class Ended(StrEnum):
     """The final event stands in the stream: fold it into the result, store that, acknowledge."""
 
@@ -78,7 +89,7 @@ class Unknown:
     """No record, and the message brought no job: it was forgotten or never accepted."""
 
 
-ClaimAnswer = Yours | Adopt | Busy | Ended | Unknown
+ClaimAnswer = Yours | Adopt | Busy | Early | Ended | Unknown
 
 
 class Emission(StrEnum):
@@ -150,9 +161,18 @@ class Cancellation(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Purge(StrEnum):
+    """What came of forgetting a job."""
+
+    PURGED = "purged"
+    #: A worker runs it: cancel it, and wait for its end.
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Jobs whose message was pushed again. `held`: live owners are given time, nothing was looked at."""
+    """Jobs whose lost message was pushed again. `held`: live owners are given time, nothing was looked at."""
 
     jobs: tuple[str, ...] = ()
     held: bool = False
@@ -160,11 +180,12 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Where a job stands."""
+    """Where a job stands. `worker` held it last; `due_ms`: since when it may be run."""
 
     state: str
     queue: str
     owner: str | None
+    worker: str | None
     epoch: int
     seq: int
     n: int
@@ -172,6 +193,7 @@ class Record:
     starts: int
     cancel: str | None
     submitted_ms: int
+    due_ms: int
     deadline_ms: int | None
 
     @property
@@ -183,8 +205,39 @@ class Record:
 class DeadLetter:
     """A message that could not be accepted. `raw` may be cut; `num_bytes` is its full length."""
 
+    number: str
     at_ms: int
     reason: str
     worker: str
+    queue: str
     raw: bytes
     num_bytes: int
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.raw) == self.num_bytes
+
+
+#: The code of the error that ends a job which was given up.
+POISONED = "poisoned"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadJob:
+    """A job that was given up after `attempts`. `worker` is the last that held it."""
+
+    job_id: str
+    at_ms: int
+    worker: str | None
+    queue: str
+    attempts: int
+    reason: str = POISONED
+
+
+class Revival(StrEnum):
+    """What came of pushing a dead letter back."""
+
+    REVIVED = "revived"
+    #: It was too long to be kept whole.
+    CUT = "cut"
+    UNKNOWN = "unknown"

@@ -3,19 +3,22 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from llama_herd.tasks.answers import Cancellation
-from llama_herd.tasks.call import run_async
-from llama_herd.tasks.client_core import ClientCore, Status, checked_id
+from llama_herd.tasks.answers import Cancellation, DeadJob, DeadLetter
+from llama_herd.tasks.call import Talk, run_async, run_talk_async
+from llama_herd.tasks.client_core import ClientCore, History, Retried, Status, checked_id
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.follow import Follower
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import CancelReason
+from llama_herd.tasks.purge import purge, purge_ended
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
+
+T = TypeVar("T")
 
 
 class AsyncClient:
@@ -37,19 +40,22 @@ class AsyncClient:
         tenant: str | None = None,
         model: str | None = None,
         settings: Settings | None = None,
-        max_queue: int = 0,
+        max_queue: int | None = None,
     ) -> None:
         self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
         self._redis = connect_async(self._core.url)
         self._subscriber = connect_async(self._core.url, SUBSCRIBER_TRIES)
 
     async def submit(
-        self, job: GenerationJob | None = None, *, job_id: str | None = None, **fields: Any
+        self,
+        job: GenerationJob | None = None,
+        *,
+        job_id: str | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
     ) -> str:
         """Enqueue a job and return its id."""
-        order = self._core.order(job, fields, job_id)
-        with redis_errors(self._core.url):
-            return self._core.accepted(order, await run_async(self._redis, order.call))
+        return await self._hold(self._core.submit(job, fields, job_id, idempotency_key))
 
     async def stream(
         self, job_id: str, *, after: int = 0, timeout_s: float | None = None
@@ -76,6 +82,30 @@ class AsyncClient:
         """End a job early."""
         with redis_errors(self._core.url):
             return await run_async(self._redis, self._core.ledger.cancel(checked_id(job_id), reason))
+
+    async def purge(self, job_id: str) -> None:
+        """Forget a job."""
+        await self._hold(purge(self._core.ledger, checked_id(job_id), self._core.queue))
+
+    async def purge_ended(self) -> int:
+        """Forget all jobs that are over; return how many."""
+        return await self._hold(purge_ended(self._core.ledger))
+
+    async def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
+        """Jobs that were given up and messages that could not be accepted."""
+        return await self._hold(self._core.dead(limit))
+
+    async def retry(self, name: str) -> Retried:
+        """Run a dead job again under a new id, or push a dead message back to its queue."""
+        return await self._hold(self._core.retry(name))
+
+    async def drop(self, name: str) -> None:
+        """Forget a dead message, or purge a job."""
+        await self._hold(self._core.drop(name))
+
+    async def history(self, job_id: str) -> History:
+        """All that is kept of a job."""
+        return await self._hold(self._core.history(job_id))
 
     async def workers(self) -> list[WorkerStatus]:
         """Every worker that lives."""
@@ -106,6 +136,10 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _hold(self, talk: Talk[T]) -> T:
+        with redis_errors(self._core.url):
+            return await run_talk_async(self._redis, talk)
 
     async def _catch_up(self, follower: Follower) -> list[Event]:
         ledger = self._core.ledger

@@ -1,10 +1,11 @@
-"""A command or script with the meaning of its reply, and the four ways to run it.
+"""A command or script with the meaning of its reply, and the ways to run it.
 
 The ledger builds calls and holds no connection; the client and the worker run them over theirs. A script that
 Redis has forgotten (a restart, SCRIPT FLUSH) is loaded again by whoever meets that.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,10 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, ResponseError
 
 T = TypeVar("T")
-Command = tuple[str | int | float, ...]
+#: Calls of which each depends on the answer to the one before; it returns what all of them come to.
+Talk = Generator["Call[Any]", Any, T]
+Part = str | bytes | int | float
+Command = tuple[Part, ...]
 
 
 class Script:
@@ -34,6 +38,16 @@ class Script:
     def sha(self) -> str:
         return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
+    @property
+    def commands(self) -> frozenset[str]:
+        """The Redis commands that it calls; whoever runs it needs the right to each."""
+        return commands_of(self.source)
+
+
+def commands_of(source: str) -> frozenset[str]:
+    """The Redis commands that a script's text calls."""
+    return frozenset(re.findall(r"redis\.p?call\('([A-Z]+)'", source))
+
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
@@ -41,7 +55,7 @@ class Call(Generic[T]):
 
     what: Script | str
     keys: Sequence[str]
-    args: Sequence[str | int | float]
+    args: Sequence[Part]
     parse: Callable[[Any], T]
 
     @property
@@ -74,6 +88,18 @@ def run_many(connection: redis.Redis, calls: Sequence[Call[T]]) -> list[T | Resp
         return answers
 
 
+def run_talk(connection: redis.Redis, talk: Talk[T]) -> T:
+    """One round trip a call. Raises `redis.exceptions.RedisError` and what the talk raises."""
+    answer: Any = None
+    while True:
+        try:
+            call = talk.send(answer)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+        answer = run(connection, call)
+
+
 async def run_async(connection: redis.asyncio.Redis, call: Call[T]) -> T:
     """`run` for asyncio."""
     (answer,) = await run_many_async(connection, [call])
@@ -94,6 +120,18 @@ async def run_many_async(
     except StopIteration as end:
         answers: list[T | ResponseError] = end.value
         return answers
+
+
+async def run_talk_async(connection: redis.asyncio.Redis, talk: Talk[T]) -> T:
+    """`run_talk` for asyncio."""
+    answer: Any = None
+    while True:
+        try:
+            call = talk.send(answer)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+        answer = await run_async(connection, call)
 
 
 def _exchange(

@@ -3,21 +3,24 @@
 from collections.abc import Iterator
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from redis.client import PubSub
 
-from llama_herd.tasks.answers import Cancellation
-from llama_herd.tasks.call import run
-from llama_herd.tasks.client_core import ClientCore, Status, checked_id
+from llama_herd.tasks.answers import Cancellation, DeadJob, DeadLetter
+from llama_herd.tasks.call import Talk, run, run_talk
+from llama_herd.tasks.client_core import ClientCore, History, Retried, Status, checked_id
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.follow import Follower
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import CancelReason
+from llama_herd.tasks.purge import purge, purge_ended
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
+
+T = TypeVar("T")
 
 
 class Client:
@@ -40,25 +43,35 @@ class Client:
         tenant: str | None = None,
         model: str | None = None,
         settings: Settings | None = None,
-        max_queue: int = 0,
+        max_queue: int | None = None,
     ) -> None:
         """What is not given comes from `settings`, by default from the environment.
 
-        max_queue: `submit` is refused while the model's queue holds so many messages; 0: no limit.
+        max_queue: `submit` is refused while so many jobs wait for the model; 0: no limit.
         """
         self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
         self._redis = connect(self._core.url)
         self._subscriber = connect(self._core.url, SUBSCRIBER_TRIES)
 
-    def submit(self, job: GenerationJob | None = None, *, job_id: str | None = None, **fields: Any) -> str:
+    def submit(
+        self,
+        job: GenerationJob | None = None,
+        *,
+        job_id: str | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> str:
         """Enqueue a job, given whole or by its fields, and return its id.
 
-        The same `job_id` with the same job again changes nothing, so a call may be repeated. Raises
-        InvalidJob with every wrong field, and QueueFull.
+        The same `job_id` with the same job again changes nothing, so a call may be repeated. An
+        `idempotency_key` is a name of your own for that, such as an order's number: the id is made of it.
+        Either is held as long as the job's record, until HERD_STREAM_TTL_S after the job's end. The same job
+        is one that is equal in every field, times included.
+
+        Raises InvalidJob with every wrong field, JobConflict when id or key name another job, and QueueFull
+        when as many jobs or tokens wait as may.
         """
-        order = self._core.order(job, fields, job_id)
-        with redis_errors(self._core.url):
-            return self._core.accepted(order, run(self._redis, order.call))
+        return self._hold(self._core.submit(job, fields, job_id, idempotency_key))
 
     def stream(self, job_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[Event]:
         """The job's events after number `after`, in order, each once, up to its end.
@@ -86,6 +99,41 @@ class Client:
         """End a job early. The text so far is kept."""
         with redis_errors(self._core.url):
             return run(self._redis, self._core.ledger.cancel(checked_id(job_id), reason))
+
+    def purge(self, job_id: str) -> None:
+        """Forget a job: no byte of its prompt and its text stays in Redis. One that waits is cancelled first.
+
+        Its id can be used again after HERD_STREAM_TTL_S. Raises JobRunning while a worker runs it, and
+        JobNotFound. A worker that is just storing the job's result at its end may do so after the purge.
+        """
+        self._hold(purge(self._core.ledger, checked_id(job_id), self._core.queue))
+
+    def purge_ended(self) -> int:
+        """Forget all jobs that are over; return how many."""
+        return self._hold(purge_ended(self._core.ledger))
+
+    def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
+        """Jobs that were given up and messages that could not be accepted, the last one first.
+
+        They are kept for HERD_DEAD_TTL_S, of the messages the newest thousand.
+        """
+        return self._hold(self._core.dead(limit))
+
+    def retry(self, name: str) -> Retried:
+        """Run a dead job again under a new id, or push a dead message back to its queue, by id or number.
+
+        The new job has no deadline and no `not_before`, and nothing of Celery's links, chains and chords.
+        Raises JobNotFound when it is not among the dead, InvalidJob when too little was kept, QueueFull.
+        """
+        return self._hold(self._core.retry(name))
+
+    def drop(self, name: str) -> None:
+        """Forget a dead message by its number, or purge a job by its id. Raises JobNotFound."""
+        self._hold(self._core.drop(name))
+
+    def history(self, job_id: str) -> History:
+        """All that is kept of a job: its record, its events, its body. Raises JobNotFound."""
+        return self._hold(self._core.history(job_id))
 
     def workers(self) -> list[WorkerStatus]:
         """Every worker that lives."""
@@ -116,6 +164,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _hold(self, talk: Talk[T]) -> T:
+        with redis_errors(self._core.url):
+            return run_talk(self._redis, talk)
 
     def _catch_up(self, follower: Follower) -> list[Event]:
         ledger = self._core.ledger

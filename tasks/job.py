@@ -25,8 +25,8 @@ from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, STRICT, SamplingParams
 from llama_herd.tasks.settings import Settings
 
 #: Names that stand for coming features. A job that uses one is refused instead of being half obeyed.
-RESERVED = frozenset({"response_format", "adapter", "not_before"})
-#: Each prompt id counts as this many bytes of the prompt.
+RESERVED = frozenset({"response_format", "adapter"})
+#: Each prompt id counts as this many bytes of the prompt; so many bytes of text are taken for a token.
 PROMPT_ID_BYTES = 4
 SOURCES = ("prompt", "prompt_ids", "messages")
 
@@ -57,7 +57,6 @@ class GenerationJob(BaseModel):
     """One prompt to be continued.
 
     Exactly one of `prompt`, `prompt_ids` and `messages` is given. Times are absolute unix milliseconds.
-    `not_before` has its place in the schema but takes no value yet.
     """
 
     model_config = STRICT
@@ -84,7 +83,7 @@ class GenerationJob(BaseModel):
         description="Higher goes first among the jobs that wait at a worker.",
     )
     deadline_ms: int | None = Field(None, ge=1, lt=2**53, description="After this time the job is given up.")
-    not_before: None = None
+    not_before: int | None = Field(None, ge=1, lt=2**53, description="Accepted now, run from this time on.")
     flush_ms: int = Field(0, ge=0, le=60_000, description="Gather tokens this long; 0: an event every step.")
     sampling: SamplingParams = SamplingParams()
     metadata: dict[
@@ -127,6 +126,14 @@ class GenerationJob(BaseModel):
         _check_prompt_bytes(sum(len(message.content.encode()) for message in value), info)
         return value
 
+    @field_validator("not_before")
+    @classmethod
+    def _before_deadline(cls, value: int | None, info: ValidationInfo) -> int | None:
+        deadline_ms = info.data.get("deadline_ms")
+        if value is not None and deadline_ms is not None and value >= deadline_ms:
+            raise ValueError(f"must be before deadline_ms, {deadline_ms}, got {value}")
+        return value
+
     @field_validator("tenant")
     @classmethod
     def _own_tenant(cls, value: str, info: ValidationInfo) -> str:
@@ -140,6 +147,25 @@ class GenerationJob(BaseModel):
         if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
             raise ValueError(_SOURCE_MESSAGE)
         return self
+
+    @property
+    def num_prompt_bytes(self) -> int:
+        """Length of the prompt in UTF-8, whichever way it is given."""
+        if self.prompt_ids is not None:
+            return PROMPT_ID_BYTES * len(self.prompt_ids)
+        return sum(len(text.encode()) for text in self._texts)
+
+    @property
+    def estimated_tokens(self) -> int:
+        """What the job asks of a worker, as far as can be told without a tokenizer: prompt and outputs."""
+        num_prompt_tokens = -(-self.num_prompt_bytes // PROMPT_ID_BYTES)
+        return num_prompt_tokens + self.sampling.n * self.sampling.max_tokens
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        if self.prompt is not None:
+            return (self.prompt,)
+        return tuple(message.content for message in self.messages or ())
 
     @classmethod
     def parse(cls, data: "GenerationJob | Mapping[str, Any] | str | bytes", settings: Settings) -> Self:

@@ -54,18 +54,16 @@ class Envelope:
         return cls._build(job_id, queue, {"lang": "py", "root_id": job_id}, _NO_EMBED, {})
 
     @classmethod
-    def of_request(cls, request: Mapping[str, Any], embed: Mapping[str, Any] | None) -> Self:
+    def of_request(cls, request: Mapping[str, Any], embed: Mapping[str, Any] | None, queue: str) -> Self:
         """The same for a message that came without our client, from what Celery knows of it.
 
         `request` is Celery's request dictionary; `embed`, the third part of the message's body, keeps links,
-        chains and chords alive. Arguments are left out: they hold the prompt.
+        chains and chords alive. Arguments are left out: they hold the prompt. `queue` is the one it came by:
+        what the message says of its way is its sender's word.
         """
         headers = {name: request[name] for name in _KEPT_HEADERS if request.get(name) is not None}
-        info = request.get("delivery_info") or {}
         properties = {name: request[name] for name in ("correlation_id", "reply_to") if request.get(name)}
-        return cls._build(
-            request["id"], info.get("routing_key") or "", headers, embed or _NO_EMBED, properties
-        )
+        return cls._build(request["id"], queue, headers, embed or _NO_EMBED, properties)
 
     @classmethod
     def _build(

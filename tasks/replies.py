@@ -1,18 +1,20 @@
 """What Redis replies to the ledger's calls, read into the ledger's answers."""
 
-import base64
-import json
 from typing import Any
 
 from llama_herd.tasks.answers import (
     Adopt,
     Busy,
     ClaimAnswer,
+    DeadJob,
     DeadLetter,
+    Early,
     Emission,
     Emitted,
     Ended,
     Record,
+    Submission,
+    Submitted,
     Unknown,
     Yours,
 )
@@ -23,15 +25,24 @@ def text(value: bytes) -> str:
     return value.decode()
 
 
+def read_submitted(reply: list[Any]) -> Submitted:
+    kind, num_jobs, num_tokens, num_taken, span_ms = reply
+    # Within its first second a span says nothing of a rate.
+    taken_per_s = num_taken / max(span_ms / 1000, 1.0)
+    return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s)
+
+
 def read_claim(reply: list[Any]) -> ClaimAnswer:
     kind = text(reply[0])
     match kind:
         case "yours" | "adopt":
-            now_ms, epoch, n, seq, attempts, starts, submitted_ms = map(int, reply[1:8])
+            now_ms, epoch, n, seq, attempts, starts, due_ms = map(int, reply[1:8])
             claimed = Yours if kind == "yours" else Adopt
-            return claimed(epoch, n, seq, attempts, starts, submitted_ms, text(reply[8]), now_ms)
+            return claimed(epoch, n, seq, attempts, starts, due_ms, text(reply[8]), now_ms)
         case "busy":
             return Busy(int(reply[1]))
+        case "early":
+            return Early()
         case "unknown":
             return Unknown()
         case _:
@@ -51,10 +62,10 @@ def read_emit(reply: list[Any]) -> list[Emitted]:
 
 
 def read_record(fields: dict[str, bytes | None]) -> Record | None:
-    if fields["state"] is None:
+    if fields["state"] in (None, b"purged"):
         return None
     texts = {name: None if value is None else value.decode() for name, value in fields.items()}
-    numbers = ("epoch", "seq", "n", "attempts", "starts", "submitted_ms", "deadline_ms")
+    numbers = ("epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms", "deadline_ms")
     values = {name: int(text) if text and name in numbers else text for name, text in texts.items()}
     return Record(**values)  # type: ignore[arg-type]
 
@@ -64,6 +75,17 @@ def read_workers(reply: list[list[bytes]]) -> list[WorkerStatus]:
     return [WorkerStatus.model_validate(dict(zip(flat[::2], flat[1::2], strict=True))) for flat in texts]
 
 
-def read_letter(raw: bytes) -> DeadLetter:
-    letter = json.loads(raw)
-    return DeadLetter(**{**letter, "raw": base64.b64decode(letter["raw"])})
+def read_letter(number: bytes, fields: dict[bytes, bytes]) -> DeadLetter:
+    values = {text(name): value for name, value in fields.items()}
+    raw, num_bytes = values.pop("raw"), int(values.pop("num_bytes"))
+    texts = {name: value.decode(errors="replace") for name, value in values.items()}
+    at_ms = int(text(number).partition("-")[0])
+    return DeadLetter(number=text(number), at_ms=at_ms, raw=raw, num_bytes=num_bytes, **texts)
+
+
+def read_dead_jobs(reply: list[list[bytes | None]]) -> list[DeadJob]:
+    rows = [[None if part is None else text(part) for part in row] for row in reply]
+    return [
+        DeadJob(str(job_id), int(at_ms or 0), worker, str(queue), int(starts or 0))
+        for job_id, at_ms, worker, queue, starts in rows
+    ]

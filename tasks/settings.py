@@ -65,6 +65,15 @@ class Settings(BaseSettings):
     )
     stream_ttl_s: int = Field(3600, ge=1, description="How long a job's events can be read after its end.")
     result_ttl_s: int = Field(86_400, ge=1, description="How long Celery keeps a job's result.")
+    dead_ttl_s: int = Field(
+        604_800, ge=1, description="How long jobs that were given up and messages nobody could read are kept."
+    )
+    max_queue: int = Field(
+        0, ge=0, description="Most jobs that may wait for a model; more are refused. 0: no limit."
+    )
+    max_queue_tokens: int = Field(
+        0, ge=0, description="Most tokens, prompt and output, that may wait for a model. 0: no limit."
+    )
     lease_ms: int = Field(3000, ge=500, description="A worker that is silent this long loses its jobs.")
     max_attempts: int = Field(3, ge=1, description="Claims without a new token before a job is given up.")
     max_prompt_bytes: int = Field(262_144, ge=1, le=1_048_576, description="Longest prompt, in UTF-8 bytes.")

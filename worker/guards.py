@@ -14,12 +14,13 @@ import structlog
 from celery.worker import consumer
 from kombu.message import Message
 from kombu.transport import redis as redis_transport, virtual
+from kombu.utils.encoding import bytes_to_str
 from redis import Redis
 from redis.exceptions import OutOfMemoryError, RedisError
 
 from llama_herd.tasks.call import run
+from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.tasks.job import is_job_id
-from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker import boot
 
@@ -55,6 +56,17 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
     QoS = QoS
     _last_reply: Any = None
 
+    @property
+    def queue_read(self) -> str:
+        """The queue of the last message; kombu has a list for each of a few priorities."""
+        return str(bytes_to_str(self._last_reply[0]).partition(self.sep)[0])
+
+    @property
+    def message_read(self) -> bytes:
+        """The last message as it came."""
+        raw: bytes = self._last_reply[1]
+        return raw
+
     def _get_client(self) -> type[Redis]:
         """kombu's client class, but it leaves what it read last with the channel."""
         channel, client = self, super()._get_client()
@@ -74,8 +86,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         except RedisError:
             raise
         except UNREADABLE as error:
-            _, raw = self._last_reply
-            put_aside(self, raw, type(error).__name__)
+            put_aside(self, type(error).__name__)
             raise redis_transport.Empty from None
 
 
@@ -115,7 +126,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         self._refuse(message, type(exc).__name__)
 
     def _refuse(self, message: Message, reason: str) -> None:
-        put_aside(message.channel, message.body, reason)
+        put_aside(message.channel, reason)
         message.reject_log_error(log, self.connection_errors)
 
 
@@ -125,9 +136,10 @@ def _check_id(message: Message) -> None:
         raise ValueError("the message's id cannot name a job")
 
 
-def put_aside(channel: Channel, raw: Any, reason: str) -> None:
-    """Keep a message that cannot be handled among the dead letters."""
-    data = raw if isinstance(raw, bytes) else str(raw).encode(errors="replace")
-    log.error("message put aside", reason=reason, num_bytes=len(data))
+def put_aside(channel: Channel, reason: str) -> None:
+    """Keep the message that was read last, and cannot be handled, among the dead letters."""
+    raw = channel.message_read
+    log.error("message put aside", reason=reason, num_bytes=len(raw))
+    letters = DeadLetters.of(boot.settings())
     with channel.conn_or_acquire() as client:
-        run(client, Ledger.of(boot.settings()).bury(data, reason, socket.gethostname()))
+        run(client, letters.bury(raw, queue=channel.queue_read, reason=reason, worker=socket.gethostname()))

@@ -19,7 +19,7 @@ from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author, Recorded, Stream
 
 #: The claim of a job that nobody has run before.
-_FIRST_CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, submitted_ms=0, body="", now_ms=0)
+_FIRST_CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
 
 
 class LocalJob:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Self
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.worker.settings import WorkerSettings
 
 #: Stands in the record for a job that could not be read. It has no prompt, so it never runs.
 NO_JOB = GenerationJob.model_construct()
@@ -21,12 +21,12 @@ class Order(NamedTuple):
     error: InvalidJob | None = None
 
     @classmethod
-    def read(cls, body: bytes | str, headers: Mapping[str, Any], settings: Settings) -> Self:
+    def read(cls, body: bytes | str, headers: Mapping[str, Any], settings: WorkerSettings) -> Self:
         """Read a message's body, which is JSON of [args, kwargs, embed]."""
         args, kwargs, embed = _parts(body)
         if not args and not kwargs:
             return cls()
-        envelope = Envelope.of_request(headers, embed)
+        envelope = Envelope.of_request(headers, embed, queue_name(settings.served_model))
         if args:
             message = "must be given as keyword arguments of the task, such as prompt and sampling"
             return cls(NO_JOB, envelope, InvalidJob([FieldError("job", message)]))

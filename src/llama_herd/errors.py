@@ -5,16 +5,18 @@ HerdError
 │   ├── ModelFileError  a model file is missing, cut off, foreign or of an unsupported kind
 │   ├── DeviceError     the device that was asked for is not there
 │   ├── SettingsError   a setting has a value that cannot work here
-│   └── InvalidJob      a job has fields that cannot be accepted; `fields` names each of them
+│   ├── InvalidJob      a job has fields that cannot be accepted; `fields` names each of them
+│   └── JobConflict     an id or an idempotency key names another job already
 ├── RedisUnavailable    Redis cannot be reached or refuses us
-├── QueueFull           the queue holds as many jobs as it may; nothing was accepted
+├── QueueFull           as many jobs or tokens wait as may; `retry_after_s` says when to try again
 ├── JobNotFound         no such job, or its record has been forgotten
+├── JobRunning          a worker runs the job, which must end first
 ├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
 └── DeadlineExceeded    a job was not finished by its deadline
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class HerdError(Exception):
@@ -52,16 +54,44 @@ class InvalidJob(BadInput):
         super().__init__("; ".join(f"{field}: {message}" for field, message in self.fields))
 
 
+class JobConflict(BadInput):
+    """An id or an idempotency key names a job that differs from this one. Nothing was accepted."""
+
+
 class RedisUnavailable(HerdError):
     """Redis cannot be reached or refuses us. The message names the address and the fix."""
 
 
 class QueueFull(HerdError):
-    """The queue holds as many jobs as it may. The message names both numbers; nothing was accepted."""
+    """As many jobs or tokens wait as may. The message names both numbers; nothing was accepted.
+
+    depth, limit: what waits and what may, in `unit`.
+    retry_after_s: when there will be room at the rate at which jobs were taken lately, at most a minute.
+    """
+
+    def __init__(
+        self, queue: str, unit: Literal["jobs", "tokens"], depth: int, limit: int, retry_after_s: float
+    ) -> None:
+        self.queue = queue
+        self.unit = unit
+        self.depth = depth
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+        super().__init__(
+            f"{depth} {unit} wait in {queue}, which may hold {limit}. Fix: submit again in "
+            f"{retry_after_s:.0f} s, start more workers, or raise {_LIMITS[unit]}"
+        )
+
+
+_LIMITS = {"jobs": "HERD_MAX_QUEUE", "tokens": "HERD_MAX_QUEUE_TOKENS"}
 
 
 class JobNotFound(HerdError):
     """No job of this id is known: it was never accepted, or its record has been forgotten."""
+
+
+class JobRunning(HerdError):
+    """A worker runs the job. Cancel it, or wait for its end."""
 
 
 class GenerationError(HerdError):

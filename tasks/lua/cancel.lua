@@ -1,8 +1,9 @@
 -- CANCEL: end a job early. A live owner is asked to; a job that nobody runs is ended here.
--- KEYS: 1 job record, 2 event stream, 3 pending, 4 leases, 5 notices to workers
+-- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 notices to workers
 -- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 reason, 5 state, 6 tail of the final event, 7 notice
 -- Answers: cancelled (ended here) | asked | finished (too late) | unknown
-local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], leases = KEYS[4], channel = ARGV[2], ttl_s = ARGV[3]}
+local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
+  waiting = KEYS[6], channel = ARGV[2], ttl_s = ARGV[3]}
 
 local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease')
 local state, owner, lease = record[1], record[2], tonumber(record[3])
@@ -11,7 +12,7 @@ if state ~= 'queued' and state ~= 'running' then return 'finished' end
 
 if owner and lease > now_ms() then
   redis.call('HSETNX', key.job, 'cancel', ARGV[4])
-  redis.call('PUBLISH', KEYS[5], ARGV[7])
+  redis.call('PUBLISH', KEYS[7], ARGV[7])
   return 'asked'
 end
 write_end(key, ARGV[1], ARGV[5], ARGV[6])

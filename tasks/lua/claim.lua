@@ -1,39 +1,54 @@
 -- CLAIM: may this worker run the job?
--- KEYS: 1 job record, 2 event stream, 3 pending, 4 leases
--- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 owner, 5 lease (ms), 6 most attempts,
---       7 body, 8 queue, 9 envelope, 10 deadline (ms or ''): for a job that has no record yet; else '',
---       11 to 13 tails of the final event: cancelled, deadline, poisoned
--- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, submitted, body
---          busy, ms left | finished | cancelled | expired | poison | unknown
-local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], leases = KEYS[4], channel = ARGV[2], ttl_s = ARGV[3]}
-local id, owner, lease_ms, max_attempts = ARGV[1], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-local body, queue, envelope, deadline_ms = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+-- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 quarantine,
+--       8 queue, if the message brings the job along
+-- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 owner, 5 worker's name, 6 lease (ms), 7 most attempts,
+--       8 life of a quarantined job (s), 9 to 11 tails of the final event: cancelled, deadline, poisoned;
+--       if the message brings the job along: 12 body, 13 envelope, 14 deadline (ms or ''),
+--       15 not before (ms or ''), 16 estimated tokens
+-- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, body
+--          busy, ms left | early | finished | cancelled | expired | poison | unknown
+local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
+  waiting = KEYS[6], queue = KEYS[8], channel = ARGV[2], ttl_s = ARGV[3]}
+local id, owner, lease_ms, max_attempts = ARGV[1], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
 local now = now_ms()
 
 -- A message that came without our client brings the job along: the record is made here.
 if redis.call('EXISTS', key.job) == 0 then
-  if body == '' then return {'unknown'} end
-  write_record(key.job, key.pending, id, now, body, queue, envelope, deadline_ms)
+  if not ARGV[12] then return {'unknown'} end
+  write_record(key, id, now, 12)
 end
 
-local record = redis.call('HMGET', key.job, 'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts')
+local record = redis.call('HMGET', key.job,
+  'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts', 'due_ms', 'queue', 'tokens')
 local state, cancel, deadline, current, lease = record[1], record[2], record[3], record[4], tonumber(record[5])
+local queue, tokens = record[8], record[9]
 
 local function claimed(kind)
-  local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'submitted_ms', 'body')
+  local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body')
   return {kind, now, unpack(fields)}
+end
+
+-- How fast the queue is worked off: jobs taken since `since`. What is older than a minute weighs half of one.
+local function note_taken()
+  local taken, since = unpack(redis.call('HMGET', key.waiting, queue .. ':taken', queue .. ':since'))
+  taken, since = taken or 0, since or now
+  if now - since > 60000 then taken, since = taken * 30000 / (now - since), now - 30000 end
+  redis.call('HSET', key.waiting, queue .. ':taken', taken + 1, queue .. ':since', since)
 end
 
 if state ~= 'queued' and state ~= 'running' then return {'finished'} end
 
 if cancel == 'deadline' or (deadline and tonumber(deadline) <= now) then
-  write_end(key, id, 'failed', ARGV[12])
+  write_end(key, id, 'failed', ARGV[10])
   return {'expired'}
 end
 if cancel then
-  write_end(key, id, 'cancelled', ARGV[11])
+  write_end(key, id, 'cancelled', ARGV[9])
   return {'cancelled'}
 end
+
+-- Not yet: when its time has come, a sweep pushes another message.
+if tonumber(record[7]) > now then return {'early'} end
 
 -- A second delivery while the job runs. Its owner takes the new message for the old one; others wait.
 if current and lease > now then
@@ -43,12 +58,17 @@ end
 
 -- Attempts count starts since the last recorded token: a job that kills its workers ends here.
 if tonumber(record[6]) >= max_attempts then
-  write_end(key, id, 'failed', ARGV[13])
+  key.ttl_s = ARGV[8]
+  write_end(key, id, 'failed', ARGV[11])
+  redis.call('ZREMRANGEBYSCORE', KEYS[7], '-inf', now - 1000 * key.ttl_s)
+  redis.call('ZADD', KEYS[7], now, id)
   return {'poison'}
 end
 
 redis.call('HINCRBY', key.job, 'epoch', 1)
-redis.call('HSET', key.job, 'state', 'running', 'owner', owner, 'lease', now + lease_ms, 'waits', 0)
-redis.call('ZREM', key.pending, id)
+redis.call('HSET', key.job,
+  'state', 'running', 'owner', owner, 'worker', ARGV[5], 'lease', now + lease_ms, 'waits', 0)
+stop_waiting(key, id, queue, tokens)
+note_taken()
 redis.call('ZADD', key.leases, now + lease_ms, id)
 return claimed('yours')

@@ -1,11 +1,11 @@
 -- EMIT: append the events of one step, each to the stream of its own job, and publish them.
--- KEYS: 1 pending, 2 leases, then for each entry: job record, event stream
+-- KEYS: 1 leases, then for each entry: job record, event stream
 -- ARGV: 1 owner, 2 lease (ms), 3 life of an ended job (s), 4 channels' prefix,
 --       then for each entry: id, epoch, seq, index of its first token, number of tokens, kind, final state, event
 -- Answers, one an entry: ok | duplicate | a refusal {kind, recorded seq, recorded n, reason}:
 --       fenced | finished | cancelled | gap | error
 -- A refusal holds for the later entries of the same job in this call, and never touches another job.
-local pending, leases = KEYS[1], KEYS[2]
+local leases = KEYS[1]
 local owner, lease, ttl_s, prefix = ARGV[1], now_ms() + ARGV[2], ARGV[3], ARGV[4]
 local renewed, refused, answers = {}, {}, {}
 
@@ -23,7 +23,6 @@ local function close(job, events, id, state)
   redis.call('HSET', job, 'state', state, 'lease', 0)
   redis.call('EXPIRE', job, ttl_s)
   redis.call('EXPIRE', events, ttl_s)
-  redis.call('ZREM', pending, id)
   redis.call('ZREM', leases, id)
   renewed[id] = nil
 end
@@ -55,8 +54,8 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
   return 'ok'
 end
 
-for entry = 0, (#KEYS - 2) / 2 - 1 do
-  local k, a = 3 + 2 * entry, 5 + 8 * entry
+for entry = 0, (#KEYS - 1) / 2 - 1 do
+  local k, a = 2 + 2 * entry, 5 + 8 * entry
   local id = ARGV[a]
   local answer = refused[id] or emit(KEYS[k], KEYS[k + 1], id, ARGV[a + 1], tonumber(ARGV[a + 2]),
     tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], ARGV[a + 7])

@@ -1,8 +1,14 @@
--- Makes the record of a job that has just been accepted, and notes that it waits.
-local function write_record(job, pending, id, now, body, queue, envelope, deadline_ms)
-  redis.call('HSET', job,
-    'state', 'queued', 'body', body, 'queue', queue, 'envelope', envelope, 'submitted_ms', now,
+-- Makes the record of a job that has just been accepted, and lets it wait; returns when it is due.
+-- Its ARGV, from `at` on: body, envelope, deadline (ms or ''), not before (ms or ''), estimated tokens
+local function write_record(key, id, now, at)
+  local body, envelope, deadline_ms, not_before, tokens = unpack(ARGV, at, at + 4)
+  local due = math.max(now, tonumber(not_before) or 0)
+  redis.call('HSET', key.job,
+    'state', 'queued', 'body', body, 'queue', key.queue, 'envelope', envelope, 'tokens', tokens,
+    'submitted_ms', now, 'due_ms', due,
     'epoch', 0, 'seq', 0, 'n', 0, 'lease', 0, 'attempts', 0, 'starts', 0, 'pushes', 0, 'waits', 0)
-  if deadline_ms ~= '' then redis.call('HSET', job, 'deadline_ms', deadline_ms) end
-  redis.call('ZADD', pending, now, id)
+  if deadline_ms ~= '' then redis.call('HSET', key.job, 'deadline_ms', deadline_ms) end
+  begin_waiting(key, id, due, key.queue, tokens)
+  if due > now then redis.call('ZADD', key.delayed, due, id) end
+  return due
 end

@@ -1,20 +1,20 @@
 -- RELEASE: give a claimed job back, to be run by whoever comes first. It costs the job no attempt.
--- KEYS: 1 job record, 2 pending, 3 leases
+-- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting
 -- ARGV: 1 id, 2 owner, 3 epoch, 4 '1': push its message again (the one at hand will not return to the queue)
 -- Answers: released | finished | fenced
-local job, pending, leases = KEYS[1], KEYS[2], KEYS[3]
+local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5], waiting = KEYS[6]}
 local id = ARGV[1]
 
-local record = redis.call('HMGET', job,
-  'owner', 'epoch', 'state', 'submitted_ms', 'started_epoch', 'attempts')
+local record = redis.call('HMGET', key.job,
+  'owner', 'epoch', 'state', 'due_ms', 'started_epoch', 'attempts', 'queue', 'tokens')
 if record[1] ~= ARGV[2] or record[2] ~= ARGV[3] then return 'fenced' end
 if record[3] ~= 'running' then return 'finished' end
 
 -- Without an owner, whatever this worker still has on its way for the job is fenced.
-redis.call('HSET', job, 'state', 'queued', 'lease', 0)
-redis.call('HDEL', job, 'owner')
-if record[5] == ARGV[3] and tonumber(record[6]) > 0 then redis.call('HINCRBY', job, 'attempts', -1) end
-redis.call('ZREM', leases, id)
-redis.call('ZADD', pending, record[4], id)
-if ARGV[4] == '1' then push(job, id, now_ms()) end
+redis.call('HSET', key.job, 'state', 'queued', 'lease', 0)
+redis.call('HDEL', key.job, 'owner')
+if record[5] == ARGV[3] and tonumber(record[6]) > 0 then redis.call('HINCRBY', key.job, 'attempts', -1) end
+redis.call('ZREM', key.leases, id)
+begin_waiting(key, id, record[4], record[7], record[8])
+if ARGV[4] == '1' then push(key.job, id, now_ms()) end
 return 'released'

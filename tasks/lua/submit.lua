@@ -1,17 +1,29 @@
 -- SUBMIT: accept a job. Its record, its pending mark and its message come into being together.
--- KEYS: 1 job record, 2 pending, 3 queue
--- ARGV: 1 id, 2 body, 3 envelope, 4 deadline (ms or ''), 5 most messages in the queue (0: no limit)
--- Answers: submitted | exists (this id names the same job) | conflict (it names another) | queue_full, depth
-local job, pending, queue = KEYS[1], KEYS[2], KEYS[3]
-local id, body, envelope, deadline_ms, max_queue = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+-- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 queue
+-- ARGV: 1 id, 2 most jobs and 3 most tokens that may wait for this queue (0: no limit),
+--       4 body, 5 envelope, 6 deadline (ms or ''), 7 not before (ms or ''), 8 estimated tokens
+-- Answers: submitted | exists (this id names the same job) | conflict (it names another) | queue_full | tokens_full,
+--       then: jobs and tokens that wait, this one not included; jobs taken lately; in how many ms
+local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], waiting = KEYS[6], queue = KEYS[7]}
+local id, max_jobs, max_tokens, body, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[8])
 
-local known = redis.call('HGET', job, 'body')
-if known then return {known == body and 'exists' or 'conflict', 0} end
-
-local depth = redis.call('LLEN', queue)
-if max_queue > 0 and depth >= max_queue then return {'queue_full', depth} end
+local known = redis.call('HMGET', key.job, 'state', 'body')
+if known[1] then return {known[2] == body and 'exists' or 'conflict', 0, 0, 0, 0} end
 
 local now = now_ms()
-write_record(job, pending, id, now, body, queue, envelope, deadline_ms)
-push(job, id, now)
-return {'submitted', depth + 1}
+local flow = redis.call('HMGET', key.waiting,
+  key.queue .. ':jobs', key.queue .. ':tokens', key.queue .. ':taken', key.queue .. ':since')
+-- Messages that came without our client count as jobs; what they ask for is not known before the claim.
+local num_jobs = math.max(tonumber(flow[1] or 0), redis.call('LLEN', key.queue))
+local num_tokens = tonumber(flow[2] or 0)
+
+local function answer(kind)
+  return {kind, num_jobs, num_tokens, math.floor(flow[3] or 0), now - (flow[4] or now)}
+end
+
+if max_jobs > 0 and num_jobs >= max_jobs then return answer('queue_full') end
+-- A job that is over the limit by itself may come when nothing else waits.
+if max_tokens > 0 and num_tokens > 0 and num_tokens + tokens > max_tokens then return answer('tokens_full') end
+
+if write_record(key, id, now, 4) <= now then push(key.job, id, now) end
+return answer('submitted')

@@ -1,28 +1,32 @@
--- SWEEP: push the messages of jobs again that nobody is going to deliver. Any worker, about once a second.
--- KEYS: 1 pending, 2 leases, 3 sweep (last: time of the last sweep, hold: do nothing before, offset: where
---       among the waiting jobs to look next)
--- ARGV: 1 prefix and 2 suffix of a job record's key, 3 shortest time between sweeps (ms),
---       4 a longer time than this is a gap (ms), 5 lease (ms), 6 patience (ms), 7 most pushes,
---       8 most waiting jobs to look at
--- Answers: {swept, ids ...} | {early} | {held}
+-- SWEEP: push the messages of jobs that nobody else is going to deliver: those that were lost, and those whose time
+-- has come. Any worker, about once a second.
+-- KEYS: 1 pending, 2 delayed, 3 leases, 4 waiting, 5 sweep (last: time of the last sweep, hold: do nothing before,
+--       offset: where among the waiting jobs to look next), 6 dead letters
+-- ARGV: 1 what a job's keys begin with and 2 and 3 end with: record, events, 4 channels' prefix,
+--       5 shortest time between sweeps (ms), 6 a longer time than this is a gap (ms), 7 lease (ms), 8 patience (ms),
+--       9 most pushes of lost messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
+--       12 life of a dead letter (s), 13 tail of a final event past the deadline
+-- Answers: {swept, ids of lost messages ...} | {early} | {held}
 -- The records' keys are built here, so this script needs a single Redis, not a cluster.
-local pending, leases, sweep = KEYS[1], KEYS[2], KEYS[3]
-local lease_ms, patience_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
-local max_pushes, max_looks = tonumber(ARGV[7]), tonumber(ARGV[8])
+local pending, delayed, leases, waiting, sweep, dead = unpack(KEYS)
+local lease_ms, patience_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
+local max_pushes, max_looks = tonumber(ARGV[9]), tonumber(ARGV[10])
 local now, swept = now_ms(), {'swept'}
 
 local times = redis.call('HMGET', sweep, 'last', 'hold', 'offset')
 local last, hold, offset = tonumber(times[1] or 0), tonumber(times[2] or 0), tonumber(times[3] or 0)
-if now - last < tonumber(ARGV[3]) and now >= last then return {'early'} end
+if now - last < tonumber(ARGV[5]) and now >= last then return {'early'} end
 redis.call('HSET', sweep, 'last', now)
 
 -- After a gap (Redis stood still, no worker was there) live owners first get the time to renew their leases.
 -- A sweep that was held is not held again, else slow sweepers would never sweep.
-if hold <= last and now - last > tonumber(ARGV[4]) then
+if hold <= last and now - last > tonumber(ARGV[6]) then
   hold = now + lease_ms
   redis.call('HSET', sweep, 'hold', hold)
 end
 if now < hold then return {'held'} end
+
+local function job_key(id) return ARGV[1] .. id .. ARGV[2] end
 
 -- Returns how long to wait for a claim: the more often in vain, the longer, patience x 1, 2, 4 ... 256.
 local function push_again(job, id)
@@ -32,14 +36,35 @@ local function push_again(job, id)
   return patience_ms * 2 ^ math.min(waits - 1, 8)
 end
 
+-- Does something for one job. A record that is broken puts itself off and nobody else.
+local function attempt(index, id, act, ...)
+  if not pcall(act, id, ...) then redis.call('ZADD', index, now + patience_ms * 256, id) end
+end
+
+-- Jobs whose time has come. In the queue they stand behind what came before now, whenever they were accepted.
+local function deliver(id)
+  redis.call('ZREM', delayed, id)
+  if redis.call('HGET', job_key(id), 'state') ~= 'queued' then return end
+  redis.call('ZADD', pending, now, id)
+  push(job_key(id), id, now)
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, max_looks)) do
+  attempt(pending, id, deliver)
+end
+
 -- Running jobs whose lease is over: their worker died, froze, or dropped them.
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, max_pushes)) do
-  local job = ARGV[1] .. id .. ARGV[2]
+local function take_back(id)
+  local job = job_key(id)
   if redis.call('HGET', job, 'state') == 'running' then
     redis.call('ZADD', leases, now + push_again(job, id), id)
   else
     redis.call('ZREM', leases, id)
   end
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, max_pushes)) do
+  attempt(leases, id, take_back)
 end
 
 -- When the message nearest the consuming end of a queue was pushed; an empty queue is consumed up to now.
@@ -61,23 +86,39 @@ local function front_ms(queue)
   return fronts[queue]
 end
 
+local function expire(id)
+  local key = {job = job_key(id), events = ARGV[1] .. id .. ARGV[3], channel = ARGV[4] .. id, ttl_s = ARGV[11],
+    pending = pending, delayed = delayed, leases = leases, waiting = waiting}
+  write_end(key, id, 'failed', ARGV[13])
+end
+
 -- Waiting jobs that were overtaken: what came after them by more than our patience is being consumed. Age alone
 -- would copy a whole backlog. The score is when the job was accepted, put off by each push in vain.
-local looked = redis.call('ZRANGE', pending, offset, offset + max_looks - 1, 'WITHSCORES')
-local next_offset = offset
-for place = 1, #looked, 2 do
-  local id, since = looked[place], tonumber(looked[place + 1])
-  if since + patience_ms > now or #swept > max_pushes then break end
-  local job = ARGV[1] .. id .. ARGV[2]
-  local state, queue = unpack(redis.call('HMGET', job, 'state', 'queue'))
+-- Those whose deadline is over while nobody claims them end here.
+local num_left = 0
+local function look(id, since)
+  local job = job_key(id)
+  local state, queue, deadline_ms = unpack(redis.call('HMGET', job, 'state', 'queue', 'deadline_ms'))
   if state ~= 'queued' then
     redis.call('ZREM', pending, id)
+  elseif deadline_ms and tonumber(deadline_ms) <= now then
+    expire(id)
   elseif since + patience_ms <= front_ms(queue) then
     redis.call('ZADD', pending, now + push_again(job, id) - patience_ms, id)
   else
-    next_offset = next_offset + 1
+    num_left = num_left + 1
   end
 end
-if next_offset - offset < max_looks then next_offset = 0 end
-redis.call('HSET', sweep, 'offset', next_offset)
+
+local looked = redis.call('ZRANGE', pending, offset, offset + max_looks - 1, 'WITHSCORES')
+for place = 1, #looked, 2 do
+  local since = tonumber(looked[place + 1])
+  if since + patience_ms > now or #swept > max_pushes then break end
+  attempt(pending, looked[place], look, since)
+end
+redis.call('HSET', sweep, 'offset', num_left < max_looks and 0 or offset + num_left)
+
+-- Nothing waits: nothing is counted. So a record that somebody deleted by hand is not counted for ever.
+if redis.call('EXISTS', pending) == 0 then redis.call('DEL', waiting) end
+redis.call('XTRIM', dead, 'MINID', string.format('%.0f', now - 1000 * ARGV[12]))
 return swept

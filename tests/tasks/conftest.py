@@ -9,4 +9,4 @@ from tests.tasks.herd import Herd
 
 @pytest.fixture
 def herd(redis: Redis) -> Herd:
-    return Herd(redis, Ledger(lease_ms=60_000))
+    return Herd(redis, Ledger(lease_ms=60_000, worker="w"))

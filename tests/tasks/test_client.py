@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.errors import InvalidJob, JobNotFound, QueueFull, RedisUnavailable, SettingsError
+from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, QueueFull, RedisUnavailable, SettingsError
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
 from llama_herd.tasks.answers import Cancellation
 from llama_herd.tasks.call import run
@@ -194,7 +194,7 @@ def test_a_job_goes_to_the_queue_of_its_model(client: Client, redis: Redis) -> N
 def test_a_submit_may_be_repeated_under_its_id_only(client: Client, redis: Redis) -> None:
     assert client.submit(prompt="x", job_id="a") == client.submit(prompt="x", job_id="a") == "a"
     assert redis.llen(QUEUE) == 1
-    with pytest.raises(InvalidJob, match="job_id: already names another job"):
+    with pytest.raises(JobConflict, match="job_id: already names another job, a"):
         client.submit(prompt="y", job_id="a")
     with pytest.raises(InvalidJob, match="job_id"):
         client.submit(prompt="y", job_id="a b")
@@ -205,7 +205,9 @@ def test_a_submit_may_be_repeated_under_its_id_only(client: Client, redis: Redis
 def test_a_full_queue_is_an_error_with_both_numbers(redis_url: str) -> None:
     with Client(redis_url, max_queue=1) as client:
         client.submit(prompt="x")
-        with pytest.raises(QueueFull, match=r"holds 1 jobs and may hold 1"):
+        with pytest.raises(
+            QueueFull, match=r"1 jobs wait in herd.tales, which may hold 1. Fix: .*HERD_MAX_QUEUE"
+        ):
             client.submit(prompt="x")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.job import GenerationJob, is_job_id, seed_of
+from llama_herd.tasks.job import ChatMessage, GenerationJob, is_job_id, seed_of
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 
@@ -84,6 +84,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "foreign tenant": ({"prompt": "x", "tenant": CANARY}, "tenant"),
     "deadline zero": ({"prompt": "x", "deadline_ms": 0}, "deadline_ms"),
     "deadline a text": ({"prompt": "x", "deadline_ms": CANARY}, "deadline_ms"),
+    "not before zero": ({"prompt": "x", "not_before": 0}, "not_before"),
+    "not before a text": ({"prompt": "x", "not_before": CANARY}, "not_before"),
+    "due at its deadline": ({"prompt": "x", "deadline_ms": 5, "not_before": 5}, "not_before"),
     "priority too low": ({"prompt": "x", "priority": -11}, "priority"),
     "priority too high": ({"prompt": "x", "priority": 11}, "priority"),
     "priority a float": ({"prompt": "x", "priority": 1.0}, "priority"),
@@ -138,7 +141,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 RESERVED: dict[str, dict[str, Any]] = {
     "response_format": {"prompt": "x", "response_format": {"type": CANARY}},
     "adapter": {"prompt": "x", "adapter": CANARY},
-    "not_before": {"prompt": "x", "not_before": 1},
 }
 
 
@@ -256,3 +258,16 @@ def test_job_ids(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "x" * 129, "a b", "a}", "a\n", "é", 'a"', None, 1])
 def test_what_cannot_name_a_job(text: object) -> None:
     assert not is_job_id(text)
+
+
+def test_a_job_that_is_due_after_its_deadline_is_refused_with_both_times() -> None:
+    error = refused({"prompt": "x", "deadline_ms": 1000, "not_before": 2000})
+    assert str(error) == "not_before: must be before deadline_ms, 1000, got 2000"
+
+
+def test_tokens_are_estimated_from_prompt_ids_or_bytes_and_all_outputs() -> None:
+    ids = GenerationJob(prompt_ids=(1, 2, 3), sampling=SamplingParams(max_tokens=10))
+    text = GenerationJob(prompt="é" * 5, sampling=SamplingParams(max_tokens=10, n=4))
+    turns = (ChatMessage(role="system", content="abcd"), ChatMessage(role="user", content="efgh"))
+    chat = GenerationJob(messages=turns, sampling=SamplingParams(max_tokens=1))
+    assert [job.estimated_tokens for job in (ids, text, chat)] == [13, 43, 3]

@@ -28,8 +28,8 @@ def test_a_waiting_job_is_yours_with_its_body(herd: Herd) -> None:
     assert isinstance(answer, Yours)
     assert (answer.epoch, answer.n, answer.seq, answer.attempts, answer.starts) == (1, 0, 0, 0, 0)
     assert answer.body == JOB.to_json()
-    assert 0 <= answer.now_ms - answer.submitted_ms < 10_000
-    assert answer.submitted_ms == int(herd.field("a", "submitted_ms"))
+    assert 0 <= answer.now_ms - answer.due_ms < 10_000
+    assert answer.due_ms == int(herd.field("a", "due_ms")) == int(herd.field("a", "submitted_ms"))
     assert herd.redis.zrange("herd:default:pending", 0, -1) == []
     assert herd.redis.zrange("herd:default:leases", 0, -1) == [b"a"]
     assert herd.field("a", "state") == "running"
@@ -78,7 +78,7 @@ def test_an_unknown_job_without_a_body_is_unknown(herd: Herd) -> None:
 
 
 def test_a_bare_message_makes_its_record_once(herd: Herd) -> None:
-    envelope = Envelope.of_request({"id": "a", "delivery_info": {"routing_key": QUEUE}}, None)
+    envelope = Envelope.of_request({"id": "a"}, None, QUEUE)
     other = GenerationJob(prompt="other")
     first = run(herd.redis, herd.ledger.claim("a", "one", job=JOB, envelope=envelope))
     again = run(herd.redis, herd.ledger.claim("a", "one", job=other, envelope=envelope))
@@ -133,7 +133,7 @@ def test_a_claim_that_ends_a_job_writes_the_final_event_first(
 
     last = only_end(herd, "a")
     assert (last.seq, last.epoch, last.n, last.finish_reason) == (3, 2, 2, finish_reason)
-    assert (last.usage, last.text_sha256, last.worker, last.attempts) == (None, None, None, 1)
+    assert (last.usage, last.text_sha256, last.worker, last.attempts) == (None, None, "w", 1)
     assert (last.error.code if last.error else None) == ("poisoned" if answer is Ended.POISON else None)
     message = subscriber.get_message(timeout=1)
     assert message is not None

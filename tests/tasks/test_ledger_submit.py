@@ -17,7 +17,7 @@ pytestmark = pytest.mark.redis
 
 def test_a_submitted_job_has_a_record_a_pending_mark_and_a_message(herd: Herd) -> None:
     answer = run(herd.redis, herd.ledger.submit("a", JOB, Envelope.of("a", QUEUE)))
-    assert answer == Submitted(Submission.SUBMITTED, 1)
+    assert answer == Submitted(Submission.SUBMITTED)
     record = run(herd.redis, herd.ledger.record("a"))
     assert record is not None
     assert (record.state, record.queue, record.seq, record.n, record.epoch) == ("queued", QUEUE, 0, 0, 0)
@@ -45,7 +45,8 @@ def test_a_full_queue_takes_nothing_and_says_how_full_it_is(redis: Redis) -> Non
     ledger = Ledger(max_queue=2)
     calls = [ledger.submit(name, JOB, Envelope.of(name, QUEUE)) for name in "abc"]
     answers = [run(redis, call) for call in calls]
-    assert answers[1:] == [Submitted(Submission.SUBMITTED, 2), Submitted(Submission.QUEUE_FULL, 2)]
+    assert [answer.kind for answer in answers] == ["submitted", "submitted", "queue_full"]
+    assert answers[2].num_jobs == 2
     assert run(redis, ledger.record("c")) is None
     assert redis.zcard("herd:default:pending") == 2
 

@@ -138,8 +138,8 @@ def test_each_queue_has_its_own_front(herd: Herd) -> None:
 
 
 def test_a_bare_message_comes_back_with_its_links_and_without_its_prompt(herd: Herd) -> None:
-    request = {"id": "a", "root_id": "r", "argsrepr": "secret", "delivery_info": {"routing_key": QUEUE}}
-    envelope = Envelope.of_request(request, {"callbacks": ["link"], "chain": None})
+    request = {"id": "a", "root_id": "r", "argsrepr": "secret"}
+    envelope = Envelope.of_request(request, {"callbacks": ["link"], "chain": None}, QUEUE)
     run(herd.redis, herd.ledger.claim("a", "one", job=GenerationJob(prompt="secret"), envelope=envelope))
     herd.pass_lease("a")
     assert sweep(herd) == Swept(("a",))

@@ -57,11 +57,11 @@ def test_an_envelope_of_a_bare_message_keeps_its_links_and_drops_its_prompt() ->
         "hostname": "h",
         "reply_to": "reply-queue",
         "correlation_id": "corr",
-        "delivery_info": {"routing_key": QUEUE, "exchange": "herd", "priority": 3},
+        "delivery_info": {"routing_key": "herd:other:pending", "exchange": "herd", "priority": 3},
         "stamps": {"gap": "@tag@"},
     }
     embed = {"callbacks": [{"task": "next"}], "errbacks": None, "chain": [{"task": "then"}], "chord": None}
-    envelope = Envelope.of_request(request, embed)
+    envelope = Envelope.of_request(request, embed, QUEUE)
     assert envelope.queue == QUEUE
     assert "secret" not in envelope.text
     message = json.loads(envelope.with_tag("a:1:5"))

@@ -13,7 +13,7 @@ from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author, Recorded, Stream
 
-CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, submitted_ms=0, body="", now_ms=0)
+CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
 
 
 class Desk:

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from llama_herd.tasks.settings import Settings
 from llama_herd.worker.order import NO_JOB, Order
+from llama_herd.worker.settings import WorkerSettings
 
-HEADERS = {"id": "job-1", "delivery_info": {"routing_key": "herd.tales"}, "argsrepr": "('secret',)"}
+HEADERS = {"id": "job-1", "delivery_info": {"routing_key": "herd:other:dead"}, "argsrepr": "('secret',)"}
 
 
 def read(body: str) -> Order:
-    return Order.read(body, HEADERS, Settings())
+    return Order.read(body, HEADERS, WorkerSettings())
 
 
 def test_a_message_of_our_client_brings_nothing() -> None:
@@ -25,8 +25,13 @@ def test_a_bare_message_brings_its_job_and_keeps_its_links() -> None:
     assert order.job is not None
     assert order.job.sampling.seed == 3
     assert order.envelope is not None
-    assert order.envelope.queue == "herd.tales"
     assert "secret" not in order.envelope.text
+
+
+def test_a_message_goes_back_to_the_queue_it_came_by_whatever_it_says() -> None:
+    order = read(json.dumps([[], {"prompt": "hi"}, None]))
+    assert order.envelope is not None
+    assert order.envelope.queue == "herd.tales"
 
 
 @pytest.mark.parametrize(

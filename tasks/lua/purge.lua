@@ -1,0 +1,19 @@
+-- PURGE: forget what a job was asked and what it said. One that waits is cancelled; one that runs is left alone.
+-- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 quarantine, 8 Celery's result
+-- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 tail of the final event
+-- Answers: purged | running | unknown
+-- What stays for the life of an ended job is the mark that this id is over, without a word of the job: a message
+-- that is still about somewhere must not run it again.
+local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
+  waiting = KEYS[6], channel = ARGV[2], ttl_s = ARGV[3]}
+local id = ARGV[1]
+
+local state, owner, lease = unpack(redis.call('HMGET', key.job, 'state', 'owner', 'lease'))
+if owner and state == 'running' and tonumber(lease) > now_ms() then return 'running' end
+if state == 'queued' or state == 'running' then write_end(key, id, 'cancelled', ARGV[4]) end
+
+redis.call('DEL', key.job, key.events, KEYS[8])
+redis.call('ZREM', KEYS[7], id)
+redis.call('HSET', key.job, 'state', 'purged')
+redis.call('EXPIRE', key.job, key.ttl_s)
+return state and 'purged' or 'unknown'

@@ -1,0 +1,12 @@
+-- REVIVE: push a dead letter back to the queue that it came from.
+-- KEYS: 1 dead letters
+-- ARGV: 1 number of the letter
+-- Answers: revived | cut (it was too long to be kept whole) | unknown. The queue's key stands in the letter.
+local found = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
+if not found then return 'unknown' end
+local letter = {}
+for place = 1, #found[2], 2 do letter[found[2][place]] = found[2][place + 1] end
+if #letter.raw < tonumber(letter.num_bytes) then return 'cut' end
+redis.call('LPUSH', letter.queue, letter.raw)
+redis.call('XDEL', KEYS[1], ARGV[1])
+return 'revived'
