@@ -49,7 +49,7 @@ class Service:
         self._owner = uuid.uuid4().hex
         self._model = model
         self._redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
-        self._ledger = Ledger.of(settings)
+        self._ledger = Ledger.of(settings, worker)
         self._finisher = Finisher(self._redis, self._ledger)
         self._publisher = Publisher(
             self._redis,
