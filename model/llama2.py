@@ -163,7 +163,10 @@ class Llama:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: Cache) -> Tensor:
-        """Run a batch and keep its keys and values: logits (R, V) in float32 of the rows that want them."""
+        """Run a batch and keep its keys and values: logits (R, V) in float32 of the rows that want them.
+
+        With float32 weights each is within 1e-4 of a forward in float64, whoever runs beside it.
+        """
         rope = cache.rope(batch.positions)
         x = self.embedding[batch.ids]  # (T, C)
         for block in self.blocks:
