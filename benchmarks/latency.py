@@ -1,239 +1,121 @@
 """How long streams wait, by the token budget of prefill: time to first token (TTFT) and between tokens (ITL).
 
-    python -m benchmarks.latency [--json FILE]
+    python -m benchmarks.latency [--write]
 
-The engine alone, on a random model of the bundled one's shape with room for long prompts. Two loads: a long
-prompt that joins running streams, where only what comes before its first token counts; and jobs that come at
-random (Poisson), every eighth with a long prompt. A step is the median of those that only decode.
+The engine alone, on random models, without a prefix cache. Two loads: a prompt of 4,000 tokens that joins
+31 running streams; and jobs that come at random (Poisson), every eighth with such a prompt. A step is the
+median of those that only decode. Each round goes through all budgets; the tables show the round whose ratio
+is the median. The largest budget takes every prompt whole.
 """
 
-import argparse
-import json
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from random import Random
-from statistics import median, quantiles
+from statistics import median_low
 from tempfile import TemporaryDirectory
-from time import perf_counter, sleep
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.conditions import conditions
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import SamplingParams
+from benchmarks.load import Bench, Load
+from benchmarks.measured import Report, Table, run_command
+from benchmarks.shapes import LONG_BUNDLED, RANDOM_59M, Shape
 from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.output import Output
 from llama_herd.worker.settings import WorkerSettings
-from tests.tiny import write_tiny_gguf
 
-SHAPE: dict[str, Any] = {
-    "hidden_size": 256,
-    "num_layers": 4,
-    "num_heads": 8,
-    "num_kv_heads": 4,
-    "ffn_size": 640,
-}
-SEED = 1
-#: Ids that are plain tokens in the random model's vocabulary.
-PLAIN_IDS = range(3, 300)
+WHOLE = 8192  # no prompt is longer
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured. The largest budget takes every prompt whole: no chunks."""
+    """What is measured of one shape."""
 
-    budgets: tuple[int, ...] = (8, 16, 24, 32, 64, 256, 8192)
-    slots: int = 32
-    long_prompt: int = 4000
-    short_prompt: int = 64
-    max_tokens: int = 48
-    num_jobs: int = 48
-    jobs_per_s: float = 1.5
-    jobs_per_long: int = 8
-    repeats: int = 3  # of the long prompt beside streams
+    shape: Shape
+    load: Load
+    beside: tuple[int, ...] = (8, 16, 24, 32, 64, WHOLE)
+    poisson: tuple[int, ...] = (16, 24, 64, WHOLE)
+    beside_rounds: int = 5
+    poisson_rounds: int = 3
 
 
-@dataclass
-class Stopwatch:
-    """A sink: when each job came, when its tokens came, and how long the steps were that only decoded."""
+PLANS = (
+    Plan(LONG_BUNDLED, Load()),
+    Plan(
+        RANDOM_59M,
+        Load(num_jobs=24, jobs_per_s=0.3),
+        beside=(16, 24, 32, 64, WHOLE),
+        poisson=(24, WHOLE),
+        beside_rounds=3,
+        poisson_rounds=1,
+    ),
+)
 
-    arrived_s: dict[str, float] = field(default_factory=dict)
-    token_s: dict[str, list[float]] = field(default_factory=dict)
-    step_s: list[float] = field(default_factory=list)
-
-    def __call__(self, outputs: list[Output]) -> None:
-        now_s = perf_counter()
-        for output in outputs:
-            if output.ids:
-                self.token_s[output.sequence.job_id].append(now_s)
-
-    def ttft_s(self, kind: str) -> list[float]:
-        return [
-            times[0] - self.arrived_s[job_id]
-            for job_id, times in self.token_s.items()
-            if job_id.startswith(kind)
-        ]
-
-    def itl_s(self, since_s: float = 0.0, until_s: float = float("inf")) -> list[float]:
-        """Gaps of all streams that end between two times."""
-        return [
-            after - before
-            for times in self.token_s.values()
-            for before, after in pairwise(times)
-            if since_s < after <= until_s
-        ]
+Run = dict[str, Any]
 
 
-class Bench:
-    """An engine of one budget, and its stopwatch."""
+def measure_plan(plan: Plan, folder: Path) -> dict[str, list[Run]]:
+    """All rounds of both loads, budget by budget."""
+    load = plan.load
+    settings = WorkerSettings(
+        model=plan.shape.file(folder),
+        slots=load.slots,
+        context_tokens=load.context_length,
+        prefix_cache=False,  # a prompt is computed whole here, however often it has come before
+        threads=1,
+    )
+    model = LoadedModel.load(settings, "cpu")
 
-    def __init__(self, model: LoadedModel, settings: WorkerSettings, plan: Plan, budget: int) -> None:
-        self.watch = Stopwatch()
-        self._model = model
-        self._plan = plan
-        self._engine = model.engine(settings.model_copy(update={"prefill_tokens": budget}), self.watch)
-        self._random = Random(SEED)
+    def bench(budget: int) -> Bench:
+        return Bench(model, settings, load, budget)
 
-    def beside(self) -> dict[str, Any]:
-        """A long prompt joins when all other slots stream."""
-        plan, gaps, ttfts = self._plan, list[float](), list[float]()
-        for repeat in range(plan.repeats):
-            for number in range(plan.slots - 1):
-                self._submit(f"short-{repeat}-{number}", plan.short_prompt, max_tokens=plan.long_prompt)
-            while len(self.watch.token_s) < plan.slots - 1 or not all(self.watch.token_s.values()):
-                self._step()
-            self._only_decode()
-            long_id = f"long-{repeat}"
-            self._submit(long_id, plan.long_prompt, max_tokens=1)
-            while not self.watch.token_s[long_id]:
-                self._step()
-            joined_s, first_s = self.watch.arrived_s[long_id], self.watch.token_s[long_id][0]
-            gaps += self.watch.itl_s(since_s=joined_s, until_s=first_s)
-            ttfts.append(first_s - joined_s)
-            self._only_decode()
-            self._end_all()
-        return {"ttft_long_ms": _percentiles(ttfts), **_gaps(gaps, self.watch.step_s)}
-
-    def poisson(self) -> dict[str, Any]:
-        """Jobs come at random; each is submitted between two steps, as soon as it is due."""
-        started_s, due = perf_counter(), deque(self._arrivals())
-        while due or self._engine.has_work:
-            while due and due[0][0] <= perf_counter() - started_s:
-                due_s, kind, num_prompt = due.popleft()
-                self._submit(kind, num_prompt, self._plan.max_tokens)
-                self.watch.arrived_s[kind] = started_s + due_s
-            if self._engine.has_work:
-                self._step()
-            else:
-                sleep(max(0.0, due[0][0] - (perf_counter() - started_s)))
-        num_tokens = sum(map(len, self.watch.token_s.values()))
-        return {
-            "ttft_short_ms": _percentiles(self.watch.ttft_s("short")),
-            "ttft_long_ms": _percentiles(self.watch.ttft_s("long")),
-            **_gaps(self.watch.itl_s(), self.watch.step_s),
-            "tokens_per_s": round(num_tokens / (perf_counter() - started_s), 1),
-        }
-
-    def _arrivals(self) -> Iterator[tuple[float, str, int]]:
-        """When due, id, prompt tokens: the same for every budget."""
-        due_s = 0.0
-        for number in range(self._plan.num_jobs):
-            due_s += self._random.expovariate(self._plan.jobs_per_s)
-            is_long = number % self._plan.jobs_per_long == self._plan.jobs_per_long - 1
-            num_prompt = self._plan.long_prompt if is_long else self._plan.short_prompt
-            yield due_s, f"{'long' if is_long else 'short'}-{number}", num_prompt
-
-    def _submit(self, job_id: str, num_prompt: int, max_tokens: int) -> None:
-        ids = tuple(self._random.choices(PLAIN_IDS, k=num_prompt))
-        job = GenerationJob(prompt_ids=ids, sampling=SamplingParams(max_tokens=max_tokens))
-        self.watch.token_s[job_id] = []
-        self._engine.submit(self._model.sequences(job_id, job, now_ms=0)[0])
-        self.watch.arrived_s[job_id] = perf_counter()
-
-    def _step(self) -> None:
-        scheduler = self._engine.scheduler
-        only_decodes = not scheduler.waiting and all(one.num_uncached == 1 for one in scheduler.running)
-        started_s = perf_counter()
-        self._engine.step()
-        if only_decodes:
-            self.watch.step_s.append(perf_counter() - started_s)
-
-    def _only_decode(self) -> None:
-        """Before and after a long prompt, since a step takes longer as the streams grow."""
-        for _ in range(20):
-            self._step()
-
-    def _end_all(self) -> None:
-        for sequence in self._engine.scheduler.running:
-            sequence.abort = "dropped"
-        self._engine.step()
-        self.watch.token_s.clear()
-
-
-def _gaps(itl_s: list[float], step_s: list[float]) -> dict[str, Any]:
-    itl_ms, step_ms = _percentiles(itl_s), 1000 * median(step_s)
     return {
-        "itl_ms": itl_ms,
-        "step_ms": round(step_ms, 2),
-        "itl_p99_over_step": round(itl_ms["p99"] / step_ms, 2),
+        "beside": _rounds(plan.beside, plan.beside_rounds, lambda budget: bench(budget).beside()),
+        "poisson": _rounds(plan.poisson, plan.poisson_rounds, lambda budget: bench(budget).poisson()),
     }
 
 
-def _percentiles(seconds: list[float]) -> dict[str, float]:
-    cuts = quantiles(seconds, n=100, method="inclusive") if len(seconds) > 1 else seconds * 99
-    return {f"p{percent}": round(1000 * cuts[percent - 1], 2) for percent in (50, 95, 99)}
-
-
-def measure(plan: Plan, folder: Path) -> dict[str, Any]:
-    path = write_tiny_gguf(
-        folder / "latency.gguf", eos=False, context_length=2 * plan.long_prompt + plan.max_tokens, **SHAPE
-    )
-    # A prompt is computed whole here, however often it has come before.
-    settings = WorkerSettings(model=path, slots=plan.slots, prefix_cache=False)
-    model = LoadedModel.load(settings, "cpu")
-    runs = [
-        {
-            "prefill_tokens": budget,
-            "beside": Bench(model, settings, plan, budget).beside(),
-            "poisson": Bench(model, settings, plan, budget).poisson(),
-        }
-        for budget in plan.budgets
+def _rounds(budgets: tuple[int, ...], num_rounds: int, run: Callable[[int], Run]) -> list[Run]:
+    rounds = [[run(budget) for budget in budgets] for _ in range(num_rounds)]
+    return [
+        {"prefill_tokens": budget, "rounds": list(runs)}
+        for budget, runs in zip(budgets, zip(*rounds, strict=True), strict=True)
     ]
-    return {"benchmark": "latency", "plan": asdict(plan), "conditions": conditions(), "runs": runs}
 
 
-def show(report: dict[str, Any]) -> None:
-    for load, title in (("beside", "A long prompt beside streams"), ("poisson", "Poisson load")):
-        table = Table(title=f"{title}: ms at p50 / p95 / p99")
-        names = list(report["runs"][0][load])
-        for name in ("prefill_tokens", *names):
-            table.add_column(name.removesuffix("_ms"), justify="right")
-        for run in report["runs"]:
-            cells = (_cell(run[load][name]) for name in names)
-            table.add_row(str(run["prefill_tokens"]), *cells)
-        Console().print(table)
-    Console().print(json.dumps(report["conditions"]))
-
-
-def _cell(value: float | dict[str, float]) -> str:
-    return " / ".join(f"{ms:.0f}" for ms in value.values()) if isinstance(value, dict) else str(value)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    arguments = parser.parse_args()
+def measure(plans: tuple[Plan, ...]) -> Report:
     with TemporaryDirectory() as folder:
-        report = measure(Plan(), Path(folder))
-    show(report)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        runs = [
+            {"model": plan.shape.name, "load": asdict(plan.load), **measure_plan(plan, Path(folder))}
+            for plan in plans
+        ]
+    return {"benchmark": "latency", "conditions": conditions(), "runs": runs}
+
+
+def tables(report: Report) -> Iterator[Table]:
+    for run in report["runs"]:
+        for name, title in (
+            ("beside", "a 4,000-token prompt beside 31 streams"),
+            ("poisson", "Poisson load"),
+        ):
+            rows = [_row(budget) for budget in run[name]]
+            yield Table(list(rows[0]), [list(row.values()) for row in rows], f"{run['model']}, {title}")
+
+
+def _row(budget: Run) -> dict[str, str | float]:
+    """The median round of a budget, and between which ratios all rounds lie."""
+    rounds = budget["rounds"]
+    ratios = [one["itl_p99_over_step"] for one in rounds]
+    middle = next(one for one in rounds if one["itl_p99_over_step"] == median_low(ratios))
+    shown = {name.replace("_", " "): _cell(value) for name, value in middle.items()}
+    return {
+        "prefill tokens": budget["prefill_tokens"],
+        **shown,
+        "in all rounds": f"{min(ratios)}-{max(ratios)}",
+    }
+
+
+def _cell(value: float | dict[str, float]) -> str | float:
+    return " / ".join(f"{ms:,.0f}" for ms in value.values()) if isinstance(value, dict) else value
 
 
 if __name__ == "__main__":
-    main()
+    run_command(lambda: measure(PLANS), tables, __doc__ or "")

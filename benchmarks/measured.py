@@ -1,0 +1,74 @@
+"""The page of measurements: each command writes its report as JSON and its tables between its own marks."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "measured.md"
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for readers; numbers stand to the right."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+    title: str = ""
+
+    def __str__(self) -> str:
+        is_number = [not isinstance(cell, str) for cell in self.rows[0]]
+        rule = ["---:" if right else "---" for right in is_number]
+        rows = [[_cell(cell) for cell in row] for row in self.rows]
+        lines = [f"| {' | '.join(row)} |" for row in (list(self.head), rule, *rows)]
+        return "\n".join([*([f"{self.title}:", ""] if self.title else []), *lines])
+
+
+def run_command(
+    measure: Callable[[], Report], tables: Callable[[Report], Iterable[Table]], about: str
+) -> None:
+    """Measure and print; with --write, keep the report in `benchmarks/results` and the tables in the page."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="keep the report and the page's tables")
+    is_kept = parser.parse_args().write
+    report = measure()
+    text = for_readers(report, tables(report))
+    print(text)
+    if is_kept:
+        name = report["benchmark"]
+        (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
+        PAGE.write_text(with_section(PAGE.read_text(), name, text))
+
+
+def for_readers(report: Report, tables: Iterable[Table]) -> str:
+    """The tables, and under which conditions they came about."""
+    made = report["conditions"]
+    where = f"{made['cpu']}, {made['cores']} cores, {made['threads']} threads of torch {made['torch']}"
+    when = f"load {made['load_1_min']}, commit {made['commit']}"
+    command = f"`python -m benchmarks.{report['benchmark']} --write`"
+    return "\n\n".join([*map(str, tables), f"{command}: {where}, {when}."])
+
+
+def with_section(page: str, name: str, text: str) -> str:
+    """The page with `text` between the marks of `name`. Raises ValueError for a page without them."""
+    opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, found, rest = page.partition(opening)
+    _, ended, after = rest.partition(closing)
+    if not (found and ended):
+        raise ValueError(f"{PAGE.name} has no {opening} and {closing}. Fix: put both where the tables belong")
+    return f"{before}{opening}\n{text}\n{closing}{after}"
+
+
+def _cell(value: str | float) -> str:
+    """At least three digits of a number, and all before its point."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -1,0 +1,111 @@
+"""What drawing a step's tokens costs, by what the rows ask, against the floor: one pass over the logits.
+
+    python -m benchmarks.sampling [--write]
+
+All rows of a batch ask the same. Each has 512 ids of prompt and 128 of output for its penalties to look at.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from random import Random
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.conditions import conditions
+from benchmarks.measured import Report, Table, run_command
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.draw import Draw
+from llama_herd.worker.sampler import sample
+
+SEED = 1
+REQUESTS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "temperature": {"temperature": 0.8},
+    "top_k=50": {"temperature": 0.8, "top_k": 50},
+    "top_p=0.9": {"temperature": 0.8, "top_p": 0.9},
+    "min_p=0.05": {"temperature": 0.8, "min_p": 0.05},
+    "top_k=50, top_p=0.9": {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
+    "all penalties": {
+        "temperature": 0,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+    },
+    "logprobs, top 5": {"temperature": 0, "logprobs": True, "top_logprobs": 5},
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    rows: tuple[int, ...] = (1, 32, 256)
+    vocabularies: tuple[int, ...] = (32_000, 128_000)
+    num_prompt: int = 512
+    num_output: int = 128
+    rounds: int = 7
+
+
+def draws(params: SamplingParams, num_rows: int, num_tokens: int, plan: Plan) -> list[Draw]:
+    random = Random(SEED)
+    return [
+        Draw(
+            params,
+            seed=row,
+            prompt_ids=random.choices(range(num_tokens), k=plan.num_prompt),
+            ids=random.choices(range(num_tokens), k=plan.num_output),
+        )
+        for row in range(num_rows)
+    ]
+
+
+def rounds_ms(logits: Tensor, by_request: dict[str, list[Draw]], plan: Plan) -> Iterator[dict[str, float]]:
+    """Each round times the floor and every request once, one after the other."""
+    for _ in range(plan.rounds):
+        started_s = perf_counter()
+        logits.max(dim=-1)
+        times = {"floor": perf_counter() - started_s}
+        for name, rows in by_request.items():
+            started_s = perf_counter()
+            sample(logits, rows)
+            times[name] = perf_counter() - started_s
+        yield {name: 1000 * seconds for name, seconds in times.items()}
+
+
+def costs_ms(num_rows: int, num_tokens: int, plan: Plan) -> dict[str, float]:
+    """Median of the rounds by request; the first round only warms up."""
+    generator = torch.Generator().manual_seed(SEED)
+    logits = 3 * torch.randn(num_rows, num_tokens, generator=generator)
+    by_request = {
+        name: draws(SamplingParams.model_validate(fields), num_rows, num_tokens, plan)
+        for name, fields in REQUESTS.items()
+    }
+    _, *rounds = rounds_ms(logits, by_request, plan)
+    return {name: round(median(times[name] for times in rounds), 4) for name in rounds[0]}
+
+
+def measure(plan: Plan) -> Report:
+    torch.set_num_threads(1)
+    return {
+        "benchmark": "sampling",
+        "plan": asdict(plan),
+        "conditions": conditions(),
+        "runs": [
+            {"rows": num_rows, "vocabulary": num_tokens, "ms": costs_ms(num_rows, num_tokens, plan)}
+            for num_tokens, num_rows in product(plan.vocabularies, plan.rows)
+        ],
+    }
+
+
+def tables(report: Report) -> Iterator[Table]:
+    runs = report["runs"]
+    head = ["ms a step", *(f"{run['rows']} x {run['vocabulary']:,}" for run in runs)]
+    rows = [[name, *(run["ms"][name] for run in runs)] for name in runs[0]["ms"]]
+    yield Table(head, rows, "Drawing, rows x vocabulary")
+
+
+if __name__ == "__main__":
+    run_command(lambda: measure(Plan()), tables, __doc__ or "")

@@ -1,0 +1,39 @@
+"""Dry runs: each command measures what it names."""
+
+from pathlib import Path
+
+from benchmarks import code_size, prefix, sampling, scheduler
+from benchmarks.shapes import random_shape
+
+TINY = random_shape("tiny", hidden_size=64, num_layers=1, num_heads=2, ffn_size=64, vocab_size=2_048)
+
+
+def test_drawing_is_timed_for_every_request_and_the_floor() -> None:
+    report = sampling.measure(sampling.Plan(rows=(1, 3), vocabularies=(700,), rounds=2))
+    for run in report["runs"]:
+        assert run["ms"].keys() == {"floor", *sampling.REQUESTS}
+        assert all(ms > 0 for ms in run["ms"].values())
+    (table,) = sampling.tables(report)
+    assert table.head == ["ms a step", "1 x 700", "3 x 700"]
+
+
+def test_with_the_prefix_cache_jobs_compute_less_than_a_page_of_a_common_prompt() -> None:
+    plan = prefix.Plan(shapes=(TINY,), num_jobs=4, num_prefix=200, num_tail=16, max_tokens=2)
+    off, on, again = prefix.measure(plan)["runs"]
+    assert (off["all but the first"], off["hit rate"]) == (216, 0)
+    assert on["all but the first"] < 64 < on["prefilled a job"]
+    assert (again["all but the first"], again["hit rate"]) == (on["all but the first"], 1)
+
+
+def test_scheduling_is_timed_and_its_costs_are_named() -> None:
+    report = scheduler.measure(scheduler.Plan(rows=4, waiting=8, num_prompt=4, max_tokens=40, steps=10))
+    assert all(0 < run["median us"] <= run["longest us"] for run in report["runs"])
+    assert all(0 < one["share"] < 1 for one in report["profile"])
+    assert "benchmarks/scheduler.py" not in {one["in"] for one in report["profile"]}
+
+
+def test_functions_are_counted_from_their_definition_to_their_last_line() -> None:
+    parts = {part["part"]: part for part in code_size.measure()["parts"]}
+    assert parts["engine"]["functions"] < parts["worker"]["functions"]
+    own = {one.name: one.num_lines for one in code_size.functions(Path(code_size.__file__))}
+    assert own["tables"] == 4
