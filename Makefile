@@ -7,7 +7,7 @@ PIP     = $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX_URL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults check format model bench clean
+.PHONY: help demo test test-faults chaos chaos-full check format model bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,12 @@ test: $(VENV)/.ready ## run the quick tests
 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
 	@$(BIN)/python -m pytest -q -m fault tests/chaos
+
+chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; writes benchmarks/results/chaos.json
+	@$(BIN)/python -m benchmarks.chaos half-hour --write
+
+chaos-full: $(VENV)/.ready ## the same for hours
+	@$(BIN)/python -m benchmarks.chaos hours --write
 
 check: $(VENV)/.ready ## lint, types, import walls, compose file and Dockerfile; edits nothing
 	@$(BIN)/ruff check .

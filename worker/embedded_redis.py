@@ -28,6 +28,14 @@ PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
+def _end_with_parent() -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+#: For Popen's `preexec_fn`: on Linux the child ends with the thread that started it, also when that is killed.
+END_WITH_PARENT = _end_with_parent if sys.platform == "linux" else None
+
+
 class EmbeddedRedis:
     """A redis-server child process in a temporary folder.
 
@@ -65,7 +73,7 @@ class EmbeddedRedis:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=END_WITH_PARENT,
             )
             self._wait_until_up()
             on_failure.pop_all()
@@ -135,11 +143,6 @@ def find_server() -> str:
         "no redis-server here. Fix: install Redis, or `pip install 'llama-herd[demo]'` on Python 3.11 or "
         "3.12, or set HERD_REDIS_URL to a server that runs"
     )
-
-
-def _end_with_parent() -> None:
-    """Runs in the child before redis-server does."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _free_port() -> int:

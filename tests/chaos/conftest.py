@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker.embedded_redis import EmbeddedRedis
-from tests.chaos.herd import Herd
+from llama_herd.worker.chaos.fragile_redis import FragileRedis
+from llama_herd.worker.chaos.herd import Herd
 from tests.tiny import write_tiny_gguf
 
 _FIGURES = pytest.StashKey[list[str]]()
@@ -30,16 +30,18 @@ def figures(request: pytest.FixtureRequest) -> list[str]:
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that never draws EOS: a job is as long as it asks for."""
-    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "endless.gguf", eos=False)
+    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tales.gguf", eos=False)
 
 
 @pytest.fixture
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis(appendonly=True) as server:
+def server() -> Iterator[FragileRedis]:
+    with FragileRedis() as server:
         yield server
 
 
 @pytest.fixture
-def herd(server: EmbeddedRedis, endless: Path, tmp_path: Path) -> Iterator[Herd]:
-    with Herd(server.url, endless, tmp_path) as herd:
+def herd(server: FragileRedis, endless: Path, tmp_path: Path) -> Iterator[Herd]:
+    """Its jobs are held to every law once the test is over."""
+    with Herd(server, endless, tmp_path) as herd:
         yield herd
+        assert herd.verdict().violations == ()

@@ -10,7 +10,7 @@ from redis import Redis
 from llama_herd.tasks.events import End, Event, Started, Token
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
-from tests.chaos.checker import Checker, Evidence
+from llama_herd.worker.chaos.checker import Checker, Evidence
 from tests.tasks.herd import Herd
 
 TEXT_SHA256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"  # of "hello"
@@ -41,13 +41,13 @@ def changed(event: Any, **fields: Any) -> Any:
 
 
 def test_a_good_job_has_no_fault() -> None:
-    assert evidence().faults() == []
+    assert evidence().violations() == []
 
 
 @pytest.mark.parametrize(
     ("broken", "fault"),
     [
-        (lambda: evidence(STARTED, HEL, LO), "0 final events"),
+        (lambda: evidence(STARTED, HEL, LO), "lost: job j: no final event"),
         (lambda: evidence(STARTED, HEL, LO, END, changed(END, seq=5)), "2 final events"),
         (lambda: evidence(STARTED, END, HEL, LO), "or not the last"),
         (lambda: evidence(STARTED, HEL, changed(LO, seq=4), changed(END, seq=5)), "not dense"),
@@ -67,7 +67,7 @@ def test_a_good_job_has_no_fault() -> None:
     ],
 )
 def test_a_broken_law_is_named(broken: Callable[[], Evidence], fault: str) -> None:
-    assert any(fault in found for found in broken().faults()), broken().faults()
+    assert any(fault in str(found) for found in broken().violations()), broken().violations()
 
 
 @pytest.mark.redis
@@ -80,7 +80,7 @@ def test_what_is_left_over_is_named(redis: Redis) -> None:
     herd.submit("runs")
     herd.claimed("runs")
     redis.hset(ledger.unacked_key, "tag", "message")
-    assert sorted(checker.leftovers()) == [
+    assert sorted(violation.detail for violation in checker.leftovers()) == [
         "herd.tales holds 2",
         "herd:default:leases holds 1",
         "herd:default:pending holds 1",
@@ -92,6 +92,5 @@ def test_what_is_left_over_is_named(redis: Redis) -> None:
 def test_an_unfinished_job_is_full_of_faults(redis: Redis) -> None:
     herd = Herd(redis, Ledger())
     herd.submit("runs")
-    faults = " ".join(Checker(redis, herd.ledger).faults(["runs"]))
-    for fault in ("pending holds 1", "0 final events", "without a lifetime"):
-        assert fault in faults
+    laws = {violation.law for violation in Checker(redis, herd.ledger).evidence("runs").violations()}
+    assert laws == {"lost", "forgotten"}

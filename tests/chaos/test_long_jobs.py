@@ -1,17 +1,34 @@
-"""Jobs that run for longer than kombu believes a message can be held."""
+"""Jobs that run, and jobs that wait, for longer than kombu or the sweep believe a message can be held."""
 
 import pytest
 
-from tests.chaos.herd import SAMPLED, Herd
+from llama_herd.worker.chaos.herd import STEP_S, Herd
+from llama_herd.worker.chaos.sabotage import Sabotage
+from tests.chaos.sampling import SAMPLED, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
 def test_a_job_longer_than_the_visibility_timeout_is_delivered_once(herd: Herd) -> None:
-    busy = herd.workers(1, step_s=0.05, visibility_s=7)[0]
-    herd.submit(4, {**SAMPLED, "max_tokens": 300})
-    herd.wait_for_tokens(herd.job_ids)
-    herd.workers(1, visibility_s=7)
-    assert {result.worker for result in herd.results()} == {busy.name}
-    assert "cmdstat_rpush" not in herd.redis.info("commandstats"), "kombu has put a message back"
-    herd.check()
+    (busy,) = herd.workers(1, sabotage=Sabotage(step_s=0.05, visibility_s=7))
+    herd.jobs.submit(4, {**SAMPLED, "max_tokens": 300})
+    herd.jobs.wait_for(list(herd.jobs.accepted), "n", 1)
+    herd.workers(1, sabotage=Sabotage(step_s=STEP_S, visibility_s=7))
+    assert {result.worker for result in herd.jobs.results()} == {busy.name}
+    assert "cmdstat_rpush" not in herd.jobs.redis.info("commandstats"), "kombu has put a message back"
+
+
+def test_a_backlog_older_than_the_patience_of_the_sweep_is_pushed_once(herd: Herd) -> None:
+    (worker,) = herd.workers(1, slots=1)
+    herd.jobs.submit(120, SHORT)
+    assert longest_wait_s(herd) > 15
+    assert num_pushed_again(worker.log) == 0
+
+
+def longest_wait_s(herd: Herd) -> float:
+    timings = [result.timings for result in herd.jobs.results()]
+    return max(timing.queue_s or 0.0 for timing in timings if timing)
+
+
+def num_pushed_again(log: str) -> int:
+    return log.count("job put back into the queue")

@@ -1,120 +1,18 @@
 """Messages that end a stock Celery worker, alone and between good jobs: put aside, and on it goes."""
 
-import base64
 import json
-import uuid
 from statistics import median
 from time import monotonic
-from typing import Any
 
 import pytest
 
 from llama_herd.tasks.call import run
-from tests.chaos.herd import Herd
-from tests.worker.processes import WorkerProcess
+from llama_herd.tasks.dead_letters import DeadLetters
+from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.malformed import ODD, REFUSED, UNREADABLE
+from llama_herd.worker.chaos.worker_process import WorkerProcess
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
-
-QUEUE = "herd.endless"
-
-
-def message(body: Any = None, *, raw_body: str | None = None, without: str = "", **changes: Any) -> bytes:
-    """A good message of Celery's protocol, but for its body and what is changed or left out by name.
-
-    A name is that of a header, else that of a property, else that of a field at the top.
-    """
-    body = [[], {"prompt": "a canary", "sampling": {"max_tokens": 2}}, {}] if body is None else body
-    properties: dict[str, Any] = {
-        "delivery_tag": str(uuid.uuid4()),
-        "delivery_info": {"exchange": "", "routing_key": "herd.endless"},
-        "priority": 0,
-        "body_encoding": "base64",
-        "correlation_id": "",
-        "reply_to": "",
-    }
-    headers: dict[str, Any] = {"lang": "py", "task": "herd.generate", "id": str(uuid.uuid4())}
-    top: dict[str, Any] = {
-        "body": base64.b64encode(json.dumps(body).encode()).decode() if raw_body is None else raw_body,
-        "content-type": "application/json",
-        "content-encoding": "utf-8",
-        "headers": headers,
-        "properties": properties,
-    }
-    for name, value in changes.items():
-        name = name.replace("content_", "content-")
-        place = top if name in top else properties if name in properties else headers
-        place[name] = value
-    for place in (top, properties, headers):
-        place.pop(without, None)
-    return json.dumps(top).encode()
-
-
-def encoded(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
-GOOD = [[], {"prompt": "a canary", "sampling": {"max_tokens": 2}}]
-
-#: What cannot be taken for a message of a job: it goes to the dead letters.
-UNREADABLE: dict[str, bytes] = {
-    "not JSON": b"hello",
-    "empty": b"",
-    "null": b"null",
-    "number": b"7",
-    "list": b"[]",
-    "bad UTF-8": b"\xff\xfe{",
-    "deep": b"[" * 100_000,
-    "bad base64": message(raw_body="A"),
-    "body not UTF-8": message(raw_body=encoded(b"\xff\xff")),
-    "body empty": message(raw_body=""),
-    "body null": message(raw_body=encoded(b"null")),
-    "body scalar": message(5),
-    "body empty list": message([]),
-    "body deep": message(raw_body=encoded(b"[" * 100_000)),
-    "body of two": message([[], {}]),
-    "unknown body_encoding": message(body_encoding="rot13"),
-    "unknown content-type": message(content_type="application/x-python-serialize"),
-    "compressed": message(compression="application/x-gzip"),
-    "no headers": message(without="headers"),
-    "headers a list": message(headers=[]),
-    "no properties": message(without="properties"),
-    "no delivery_tag": message(without="delivery_tag"),
-    "delivery_tag a dict": message(delivery_tag={}),
-    "no delivery_info": message(without="delivery_info"),
-    "delivery_info a list": message(delivery_info=[]),
-    "unknown task": message(task="rm.rf"),
-    "task a dict": message(task={}),
-    "no id": message(without="id"),
-    "id a dict": message(id={}),
-    "id with quotes": message(id='a"b\nc'),
-    "id too long": message(id="x" * 129),
-    "timelimit a string": message(timelimit="soon"),
-    "expires a dict": message(expires={}),
-    "expires no date": message(expires="tomorrow"),
-    "eta no date": message(eta="tomorrow"),
-}
-
-#: What names a job that is none: the job ends with an error that says so.
-REFUSED: dict[str, bytes] = {
-    "args": message([["a canary"], {}, {}]),
-    "args a number": message([5, {}, {}]),
-    "embed a list": message([*GOOD, []]),
-    "names of Python": message([[], {"__class__": 1, "self": 2, "request": 3}, {}]),
-}
-
-#: Odd, but the job is plain: it runs.
-ODD: dict[str, bytes] = {
-    "unknown content-encoding": message(content_encoding="klingon"),
-    "routing_key a dict": message(delivery_info={"exchange": "", "routing_key": {}}),
-    "retries a string": message(retries="often"),
-    "priority a string": message(priority="high"),
-    "callbacks a string": message([*GOOD, {"callbacks": "x"}]),
-    "chain a number": message([*GOOD, {"chain": 7}]),
-    "group a dict": message(group={}),
-    "root_id a dict": message(root_id={}),
-    "correlation_id a dict": message(correlation_id={}),
-    "reply_to a dict": message(reply_to={}),
-}
 
 
 @pytest.mark.parametrize("kinds", [UNREADABLE, REFUSED, ODD], ids=["unreadable", "refused", "odd"])
@@ -129,31 +27,30 @@ def test_alone_and_between_good_jobs_no_message_ends_or_holds_up_a_worker(
     )
     assert num_dead(herd) == (len(kinds) if kinds is UNREADABLE else 0)
     for raw in kinds.values():
-        herd.redis.lpush(QUEUE, raw)
-        herd.submit(1, {"max_tokens": 2})
-    assert {result.finish_reason for result in herd.results()} == {"length"}
+        herd.jobs.redis.lpush(herd.queue, raw)
+        herd.jobs.submit(1, {"max_tokens": 2})
+    assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
     if kinds is REFUSED:
-        errors = [herd.client.result(job_id_of(raw)).error for raw in kinds.values()]
+        errors = [herd.jobs.client.result(job_id_of(raw)).error for raw in kinds.values()]
         assert {error and error.code for error in errors} == {"invalid_job"}
-    herd.check()
-    assert worker.process.poll() is None
+    assert worker.is_alive
     assert "canary" not in worker.log
 
 
 def seconds_until_a_good_job_has_run(herd: Herd, worker: WorkerProcess, kind: str, raw: bytes) -> float:
     """Push a message that is none and a good job behind it."""
-    herd.redis.lpush(QUEUE, raw)
+    herd.jobs.redis.lpush(herd.queue, raw)
     pushed_s = monotonic()
-    (job_id,) = herd.submit(1, {"max_tokens": 2})
+    (job_id,) = herd.jobs.submit(1, {"max_tokens": 2})
     try:
-        herd.client.result(job_id, timeout_s=10)
+        herd.jobs.client.result(job_id, timeout_s=10)
     except TimeoutError:
         pytest.fail(f"the worker does not go on after: {kind} (exit code {worker.process.poll()})")
     return monotonic() - pushed_s
 
 
 def num_dead(herd: Herd) -> int:
-    letters = run(herd.redis, herd.ledger.dead_letters(1000))
+    letters = run(herd.jobs.redis, DeadLetters().letters(1000))
     assert all(letter.reason for letter in letters)
     return len(letters)
 

@@ -7,8 +7,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError, TimeoutError
 
+from llama_herd.worker.chaos.proxy import FaultProxy
 from llama_herd.worker.embedded_redis import EmbeddedRedis
-from tests.chaos.proxy import FaultProxy
 
 pytestmark = pytest.mark.redis
 

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from llama_herd.errors import HerdError
 from llama_herd.worker.cli.cancel import cancel
+from llama_herd.worker.cli.chaos import chaos
 from llama_herd.worker.cli.demo import demo
 from llama_herd.worker.cli.doctor import doctor
 from llama_herd.worker.cli.generate import generate
@@ -51,6 +52,7 @@ app = typer.Typer(
 
 for command in (demo, worker, generate, watch, cancel, status, inspect, tokenize, doctor, health, settings):
     app.command()(command)
+app.add_typer(chaos, name="chaos")
 
 
 def _show_version(is_wanted: bool) -> None:

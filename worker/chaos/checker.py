@@ -6,6 +6,7 @@ read from Redis afterwards, and so is what should be empty by then.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +17,7 @@ from redis import Redis
 from llama_herd.tasks.events import End, Event, Started, Token, parse_event
 from llama_herd.tasks.ledger import Ledger, final_state
 from llama_herd.tasks.result import Result
+from llama_herd.worker.chaos.verdict import Violation
 
 #: What Celery says of a job, by the state of its record.
 CELERY_STATES = {"done": "SUCCESS", "failed": "FAILURE", "cancelled": "REVOKED"}
@@ -33,24 +35,29 @@ class Evidence:
     immortal_keys: Sequence[str]
     heard: Sequence[str] = ()
 
-    def faults(self) -> list[str]:
-        """The broken laws, each named with the job."""
-        laws = (
-            self._ends_once,
-            self._is_dense,
-            self._tokens_join,
-            self._epochs_rise,
-            self._end_is_true,
-            self._record_agrees,
-            self._celery_agrees,
-            self._is_forgotten,
-            self._was_heard_as_written,
-        )
-        return [f"job {self.job_id}: {fault}" for law in laws for fault in law()]
+    def violations(self) -> list[Violation]:
+        """The broken laws."""
+        laws = {
+            "lost": self._is_ended,
+            "ends once": self._ends_once,
+            "dense": self._is_dense,
+            "tokens join": self._tokens_join,
+            "epochs rise": self._epochs_rise,
+            "end is true": self._end_is_true,
+            "record agrees": self._record_agrees,
+            "Celery agrees": self._celery_agrees,
+            "forgotten": self._is_forgotten,
+            "heard as written": self._was_heard_as_written,
+        }
+        return [Violation(name, self.job_id, detail) for name, law in laws.items() for detail in law()]
+
+    def _is_ended(self) -> Iterator[str]:
+        if self.end is None:
+            yield f"no final event after {len(self.events)} others"
 
     def _ends_once(self) -> Iterator[str]:
         num_ends = sum(isinstance(event, End) for event in self.events)
-        if num_ends != 1 or self._end is None:
+        if num_ends > 1 or (num_ends == 1 and self.end is None):
             yield f"{num_ends} final events among {len(self.events)}, or not the last"
 
     def _is_dense(self) -> Iterator[str]:
@@ -61,11 +68,12 @@ class Evidence:
             yield "entry ids differ from seq"
 
     def _tokens_join(self) -> Iterator[str]:
-        num_ids = 0
+        num_ids = Counter[int]()
         for token in self._tokens:
-            if token.i != num_ids:
-                yield f"event {token.seq} begins with token {token.i}, but {num_ids} are before it"
-            num_ids = token.i + len(token.ids)
+            choice = token.choice or 0
+            if token.i != num_ids[choice]:
+                yield f"event {token.seq} begins with token {token.i}, but {num_ids[choice]} are before it"
+            num_ids[choice] = token.i + len(token.ids)
 
     def _epochs_rise(self) -> Iterator[str]:
         if any(after.epoch < before.epoch for before, after in pairwise(self.events)):
@@ -75,7 +83,7 @@ class Evidence:
             yield f"attempts are not counted one by one: {attempts}"
 
     def _end_is_true(self) -> Iterator[str]:
-        end, text = self._end, "".join(token.text for token in self._tokens)
+        end, text = self.end, "".join(token.text for token in self._tokens)
         if end is None:
             return
         if end.n != sum(len(token.ids) for token in self._tokens):
@@ -84,7 +92,7 @@ class Evidence:
             yield "text_sha256 is not that of the text"
 
     def _record_agrees(self) -> Iterator[str]:
-        end = self._end
+        end = self.end
         if end is not None:
             expected = {"state": final_state(end), "seq": str(end.seq), "n": str(end.n), "lease": "0"}
             found = {name: self.record.get(name) for name in expected}
@@ -92,7 +100,7 @@ class Evidence:
                 yield f"record is {found}, the end says {expected}"
 
     def _celery_agrees(self) -> Iterator[str]:
-        if self._end is None:
+        if self.end is None:
             return
         state = CELERY_STATES.get(self.record.get("state", ""))
         if self.celery.get("status") != state:
@@ -114,7 +122,17 @@ class Evidence:
                 yield f"a subscriber heard another event {event.seq} than the stream holds"
 
     @property
-    def _end(self) -> End | None:
+    def ids(self) -> tuple[int, ...]:
+        """All recorded token ids."""
+        return tuple(token_id for token in self._tokens for token_id in token.ids)
+
+    @property
+    def num_claims(self) -> int:
+        """How many claims wrote tokens of it."""
+        return len({token.epoch for token in self._tokens})
+
+    @property
+    def end(self) -> End | None:
         """The last event, if it is final."""
         last = self.events[-1] if self.events else None
         return last if isinstance(last, End) else None
@@ -131,11 +149,6 @@ class Checker:
         self._redis: Any = redis  # redis-py types each reply as text or bytes or nothing
         self._ledger = ledger
 
-    def faults(self, job_ids: Sequence[str], heard: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-        """Every broken law of these jobs, and what is left in the places that should be empty."""
-        evidence = [self.evidence(job_id, (heard or {}).get(job_id, ())) for job_id in job_ids]
-        return [*self.leftovers(), *(fault for one in evidence for fault in one.faults())]
-
     def evidence(self, job_id: str, heard: Sequence[str] = ()) -> Evidence:
         entries = self._redis.xrange(self._ledger.events_key(job_id))
         record = self._redis.hgetall(self._ledger.job_key(job_id))
@@ -151,13 +164,19 @@ class Checker:
             heard,
         )
 
-    def leftovers(self) -> list[str]:
-        """What still waits, runs or is not acknowledged once all jobs have ended."""
+    def leftovers(self) -> list[Violation]:
+        """What still waits, runs or is not acknowledged though all jobs have ended: all as of one moment."""
         prefix, unacked = f"herd:{self._ledger.tenant}", self._ledger.unacked_key
-        sizes = {
-            **{f"{prefix}:{name}": self._redis.zcard(f"{prefix}:{name}") for name in ("pending", "leases")},
-            unacked: self._redis.hlen(unacked),
-            f"{unacked}_index": self._redis.zcard(f"{unacked}_index"),
-            **{queue.decode(): self._redis.llen(queue) for queue in self._redis.keys("herd.*")},
-        }
-        return [f"{key} holds {size}" for key, size in sizes.items() if size]
+        queues = [queue.decode() for queue in self._redis.keys("herd.*")]
+        with self._redis.pipeline(transaction=True) as pipeline:
+            pipeline.zcard(f"{prefix}:pending").zcard(f"{prefix}:leases")
+            pipeline.hlen(unacked).zcard(f"{unacked}_index")
+            for queue in queues:
+                pipeline.llen(queue)
+            sizes = pipeline.execute()
+        keys = (f"{prefix}:pending", f"{prefix}:leases", unacked, f"{unacked}_index", *queues)
+        return [
+            Violation("nothing left", "", f"{key} holds {size}")
+            for key, size in zip(keys, sizes, strict=True)
+            if size
+        ]

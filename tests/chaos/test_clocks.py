@@ -1,0 +1,52 @@
+"""Clocks that are wrong by an hour, or jump by one: messages may come twice, jobs never run twice."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llama_herd.worker.chaos.faults.clocks import HOUR_S, skewed
+from llama_herd.worker.chaos.faults.death import kill
+from llama_herd.worker.chaos.faults.redis_faults import keeping_owners
+from llama_herd.worker.chaos.herd import Herd
+from tests.chaos.sampling import LONG, SAMPLED
+from tests.chaos.skewed_redis import SkewedRedis, has_compiler
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
+
+#: A jump ahead must not outlive the jobs' streams.
+TTL_S = 4 * 3600
+
+
+@pytest.mark.parametrize("clock_s", [HOUR_S, -HOUR_S], ids=["ahead", "behind"])
+def test_a_worker_with_a_wrong_clock_takes_no_job_from_others_and_loses_none(
+    herd: Herd, clock_s: float
+) -> None:
+    (right,) = herd.workers(1, step_s=0.03)
+    herd.jobs.wait_for(herd.jobs.submit(4, LONG), "n", 1)
+    with skewed(clock_s)(herd) as met:  # says so when a job has changed hands
+        herd.jobs.wait_for_progress(met)
+    assert {result.worker for result in herd.jobs.results(met)} == {right.name}
+
+
+@pytest.fixture
+def skewed_redis(tmp_path: Path) -> Iterator[SkewedRedis]:
+    if not has_compiler():
+        pytest.skip("no C compiler, so the clock of Redis cannot be moved")
+    with SkewedRedis(tmp_path) as server:
+        yield server
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600], ids=["ahead", "back"])
+def test_no_lease_ends_early_or_late_when_the_clock_of_redis_jumps(
+    skewed_redis: SkewedRedis, endless: Path, tmp_path: Path, jump_s: int
+) -> None:
+    with Herd(skewed_redis, endless, tmp_path) as herd:
+        herd.workers(2, stream_ttl_s=TTL_S)
+        herd.jobs.wait_for(herd.jobs.submit(6, SAMPLED), "n", 10)
+        with keeping_owners(herd) as met:  # says so when a job has changed hands
+            skewed_redis.move_clock(jump_s)
+            herd.jobs.wait_for_progress(met, 50)
+        with kill(herd) as orphans:
+            herd.jobs.wait_for_progress(orphans)
+        assert herd.verdict().violations == ()

@@ -1,0 +1,33 @@
+"""`herd chaos`: the same faults, for everybody."""
+
+import json
+
+import pytest
+
+from llama_herd.worker.chaos.faults.catalogue import FAULTS
+from tests.worker.herd_command import invoke
+
+
+def test_list_names_every_fault_with_what_it_does() -> None:
+    shown = invoke("chaos", "list").stdout
+    for fault in FAULTS.values():
+        assert f"{fault.name} " in shown
+        assert fault.what in shown
+
+
+def test_an_unknown_fault_is_refused_before_anything_starts() -> None:
+    refused = invoke("chaos", "run", "earthquake")
+    assert refused.exit_code == 2
+    assert "earthquake" in refused.stderr
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(200)
+def test_a_run_breaks_a_herd_and_reports_that_nothing_is_lost() -> None:
+    done = invoke("chaos", "run", "kill", "redis-kill", "cut", "--jobs", "50", "--tokens", "60", "--json")
+    report = json.loads(done.stdout)
+    assert report["violations"] == []
+    assert done.exit_code == 0
+    assert (report["strikes"], report["lost"], report["duplicate"], report["bound"]) == (3, 0, 0, 1.0)
+    assert report["jobs"] >= 50
+    assert report["resumed"] > 0

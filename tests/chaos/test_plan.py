@@ -1,0 +1,45 @@
+"""Which faults a run does, how often and in which order."""
+
+import pytest
+
+from llama_herd.errors import BadInput
+from llama_herd.worker.chaos.faults.catalogue import FAULTS
+from llama_herd.worker.chaos.plan import SCHEDULES, Plan, strikes_of
+
+
+def plan(strikes: dict[str, int], **changes: float) -> Plan:
+    return Plan(strikes, num_jobs=1, max_tokens=10, seed=int(changes.get("seed", 0)), minutes=0)
+
+
+def test_without_names_each_fault_comes_once() -> None:
+    assert strikes_of([], "") == dict.fromkeys(FAULTS, 1)
+
+
+def test_a_name_may_bring_its_count() -> None:
+    assert strikes_of(["kill=3", "freeze", "kill"], "") == {"kill": 4, "freeze": 1}
+
+
+@pytest.mark.parametrize(
+    ("faults", "schedule", "complaint"),
+    [
+        (["kil"], "", "no such fault: kil. `herd chaos list` shows all"),
+        (["kill=many"], "", "kill=many: a fault's name may be followed by =COUNT"),
+        ([], "week", "--schedule week: must be one of half-hour, hours"),
+        (["kill"], "hours", "leave one of them out"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(faults: list[str], schedule: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        strikes_of(faults, schedule)
+
+
+def test_every_schedule_holds_every_fault() -> None:
+    for path in SCHEDULES.glob("*.json"):
+        assert strikes_of([], path.stem).keys() == FAULTS.keys()
+
+
+def test_the_order_is_a_shuffle_that_the_seed_repeats() -> None:
+    strikes = {"kill": 20, "freeze": 20}
+    orders = [[fault.name for fault in plan(strikes, seed=seed).order()] for seed in (1, 1, 2)]
+    assert sorted(orders[0]) == sorted(orders[2]) == ["freeze"] * 20 + ["kill"] * 20
+    assert orders[0] == orders[1] != orders[2]

@@ -1,0 +1,37 @@
+"""What a run says of itself."""
+
+from llama_herd.worker.chaos.report import Blow, Report
+from llama_herd.worker.chaos.verdict import Verdict, Violation
+
+BLOWS = (
+    Blow("kill", 1.0, 2, (3.0, 4.0)),
+    Blow("redis-flush", 9.0, 0, ()),
+    Blow("kill", 12.0, 1, (5.0,)),
+)
+
+
+def report(*violations: Violation) -> Report:
+    verdict = Verdict(7, 70, 2, 7, violations)
+    return Report(20.0, BLOWS, [], [], verdict)
+
+
+def test_recovery_is_told_by_fault_and_over_all() -> None:
+    kill, flush = report().lines
+    assert (kill.strikes, kill.met, kill.p50_s, kill.p99_s, kill.max_s) == (2, 3, 4.0, 5.0, 5.0)
+    assert (flush.strikes, flush.met, flush.p50_s) == (1, 0, None)
+    assert (report().total.strikes, report().total.p50_s) == (3, 4.0)
+
+
+def test_without_a_failure_among_n_strikes_the_bound_is_3_over_n() -> None:
+    assert report().to_dict()["bound"] == 1.0
+    assert report().exit_code == 0
+
+
+def test_a_broken_law_is_counted_named_and_told_by_the_exit_code() -> None:
+    lost = Violation("lost", "a", "no final event after 3 others")
+    twice = Violation("dense", "b", "seq is not dense")
+    found = report(lost, twice, Violation("tokens join", "b", "token 3 is there twice"))
+    told = found.to_dict()
+    assert (told["lost"], told["duplicate"], told["bound"]) == (1, 1, None)
+    assert told["violations"][0] == "lost: job a: no final event after 3 others"
+    assert found.exit_code == 1

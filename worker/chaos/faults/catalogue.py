@@ -1,0 +1,54 @@
+"""All faults, by name: what `herd chaos` and the tests of `tests/chaos` do to a herd."""
+
+import signal
+
+from llama_herd.worker.chaos.faults import (
+    clocks,
+    death,
+    early_ends,
+    leaving,
+    messages,
+    network,
+    redis_faults,
+    standstill,
+    subscribers,
+)
+from llama_herd.worker.chaos.faults.fault import Fault
+
+_ALL = (
+    Fault("kill", death.kill, "kill -9 of the worker with the most jobs"),
+    Fault("kill-prefill", death.dying("prefill"), "a worker dies while it computes a prompt"),
+    Fault("kill-result", death.dying("before_result"), "a worker dies between final event and result"),
+    Fault("kill-ack", death.dying("before_ack"), "a worker dies between result and acknowledgement"),
+    Fault("kill-pop", death.dying("popped"), "a worker dies with a message that it has not noted yet"),
+    Fault("kill-frozen", standstill.die_with_a_message, "workers freeze in BRPOP, are given a message, die"),
+    Fault("poison", death.poison, "a job that kills each worker that runs it"),
+    Fault("freeze", standstill.freeze, "SIGSTOP for longer than a lease, then SIGCONT"),
+    Fault("stop", leaving.stopping(signal.SIGTERM), "SIGTERM: a worker finishes what it can"),
+    Fault(
+        "stop-twice",
+        leaving.stopping(signal.SIGTERM, signal.SIGTERM),
+        "SIGTERM and again: a worker hands over",
+    ),
+    Fault("quit", leaving.stopping(signal.SIGQUIT), "SIGQUIT: a worker hands over at once"),
+    Fault("redis-kill", redis_faults.kill, "kill -9 of Redis, started again on its append-only file"),
+    Fault("redis-away", redis_faults.away, "Redis is gone for longer than a lease"),
+    Fault("redis-pause", redis_faults.pause, "Redis stands still for longer than a lease"),
+    Fault("redis-flush", redis_faults.flush_scripts, "Redis forgets its scripts"),
+    Fault("redis-rollback", redis_faults.roll_back, "Redis loses what it wrote last, as with its power"),
+    Fault("redis-full", redis_faults.full, "Redis is at maxmemory"),
+    Fault("disk-full", redis_faults.disk_full, "Redis cannot write its append-only file"),
+    Fault("reset", network.reset, "connections are reset"),
+    Fault("cut", network.cut_replies, "replies are lost though their commands ran"),
+    Fault("black-hole", network.black_hole, "connections stand, nothing arrives"),
+    Fault("slow", network.slow, "100 ms each way"),
+    Fault("crawl", network.crawl, "byte by byte"),
+    Fault("malformed", messages.malformed, "messages that are none, hundreds of them"),
+    Fault("cancel", early_ends.cancel, "jobs are cancelled at every moment of their way"),
+    Fault("expire", early_ends.expire, "deadlines come at every moment of a job's way"),
+    Fault("subscribers", subscribers.stuck, "50 subscribers to everything that never read"),
+    Fault("clock-ahead", clocks.skewed(clocks.HOUR_S), "a worker's clock is an hour ahead"),
+    Fault("clock-behind", clocks.skewed(-clocks.HOUR_S), "a worker's clock is an hour behind"),
+)
+
+FAULTS = {fault.name: fault for fault in _ALL}

@@ -1,0 +1,29 @@
+"""Clocks that are wrong by an hour."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import sleep
+
+from llama_herd.worker.chaos.faults.fault import Strike
+from llama_herd.worker.chaos.faults.redis_faults import keeping_owners
+from llama_herd.worker.chaos.herd import STEP_S, Herd
+from llama_herd.worker.chaos.sabotage import Sabotage
+
+HOUR_S = 3600.0
+
+#: Longer than kombu's interval between two looks at messages that are held for too long.
+STAY_S = 7.0
+
+
+def skewed(clock_s: float) -> Strike:
+    """A worker whose clock is wrong joins the others for a while: to it their messages look lost, or new."""
+
+    @contextmanager
+    def strike(herd: Herd) -> Iterator[list[str]]:
+        guest = herd.ready(herd.worker(sabotage=Sabotage(clock_s=clock_s, step_s=STEP_S)))
+        with keeping_owners(herd) as met:
+            sleep(STAY_S)
+            yield met
+        guest.stop()
+
+    return strike

@@ -1,0 +1,70 @@
+"""Redis goes away under a running herd, comes back, and may have forgotten things."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from time import sleep
+
+from llama_herd.worker.chaos.faults.fault import Strike
+from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.verdict import BrokenLaw
+
+#: Longer than a lease of 3 s.
+PAUSE_S = 5.0
+
+#: Jobs that are told again what Redis has forgotten of them.
+NUM_FORGOTTEN = 6
+
+
+@contextmanager
+def keeping_owners(herd: Herd) -> Iterator[list[str]]:
+    """The jobs that run; once they have gone on, none may have changed hands. Raises BrokenLaw."""
+    met = herd.jobs.running()
+    epochs = {job_id: herd.jobs.number(job_id, "epoch") for job_id in met}
+    yield met
+    for job_id, epoch in epochs.items():
+        if herd.jobs.number(job_id, "epoch") != epoch:
+            raise BrokenLaw("leases do not flap", "it changed hands though its worker lived", job_id)
+
+
+def passing(outage: Callable[[Herd], AbstractContextManager[None]], seconds: float = 0.0) -> Strike:
+    """An outage of the server that is over before the jobs are looked at."""
+
+    @contextmanager
+    def strike(herd: Herd) -> Iterator[list[str]]:
+        with keeping_owners(herd) as met:
+            with outage(herd):
+                sleep(seconds)
+            yield met
+
+    return strike
+
+
+kill = passing(lambda herd: herd.server.away())
+away = passing(lambda herd: herd.server.away(), PAUSE_S)
+pause = passing(lambda herd: herd.server.standing_still(), PAUSE_S)
+full = passing(lambda herd: herd.server.full(), PAUSE_S)
+disk_full = passing(lambda herd: herd.server.disk_full(), PAUSE_S)
+
+
+@contextmanager
+def flush_scripts(herd: Herd) -> Iterator[list[str]]:
+    with keeping_owners(herd) as met:
+        herd.jobs.redis.script_flush()
+        yield met
+
+
+@contextmanager
+def roll_back(herd: Herd) -> Iterator[list[str]]:
+    """With jobs of its own, as a power loss takes what was accepted or ended in the last second along."""
+    with herd.jobs.alone():
+        job_ids = herd.jobs.submit(NUM_FORGOTTEN, {"max_tokens": 200, "temperature": 0.8, "seed": 11})
+        herd.jobs.wait_for(job_ids, "n", 20)
+        with herd.server.forgetting():
+            herd.jobs.wait_for_progress(job_ids, 20)
+            recorded = {job_id: herd.jobs.number(job_id, "n") for job_id in job_ids}
+        wait_until(
+            lambda: all(herd.jobs.number(job_id, "n") > n for job_id, n in recorded.items()),
+            "all told again",
+        )
+    yield job_ids

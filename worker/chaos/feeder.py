@@ -1,0 +1,38 @@
+"""Keeps a herd busy: as one job ends, another one is submitted."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from time import sleep
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from llama_herd.worker.chaos.jobs import Jobs
+
+#: More than two workers hold, so that one that joins them finds messages in the queue.
+NUM_IN_FLIGHT = 40
+
+INTERVAL_S = 0.1
+
+
+class Feeder(threading.Thread):
+    """Submits until it is stopped, but at least `min_jobs`."""
+
+    def __init__(self, jobs: Jobs, fields: Iterator[Mapping[str, Any]], min_jobs: int) -> None:
+        super().__init__(name="feeder", daemon=True)
+        self._jobs = jobs
+        self._fields = fields
+        self._min_jobs = min_jobs
+        self._is_stopping = threading.Event()
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_stopping.is_set() or len(self._jobs.accepted) < self._min_jobs:
+            sleep(INTERVAL_S)
+            with suppress(RedisError):  # away for longer than our patience: that is what the run is for
+                for _ in range(NUM_IN_FLIGHT - len(self._jobs.unfinished())):
+                    self._jobs.accept(next(self._fields))

@@ -1,0 +1,80 @@
+"""A redis-server that can be stopped, held up, filled and made to forget."""
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import sleep
+
+from redis import Redis
+
+from llama_herd.worker.embedded_redis import EmbeddedRedis
+
+#: Less than this machine's redis-server needs: nothing more is taken.
+NO_MEMORY = 1
+
+
+class FragileRedis(EmbeddedRedis):
+    """With an append-only file that is written out each second, as in production."""
+
+    #: Variables of its environment, as a shell takes them.
+    variables = ""
+
+    def __init__(self) -> None:
+        super().__init__(appendonly=True)
+
+    @contextmanager
+    def away(self, seconds: float = 0.0) -> Iterator[None]:
+        """kill -9; then nobody there; then, after the block, started again on its file."""
+        self.stop()
+        sleep(seconds)
+        yield
+        self.start()
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Connections stand and nothing is answered. Its clock runs on."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """At maxmemory: reads and pops go on, writes are refused."""
+        with Redis.from_url(self.url) as redis:
+            redis.config_set("maxmemory", NO_MEMORY)
+            try:
+                yield
+            finally:
+                redis.config_set("maxmemory", 0)
+
+    @contextmanager
+    def disk_full(self) -> Iterator[None]:
+        """The append-only file may not grow any more; writes are refused once Redis has noticed."""
+        _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (self.log.stat().st_size, hard))
+        try:
+            yield
+        finally:
+            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """What is written within the block is lost with the power, as the last second or two may be."""
+        kept_bytes = self.log.stat().st_size
+        yield
+        with self.away():
+            os.truncate(self.log, kept_bytes)
+
+    @property
+    def log(self) -> Path:
+        """Its append-only file."""
+        return Path(self._folder.name) / "appendonly.aof"
+
+    def _command(self) -> list[str]:
+        """A shell first: it has writes beyond a file's limit fail, which else would end the process."""
+        return ["sh", "-c", f'trap "" XFSZ; {self.variables} exec "$@"', "sh", *super()._command()]

@@ -1,0 +1,122 @@
+"""A herd to be tortured: one Redis, jobs, and workers that come and go."""
+
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from llama_herd.tasks.message import queue_name
+from llama_herd.worker.chaos.fragile_redis import FragileRedis
+from llama_herd.worker.chaos.inquest import inquest
+from llama_herd.worker.chaos.jobs import Jobs
+from llama_herd.worker.chaos.listener import Listener
+from llama_herd.worker.chaos.proxy import FaultProxy
+from llama_herd.worker.chaos.sabotage import Sabotage
+from llama_herd.worker.chaos.verdict import Verdict
+from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.settings import WorkerSettings
+
+#: So slow that a job of a few hundred tokens is met in its middle, so fast that a run is short.
+STEP_S = 0.01
+
+SETTINGS: dict[str, Any] = {"deterministic": True, "slots": 8, "kv_cache_tokens": 8192, "threads": 1}
+
+
+class Herd:
+    """Nothing of it outlives the block.
+
+    with FragileRedis() as server, Herd(server, model, folder) as herd:
+        herd.workers(2)
+        herd.jobs.submit(10, {"max_tokens": 100})
+        ...
+        assert not herd.verdict().violations
+    """
+
+    def __init__(self, server: FragileRedis, model: Path, folder: Path, seed: int = 0) -> None:
+        """Logs of workers go to `folder`; `seed` is of what faults choose at random."""
+        self.server = server
+        self.proxy = FaultProxy(server.port)
+        self.rng = Random(seed)
+        self.settings = WorkerSettings.read(redis_url=server.url, model=model, **SETTINGS)
+        self.queue = queue_name(self.settings.served_model)
+        self.jobs = Jobs(self.settings)
+        self._folder = folder
+        self._workers: list[WorkerProcess] = []
+        self._numbers = count()
+        self._listener = Listener(server.url, self.jobs.ledger)
+        self._stack = ExitStack()
+
+    def worker(
+        self,
+        *,
+        step_s: float = STEP_S,
+        sabotage: Sabotage | None = None,
+        is_behind_proxy: bool = False,
+        **settings: Any,
+    ) -> WorkerProcess:
+        """Start a worker process; it is not ready yet. `settings` are those that differ from the herd's."""
+        name = f"{self.settings.served_model}-{next(self._numbers)}"
+        if is_behind_proxy:
+            settings["redis_url"] = self.proxy.url
+        worker = WorkerProcess(
+            self.settings.model_copy(update=settings),
+            f"{name}@chaos",
+            self._folder / f"{name}.log",
+            include="llama_herd.worker.chaos.saboteur",
+            env=(sabotage or Sabotage(step_s=step_s)).environment,
+        )
+        self._workers.append(worker)
+        return worker.start()
+
+    def workers(self, num_workers: int, **options: Any) -> list[WorkerProcess]:
+        """Start several and wait until all of them are ready."""
+        return [self.ready(worker) for worker in [self.worker(**options) for _ in range(num_workers)]]
+
+    def ready(self, worker: WorkerProcess) -> WorkerProcess:
+        return worker.wait_until_ready(self.server.url)
+
+    def replenish(self, num_workers: int) -> list[WorkerProcess]:
+        """Start workers until so many live, every other one behind the proxy; return those just started."""
+        started = []
+        while len(self.alive) < num_workers:
+            num_far = sum(worker.settings.redis_url == self.proxy.url for worker in self.alive)
+            started.append(self.worker(is_behind_proxy=2 * num_far < len(self.alive)))
+        return started
+
+    @property
+    def alive(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers if worker.is_alive]
+
+    def bury(self) -> list[WorkerProcess]:
+        """Those that have ended, each once."""
+        dead = [worker for worker in self._workers if not worker.is_alive]
+        self._workers = [worker for worker in self._workers if worker not in dead]
+        return dead
+
+    def busiest(self) -> WorkerProcess:
+        """The worker with the most running jobs."""
+        return max(self.alive, key=lambda worker: len(self.jobs.running(worker.name)))
+
+    def state_of(self, worker: WorkerProcess) -> str:
+        """What a worker says of itself; empty when it says nothing any more."""
+        return next((one.state for one in self.jobs.client.workers() if one.name == worker.name), "")
+
+    def verdict(self) -> Verdict:
+        """Wait until all is over, then hold every law to all jobs."""
+        return inquest(self.jobs, self.settings, self._listener.heard)
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.proxy)
+        self._listener.start()
+        self._stack.callback(self._listener.stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.kill()
+        self._stack.close()
+        self.jobs.close()

@@ -1,0 +1,53 @@
+"""A subscriber to everything, by pub/sub alone: it hears what it hears."""
+
+import threading
+from collections import defaultdict
+from contextlib import suppress
+from time import sleep
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.worker.chaos.patience import PATIENCE_S
+
+PAUSE_S = 0.05
+
+
+class Listener(threading.Thread):
+    """Keeps what it hears of each job, by id, as it came: `heard`."""
+
+    def __init__(self, url: str, ledger: Ledger) -> None:
+        super().__init__(name="listener", daemon=True)
+        self.heard: dict[str, list[str]] = defaultdict(list)
+        self._redis = Redis.from_url(url)
+        self._pattern = ledger.channel("*")
+        self._is_stopping = threading.Event()
+        self._is_subscribed = threading.Event()
+
+    def start(self) -> None:
+        """Returns once it hears. Raises TimeoutError."""
+        super().start()
+        if not self._is_subscribed.wait(PATIENCE_S):
+            raise TimeoutError(f"no subscription within {PATIENCE_S:.0f} s")
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_stopping.is_set():
+            with suppress(RedisError):
+                self._listen()
+            sleep(PAUSE_S)
+
+    def _listen(self) -> None:
+        with self._redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]
+            pubsub.psubscribe(self._pattern)
+            while not self._is_stopping.is_set():
+                message = pubsub.get_message(timeout=0.1)
+                if message is not None and message["type"] == "psubscribe":
+                    self._is_subscribed.set()
+                elif message is not None:
+                    job_id = message["channel"].decode().rpartition(":")[2]
+                    self.heard[job_id].append(message["data"].decode())

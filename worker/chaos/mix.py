@@ -1,0 +1,28 @@
+"""A mix of jobs in which everything occurs that a resumed job has to go on with."""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+#: What the bundled model has learnt to go on with, in parts.
+OPENINGS = ("Once upon a time", "Long ago", "One sunny morning")
+HEROES = ("a curious fox", "a kind baker", "a shy owl", "an old bear", "a quiet mouse", "a lively otter")
+
+#: Each needs something that is not in the recorded text alone: noise, counts, or the end of what was said.
+WAYS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
+    {"temperature": 0.8},
+    {"temperature": 0.9, "top_p": 0.9, "top_k": 40},
+    {"temperature": 0.7, "repetition_penalty": 1.3},
+    {"temperature": 0.0, "frequency_penalty": 0.6, "presence_penalty": 0.4},
+    {"temperature": 0.8, "stop": ["zebra", "ain"]},
+)
+
+
+def jobs(seed: int, max_tokens: int) -> Iterator[dict[str, Any]]:
+    """Fields of jobs without end, the same for the same seed; at most `max_tokens` tokens each."""
+    rng = Random(seed)
+    while True:
+        sampling = {**rng.choice(WAYS), "seed": rng.getrandbits(32), "ignore_eos": True}
+        sampling["max_tokens"] = rng.randint(max(1, max_tokens // 2), max_tokens)
+        yield {"prompt": f"{rng.choice(OPENINGS)}, {rng.choice(HEROES)}", "sampling": sampling}

@@ -1,0 +1,75 @@
+"""What a run is to do: which faults, how often, under which load."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+from pydantic import TypeAdapter
+
+from llama_herd.errors import BadInput
+from llama_herd.worker.chaos.faults.catalogue import FAULTS
+from llama_herd.worker.chaos.faults.fault import Fault
+
+#: Where the committed schedules lie: strikes by fault, as JSON.
+SCHEDULES = Path(__file__).with_name("schedules")
+
+_STRIKES = TypeAdapter(dict[str, int])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`strikes`: how often each fault comes. All of it is done once, or again until `minutes` have passed."""
+
+    strikes: Mapping[str, int]
+    num_jobs: int
+    max_tokens: int
+    seed: int
+    minutes: float = 0.0
+
+    def order(self) -> Iterator[Fault]:
+        """The strikes one after the other, shuffled by the seed."""
+        rng, started_s = Random(self.seed), monotonic()
+        is_over = False
+        while not is_over:
+            names = [name for name, num_strikes in self.strikes.items() for _ in range(num_strikes)]
+            rng.shuffle(names)
+            for name in names:
+                if self.minutes and monotonic() - started_s >= 60 * self.minutes:
+                    return
+                yield FAULTS[name]
+            is_over = not self.minutes
+
+
+def strikes_of(faults: Sequence[str], schedule: str) -> Mapping[str, int]:
+    """From names of faults, each with =COUNT or without, or of a schedule; from nothing: each fault once.
+
+    Raises BadInput, which names what there is.
+    """
+    if faults and schedule:
+        raise BadInput(f"faults are named, and --schedule {schedule}. Fix: leave one of them out")
+    strikes = _scheduled(schedule) if schedule else _counted(faults or list(FAULTS))
+    unknown = sorted(strikes.keys() - FAULTS.keys())
+    if unknown:
+        raise BadInput(f"no such fault: {', '.join(unknown)}. `herd chaos list` shows all")
+    return strikes
+
+
+def _scheduled(name: str) -> dict[str, int]:
+    path = SCHEDULES / f"{name}.json"
+    known = sorted(found.stem for found in SCHEDULES.glob("*.json"))
+    if name not in known:
+        raise BadInput(f"--schedule {name}: must be one of {', '.join(known)}")
+    return _STRIKES.validate_json(path.read_bytes())
+
+
+def _counted(faults: Sequence[str]) -> Counter[str]:
+    strikes = Counter[str]()
+    for fault in faults:
+        name, _, times = fault.partition("=")
+        if times and not times.isdecimal():
+            raise BadInput(f"{fault}: a fault's name may be followed by =COUNT, such as kill=10")
+        strikes[name] += int(times or 1)
+    return strikes

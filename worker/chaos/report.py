@@ -1,0 +1,108 @@
+"""What a run has found out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_herd.worker.chaos.verdict import Verdict, Violation
+
+
+@dataclass(frozen=True)
+class Blow:
+    """One strike: which fault, when, and how long each of the jobs that it met stood still."""
+
+    fault: str
+    at_s: float
+    num_met: int
+    recovery_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What was held at one time: by the largest worker, and by Redis. MiB."""
+
+    at_s: float
+    worker_mib: float
+    redis_mib: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """All strikes of one fault; recovery in seconds, None when no running job was met."""
+
+    fault: str
+    strikes: int
+    met: int
+    p50_s: float | None
+    p99_s: float | None
+    max_s: float | None
+
+    @classmethod
+    def of(cls, fault: str, blows: Sequence[Blow]) -> "Line":
+        seconds = sorted(second for blow in blows for second in blow.recovery_s)
+        return cls(
+            fault,
+            len(blows),
+            sum(blow.num_met for blow in blows),
+            _nearest_rank(seconds, 0.50),
+            _nearest_rank(seconds, 0.99),
+            _nearest_rank(seconds, 1.0),
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """`misconduct`: what faults have met on the way; the verdict's violations are those found at the end."""
+
+    seconds: float
+    blows: Sequence[Blow]
+    memory: Sequence[Memory]
+    misconduct: Sequence[Violation]
+    verdict: Verdict
+
+    @property
+    def violations(self) -> list[Violation]:
+        return [*self.misconduct, *self.verdict.violations]
+
+    @property
+    def exit_code(self) -> int:
+        """1 when any law was broken."""
+        return int(bool(self.violations))
+
+    @property
+    def bound(self) -> float:
+        """With 95 % confidence a strike breaks a law less often than this, if none of these did: 3/N."""
+        return 3 / max(1, len(self.blows))
+
+    @property
+    def lines(self) -> list[Line]:
+        """A line a fault."""
+        faults = dict.fromkeys(blow.fault for blow in self.blows)
+        return [Line.of(name, [blow for blow in self.blows if blow.fault == name]) for name in faults]
+
+    @property
+    def total(self) -> Line:
+        return Line.of("all", self.blows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for programs."""
+        verdict = self.verdict
+        return {
+            "seconds": round(self.seconds, 1),
+            "strikes": len(self.blows),
+            "jobs": verdict.num_jobs,
+            "tokens": verdict.num_tokens,
+            "resumed": verdict.num_resumed,
+            "compared": verdict.num_compared,
+            "lost": verdict.num_lost,
+            "duplicate": verdict.num_repeated,
+            "violations": [str(violation) for violation in self.violations],
+            "bound": None if self.violations else round(self.bound, 4),
+            "faults": [vars(line) for line in (*self.lines, self.total)],
+            "memory": [vars(memory) for memory in self.memory],
+        }
+
+
+def _nearest_rank(ordered: Sequence[float], share: float) -> float | None:
+    return round(ordered[math.ceil(share * len(ordered)) - 1], 2) if ordered else None

@@ -1,0 +1,126 @@
+"""A run of chaos: jobs flow, faults strike one by one, and in the end every law is held to every job."""
+
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+from llama_herd.worker.chaos import mix
+from llama_herd.worker.chaos.faults.fault import Fault
+from llama_herd.worker.chaos.feeder import Feeder
+from llama_herd.worker.chaos.fragile_redis import FragileRedis
+from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.plan import Plan
+from llama_herd.worker.chaos.recovery import recovery
+from llama_herd.worker.chaos.report import Blow, Memory, Report
+from llama_herd.worker.chaos.verdict import BrokenLaw, Violation
+from llama_herd.worker.settings import BUNDLED_MODEL
+
+NUM_WORKERS = 2
+
+#: How workers of a run may end: killed by a fault, or stopped by one.
+FAIR_ENDS = (None, 0, -signal.SIGKILL)
+
+MIB = 1 << 20
+
+
+class Progress(NamedTuple):
+    """How far a run is. `doing`: the fault under way, or what else."""
+
+    doing: str
+    num_strikes: int
+    num_jobs: int
+    num_broken: int
+    seconds: float
+
+
+def run(plan: Plan, show: Callable[[Progress], None]) -> Report:
+    """Break two workers and a Redis of the run's own, with the bundled model; `show` is told how far it is.
+
+    Raises ChildProcessError or TimeoutError when no herd comes about.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="herd-chaos-") as logs,
+        FragileRedis() as server,
+        Herd(server, BUNDLED_MODEL, Path(logs), plan.seed) as herd,
+    ):
+        return Run(herd, plan, show).run()
+
+
+class Run:
+    """Breaks a herd by plan, once."""
+
+    def __init__(self, herd: Herd, plan: Plan, show: Callable[[Progress], None]) -> None:
+        self._herd = herd
+        self._plan = plan
+        self._show = show
+        self._started_s = monotonic()
+        self._blows: list[Blow] = []
+        self._memory: list[Memory] = []
+        self._misconduct: list[Violation] = []
+
+    def run(self) -> Report:
+        """See the function of this name."""
+        self._restore()
+        plan, jobs = self._plan, self._herd.jobs
+        feeder = Feeder(jobs, mix.jobs(plan.seed, plan.max_tokens), plan.num_jobs)
+        feeder.start()
+        for fault in plan.order():
+            self._await_load()
+            self._tell(fault.name)
+            self._strike(fault)
+            self._note_deaths()
+            self._restore()
+            self._note_memory()
+        feeder.stop()
+        self._tell("the last jobs and the check")
+        verdict = self._herd.verdict()
+        return Report(self._elapsed_s, self._blows, self._memory, self._misconduct, verdict)
+
+    def _restore(self) -> None:
+        for worker in self._herd.replenish(NUM_WORKERS):
+            self._herd.ready(worker)
+
+    def _await_load(self) -> None:
+        """Wait until each worker has something to lose."""
+        running = self._herd.jobs.running
+        wait_until(lambda: all(running(worker.name) for worker in self._herd.alive), "every worker at work")
+
+    def _strike(self, fault: Fault) -> None:
+        at_s = self._elapsed_s
+        try:
+            with fault.strike(self._herd) as met:
+                found = recovery(self._herd.jobs, met)
+        except BrokenLaw as broken:
+            self._misconduct.append(broken.violation)
+        except TimeoutError as error:
+            self._misconduct.append(Violation("goes on", "", f"{fault.name}: {error}"))
+        else:
+            self._blows.append(Blow(fault.name, round(at_s, 1), len(met), found.seconds))
+            self._misconduct += [
+                Violation("goes on", job_id, f"stuck by {fault.name}") for job_id in found.stuck
+            ]
+
+    def _note_deaths(self) -> None:
+        for worker in self._herd.bury():
+            code = worker.process.returncode
+            if code not in FAIR_ENDS:
+                self._misconduct.append(Violation("workers live", "", f"{worker.name} ended with {code}"))
+
+    def _note_memory(self) -> None:
+        worker_bytes = max((worker.rss_bytes for worker in self._herd.alive), default=0)
+        redis_bytes = self._herd.jobs.redis.info("memory")["used_memory_rss"]
+        self._memory.append(
+            Memory(round(self._elapsed_s, 1), round(worker_bytes / MIB, 1), round(redis_bytes / MIB, 1))
+        )
+
+    def _tell(self, doing: str) -> None:
+        num_jobs, num_broken = len(self._herd.jobs.accepted), len(self._misconduct)
+        self._show(Progress(doing, len(self._blows), num_jobs, num_broken, self._elapsed_s))
+
+    @property
+    def _elapsed_s(self) -> float:
+        return monotonic() - self._started_s

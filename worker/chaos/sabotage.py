@@ -1,0 +1,33 @@
+"""What a worker of the herd is told to do to itself."""
+
+from typing import Literal
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "SABOTAGE_"
+
+#: kombu's backstop takes a message that is held longer than this for lost.
+VISIBILITY_S = 30
+
+Moment = Literal["", "prefill", "before_result", "before_ack", "popped"]
+
+
+class Sabotage(BaseSettings):
+    """Travels as `SABOTAGE_*` variables from the herd to its workers, where `saboteur` acts on it.
+
+    dies: the moment at which the worker kills itself, as a lost machine would; empty: never.
+    step_s: each step of the engine takes so much longer, so that faults meet running jobs.
+    visibility_s: kombu's visibility timeout. clock_s: how far the worker's clock is ahead of all others.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+
+    dies: Moment = ""
+    step_s: float = 0.0
+    visibility_s: int = VISIBILITY_S
+    clock_s: float = 0.0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that a worker reads it from."""
+        return {PREFIX + name.upper(): str(value) for name, value in self.model_dump().items()}

@@ -1,0 +1,56 @@
+"""A run of chaos on a terminal or on paper."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.table import Table
+
+from llama_herd.worker.chaos.report import Report
+from llama_herd.worker.chaos.run import Progress
+
+#: Most broken laws that are shown; --json has all.
+MAX_SHOWN = 20
+
+
+@contextmanager
+def progress(is_quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """How to show how far a run is, on standard error: on a terminal in place of the line before."""
+    console = Console(stderr=True, highlight=False, quiet=is_quiet)
+    if console.is_terminal:
+        with console.status("starting", spinner="dots") as status:
+            yield lambda progress: status.update(_line(progress))
+    else:
+        yield lambda progress: console.print(_line(progress))
+
+
+def _line(progress: Progress) -> str:
+    minutes, seconds = divmod(int(progress.seconds), 60)
+    return (
+        f"{minutes:3}:{seconds:02}  {progress.num_strikes} strikes, {progress.num_jobs} jobs, "
+        f"{progress.num_broken} broken laws; {progress.doing}"
+    )
+
+
+def show(report: Report) -> None:
+    """Print a table of the faults, what came of the jobs, and which laws were broken."""
+    table = Table("fault", box=None, header_style="dim", pad_edge=False)
+    for name in ("strikes", "jobs met", "recovery p50", "p99", "max"):
+        table.add_column(name, justify="right")
+    for line in (*report.lines, report.total):
+        seconds = ("" if s is None else f"{s:.2f} s" for s in (line.p50_s, line.p99_s, line.max_s))
+        table.add_row(line.fault, f"{line.strikes}", f"{line.met}", *seconds)
+    console = Console(highlight=False)
+    console.print(table)
+    verdict = report.verdict
+    console.print(
+        f"\n{verdict.num_jobs:,} jobs, {verdict.num_tokens:,} tokens; {verdict.num_resumed:,} jobs resumed; "
+        f"{verdict.num_lost} lost, {verdict.num_repeated} with anything twice; ids of {verdict.num_compared} "
+        "equal to a run without faults"
+    )
+    for violation in report.violations[:MAX_SHOWN]:
+        console.print(f"broken: {violation}", markup=False)
+    if not report.violations:
+        console.print(
+            f"no law broken: with 95 % confidence fewer than {report.bound:.1%} of strikes break one"
+        )

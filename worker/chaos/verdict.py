@@ -1,0 +1,50 @@
+"""What came of the jobs: which laws hold, and of how many."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Violation(NamedTuple):
+    """A law that does not hold; `job_id` is empty when it is not about one job."""
+
+    law: str
+    job_id: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.law}: {f'job {self.job_id}: ' if self.job_id else ''}{self.detail}"
+
+
+class BrokenLaw(Exception):
+    """Raised by a fault that meets behaviour which must not be; the run goes on and reports it."""
+
+    def __init__(self, law: str, detail: str, job_id: str = "") -> None:
+        super().__init__(f"{law}: {detail}")
+        self.violation = Violation(law, job_id, detail)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """num_resumed: jobs that more than one claim brought to their end.
+
+    num_compared: jobs whose ids were held against a run without faults.
+    """
+
+    num_jobs: int
+    num_tokens: int
+    num_resumed: int
+    num_compared: int
+    violations: tuple[Violation, ...]
+
+    @property
+    def num_lost(self) -> int:
+        """Jobs without a final event."""
+        return self._num_broken("lost")
+
+    @property
+    def num_repeated(self) -> int:
+        """Jobs in which an event or a token is there twice, missing, or out of order."""
+        return self._num_broken("ends once", "dense", "tokens join", "heard as written")
+
+    def _num_broken(self, *laws: str) -> int:
+        return len({violation.job_id for violation in self.violations if violation.law in laws})

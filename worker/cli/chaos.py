@@ -1,0 +1,54 @@
+"""`herd chaos`: break a herd in every way that is known, and see that nothing is lost."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+chaos = typer.Typer(no_args_is_help=True, help="Break a herd of your own, and see that nothing is lost.")
+
+
+@chaos.command("list")
+def list_faults() -> None:
+    """Show all faults and schedules."""
+    from llama_herd.worker.chaos.faults.catalogue import FAULTS
+    from llama_herd.worker.chaos.plan import SCHEDULES
+
+    for fault in FAULTS.values():
+        print(f"{fault.name:<16}{fault.what}")
+    print("\nschedules:", *sorted(path.stem for path in SCHEDULES.glob("*.json")))
+
+
+@chaos.command("run")
+def run_faults(
+    faults: Annotated[
+        list[str] | None, typer.Argument(help="Names, each with =COUNT or without; absent: each once.")
+    ] = None,
+    schedule: Annotated[str, typer.Option(help="Faults by the name of a schedule.")] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="At least so many jobs.")] = 100,
+    tokens: Annotated[int, typer.Option(min=2, help="Most tokens a job; the least is half of it.")] = 150,
+    seed: Annotated[int, typer.Option(min=0, help="Of the jobs and of the order of the faults.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0, help="Again until so much time is over; 0: once.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Break two workers and a Redis of its own that run the bundled model.
+
+    Then read all streams and results back and hold every law to them. Exit code 0 when all hold, else 1.
+    """
+    from llama_herd.worker.cli.requirements import need_worker_extra
+
+    need_worker_extra("herd chaos")
+    from llama_herd.worker.chaos.plan import Plan, strikes_of
+    from llama_herd.worker.chaos.run import run
+    from llama_herd.worker.chaos.screen import progress, show
+
+    plan = Plan(strikes_of(faults or [], schedule), jobs, tokens, seed, minutes)
+    try:
+        with progress(is_quiet=as_json) as tell:
+            report = run(plan, tell)
+    except (ChildProcessError, TimeoutError) as error:
+        print(f"herd: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(json.dumps(report.to_dict())) if as_json else show(report)
+    raise typer.Exit(report.exit_code)
