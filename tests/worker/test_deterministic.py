@@ -1,6 +1,7 @@
 """The deterministic mode: a job's ids depend on neither its batch mates nor on crashes, bit for bit."""
 
 import random
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.tiling import FIXED
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine import Engine
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.output import Output
 from llama_herd.worker.sequence import Sequence
@@ -31,61 +31,87 @@ def fixed(settings: WorkerSettings) -> LoadedModel:
     return LoadedModel.load(settings, "cpu")
 
 
-def sequence(model: LoadedModel, number: int) -> Sequence:
-    """Job `number`: always the same prompt and parameters, greedy or drawn."""
+def sequences(model: LoadedModel, number: int) -> list[Sequence]:
+    """Job `number`: always the same prompt and parameters, one output or three, greedy or drawn."""
     rng = random.Random(number)
+    max_tokens, temperature = rng.randint(2, 16), rng.choice([0.0, 0.7, 1.3])
     sampling = SamplingParams(
-        max_tokens=rng.randint(2, 16),
-        temperature=rng.choice([0.0, 0.7, 1.3]),
+        max_tokens=max_tokens,
+        min_tokens=rng.choice([0, max_tokens // 2]),
+        temperature=temperature,
+        n=rng.choice([1, 3]) if temperature else 1,
         top_k=rng.choice([0, 40]),
         top_p=rng.choice([1.0, 0.9]),
+        min_p=rng.choice([0.0, 0.05]),
+        repetition_penalty=rng.choice([1.0, 1.2]),
+        presence_penalty=rng.choice([0.0, 0.5]),
+        frequency_penalty=rng.choice([0.0, 0.3]),
+        repeat_last_n=rng.choice([-1, 4]),
+        logit_bias=rng.choice([{}, {9: 2.0, 17: -3.0}]),
+        stop=rng.choice([(), ("e", "th")]),
+        stop_token_ids=rng.choice([(), (12, 30)]),
         seed=number,
     )
     prompt = "once upon a time in a village " * rng.randint(1, 3)
-    return model.sequences(f"job-{number}", GenerationJob(prompt=prompt, sampling=sampling), now_ms=0)[0]
+    return model.sequences(f"job-{number}", GenerationJob(prompt=prompt, sampling=sampling), now_ms=0)
 
 
-def finished(
-    model: LoadedModel, settings: WorkerSettings, numbers: list[int], crashes: random.Random | None = None
-) -> dict[int, list[int]]:
-    """The ids of these jobs, run together; with `crashes`, some are lost on the way and resumed."""
-    engine = new_engine(model, settings)
-    running = {number: sequence(model, number) for number in numbers}
-    for one in running.values():
-        engine.submit(one)
-    while engine.has_work:
-        engine.step()
-        if crashes is not None and crashes.random() < 0.15:
-            number = crashes.choice(numbers)
-            if running[number].finish_reason is None:
-                running[number] = resumed(engine, model, number, running[number])
-    return {number: one.ids for number, one in running.items()}
+class Outcome(NamedTuple):
+    """What came of one output of a job."""
+
+    ids: list[int]
+    text: str
+    finish_reason: str | None
 
 
-def new_engine(model: LoadedModel, settings: WorkerSettings) -> Engine:
-    def ignore(outputs: list[Output]) -> None:
-        """Nobody listens."""
+class Mix:
+    """Jobs that run together; with `crashes`, some of their sequences are lost on the way and resumed."""
 
-    return model.engine(settings, ignore)
+    def __init__(self, model: LoadedModel, settings: WorkerSettings, numbers: list[int]) -> None:
+        self._model = model
+        self._engine = model.engine(settings, self._note)
+        self._running = {one.name: one for number in numbers for one in sequences(model, number)}
+        self._texts = dict.fromkeys(self._running, "")
+        for sequence in self._running.values():
+            self._engine.submit(sequence)
+
+    def finish(self, crashes: random.Random | None = None) -> dict[str, Outcome]:
+        """Run all to their ends; the outcomes by the sequences' names."""
+        while self._engine.has_work:
+            self._engine.step()
+            if crashes is not None and crashes.random() < 0.3:
+                lost = self._running[crashes.choice(list(self._running))]
+                if lost.finish_reason is None:
+                    self._resume(lost)
+        return {
+            name: Outcome(one.ids, self._texts[name], one.finish_reason)
+            for name, one in self._running.items()
+        }
+
+    def _note(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            self._texts[output.sequence.name] += output.text
+
+    def _resume(self, lost: Sequence) -> None:
+        self._engine.scheduler.remove(lost)
+        again = sequences(self._model, int(lost.job_id.removeprefix("job-")))[lost.choice]
+        assert again.replay(lost.ids) == self._texts[lost.name]
+        self._running[lost.name] = again
+        self._engine.submit(again)
 
 
-def resumed(engine: Engine, model: LoadedModel, number: int, lost: Sequence) -> Sequence:
-    engine.scheduler.remove(lost)
-    again = sequence(model, number)
-    again.replay(lost.ids)
-    engine.submit(again)
-    return again
-
-
-def test_random_mixes_with_crashes_give_each_job_the_ids_it_gets_alone(
+def test_random_mixes_with_crashes_give_each_job_what_it_gets_alone(
     fixed: LoadedModel, settings: WorkerSettings
 ) -> None:
-    alone = {number: finished(fixed, settings, [number])[number] for number in range(NUM_JOBS)}
+    alone = {number: Mix(fixed, settings, [number]).finish() for number in range(NUM_JOBS)}
+    reasons = {outcome.finish_reason for job in alone.values() for outcome in job.values()}
+    assert reasons == {"stop", "length"}
     for mix in range(NUM_MIXES):
         rng = random.Random(mix)
         numbers = rng.sample(range(NUM_JOBS), rng.randint(1, NUM_JOBS))
-        together = finished(fixed, settings, numbers, crashes=rng)
-        assert together == {number: alone[number] for number in numbers}, f"mix {mix}"
+        together = Mix(fixed, settings, numbers).finish(crashes=rng)
+        expected = {name: outcome for number in numbers for name, outcome in alone[number].items()}
+        assert together == expected, f"mix {mix}"
 
 
 def test_a_rows_logits_are_bit_equal_however_its_tokens_were_cut(fixed: LoadedModel) -> None:
