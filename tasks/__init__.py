@@ -5,15 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llama_herd.tasks.async_client import AsyncClient
+    from llama_herd.tasks.batch_row import BatchItem, BatchRow
     from llama_herd.tasks.client import Client
     from llama_herd.tasks.job import GenerationJob
     from llama_herd.tasks.result import Result
     from llama_herd.tasks.sampling import SamplingParams
 
-__all__ = ["AsyncClient", "Client", "GenerationJob", "Result", "SamplingParams"]
+__all__ = ["AsyncClient", "BatchItem", "BatchRow", "Client", "GenerationJob", "Result", "SamplingParams"]
 
 _HOMES = {
     "AsyncClient": "async_client",
+    "BatchItem": "batch_row",
+    "BatchRow": "batch_row",
     "Client": "client",
     "GenerationJob": "job",
     "Result": "result",

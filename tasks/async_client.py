@@ -1,11 +1,15 @@
 """The client for asyncio; `llama_herd.tasks.client` method by method."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from llama_herd.tasks.answers import Cancellation, DeadJob, DeadLetter
+from llama_herd.tasks.async_batch import AsyncBatch
+from llama_herd.tasks.batch_row import BatchRow
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.batch_window import BatchWindow
 from llama_herd.tasks.call import Talk, run_async, run_talk_async
 from llama_herd.tasks.client_core import ClientCore, History, Retried, Status, checked_id
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
@@ -106,6 +110,28 @@ class AsyncClient:
     async def history(self, job_id: str) -> History:
         """All that is kept of a job."""
         return await self._hold(self._core.history(job_id))
+
+    def batch(
+        self,
+        jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow],
+        *,
+        run_id: str | None = None,
+        window: int | None = None,
+        in_order: bool = False,
+    ) -> AsyncBatch:
+        """Run many jobs through a bounded window, and iterate over what came of each."""
+        with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
+        return AsyncBatch(self._redis, self._core.url, with_window)
+
+    async def batches(self) -> list[BatchStatus]:
+        """Every `herd batch` that runs or ended within the hour."""
+        with redis_errors(self._core.url):
+            return await run_async(self._redis, self._core.ledger.batches())
+
+    async def report_batch(self, status: BatchStatus) -> None:
+        """Let `batches` show a batch."""
+        with redis_errors(self._core.url):
+            await run_async(self._redis, self._core.ledger.report_batch(status))
 
     async def workers(self) -> list[WorkerStatus]:
         """Every worker that lives."""

@@ -1,6 +1,6 @@
 """The client: submit jobs, follow their tokens, fetch results, cancel."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -8,6 +8,10 @@ from typing import Any, Self, TypeVar
 from redis.client import PubSub
 
 from llama_herd.tasks.answers import Cancellation, DeadJob, DeadLetter
+from llama_herd.tasks.batch import Batch
+from llama_herd.tasks.batch_row import BatchRow
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.batch_window import BatchWindow
 from llama_herd.tasks.call import Talk, run, run_talk
 from llama_herd.tasks.client_core import ClientCore, History, Retried, Status, checked_id
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
@@ -134,6 +138,35 @@ class Client:
     def history(self, job_id: str) -> History:
         """All that is kept of a job: its record, its events, its body. Raises JobNotFound."""
         return self._hold(self._core.history(job_id))
+
+    def batch(
+        self,
+        jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow],
+        *,
+        run_id: str | None = None,
+        window: int | None = None,
+        in_order: bool = False,
+    ) -> Batch:
+        """Run many jobs, however many there are, and iterate over what came of each, as they end.
+
+        So many are under way as the workers hold, or `window`; of a row that is no job the item says why.
+        They come after all other jobs unless they have a `priority`. An item is forgotten by Redis when the
+        next one is asked for. A second batch with the same `run_id` and jobs takes up what is left of the
+        first: jobs that it had under way go on, and those whose items were used are run again, unless they
+        are left out as `BatchRow`s with their numbers.
+        """
+        with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
+        return Batch(self._redis, self._core.url, with_window)
+
+    def batches(self) -> list[BatchStatus]:
+        """Every `herd batch` that runs or ended within the hour."""
+        with redis_errors(self._core.url):
+            return run(self._redis, self._core.ledger.batches())
+
+    def report_batch(self, status: BatchStatus) -> None:
+        """Let `batches` show a batch; once a second while it runs."""
+        with redis_errors(self._core.url):
+            run(self._redis, self._core.ledger.report_batch(status))
 
     def workers(self) -> list[WorkerStatus]:
         """Every worker that lives."""

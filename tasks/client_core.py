@@ -165,7 +165,7 @@ class ClientCore:
         answer = yield self.ledger.submit(order.job_id, order.job, order.envelope)
         match answer.kind:
             case Submission.QUEUE_FULL | Submission.TOKENS_FULL:
-                raise self._full(order, answer)
+                raise self.full(order, answer)
             case Submission.CONFLICT:
                 raise JobConflict(
                     f"{order.name}: already names another job, {order.job_id}. "
@@ -173,7 +173,7 @@ class ClientCore:
                 )
         return order.job_id
 
-    def _full(self, order: Order, answer: Submitted) -> QueueFull:
+    def full(self, order: Order, answer: Submitted) -> QueueFull:
         """What is over the limit goes first, at the rate at which jobs were taken lately."""
         if answer.kind is Submission.QUEUE_FULL:
             limit = self.ledger.max_queue

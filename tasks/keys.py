@@ -11,6 +11,8 @@ herd:<tenant>:quarantine      zset    jobs that were given up, by when
 herd:<tenant>:ctl             channel notices of cancelled jobs to the workers
 herd:<tenant>:worker:<name>   hash    how a worker is
 herd:<tenant>:workers         zset    their names, by when they are forgotten
+herd:<tenant>:batch:<run>     hash    how a batch is
+herd:<tenant>:batches         zset    their runs, by when they are forgotten
 herd:<tenant>:dead            stream  messages that could not be accepted
 herd:<tenant>:sweep           hash    when the last sweep was
 herd:<tenant>:unacked         hash    Celery's: messages that workers hold; ..._index, ..._mutex: since when

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from pydantic import BaseModel
+
 from llama_herd.tasks.answers import (
     POISONED,
     Cancellation,
@@ -22,6 +24,7 @@ from llama_herd.tasks.answers import (
     Submitted,
     Swept,
 )
+from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.call import Call, Script
 from llama_herd.tasks.events import End, Event, Token, parse_event
 from llama_herd.tasks.job import GenerationJob
@@ -31,8 +34,9 @@ from llama_herd.tasks.replies import (
     read_claim,
     read_emit,
     read_record,
+    read_reports,
+    read_state,
     read_submitted,
-    read_workers,
     text,
 )
 from llama_herd.tasks.settings import Settings
@@ -57,7 +61,10 @@ _CANCEL = Script("cancel", "clock", "waiting", "end")
 _PURGE = Script("purge", "clock", "waiting", "end")
 _SWEEP = Script("sweep", "clock", "push", "waiting", "end")
 _REPORT = Script("report", "clock")
-_WORKERS = Script("workers", "clock")
+_REPORTS = Script("reports", "clock")
+
+#: Where reports of a kind are listed.
+_INDEXES = {"worker": "workers", "batch": "batches"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +282,10 @@ class Ledger(Keys):
             lambda reply: read_record(dict(zip(names, reply, strict=True))),
         )
 
+    def state(self, job_id: str) -> Call[str | None]:
+        """The state of a job alone; None when it is not known."""
+        return Call("HGET", (self.job_key(job_id),), ("state",), read_state)
+
     def body(self, job_id: str) -> Call[bytes | None]:
         """The JSON of a job as it was accepted; None when it is not known."""
         return Call("HGET", (self.job_key(job_id),), ("body",), lambda reply: reply)
@@ -295,17 +306,36 @@ class Ledger(Keys):
 
     def report(self, status: WorkerStatus) -> Call[None]:
         """Say that a worker lives, and how it is."""
-        fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
-        return Call(
-            _REPORT,
-            (self.key(f"worker:{status.name}"), self.key("workers")),
-            (status.name, WORKER_TTL_S, *fields),
-            lambda reply: None,
-        )
+        return self._report("worker", status.name, WORKER_TTL_S, status)
 
     def workers(self) -> Call[list[WorkerStatus]]:
         """Every worker that lives."""
-        return Call(_WORKERS, (self.key("workers"),), (self.key("worker:"),), read_workers)
+        return Call(
+            _REPORTS,
+            (self.key("workers"),),
+            (self.key("worker:"),),
+            lambda reply: read_reports(reply, WorkerStatus),
+        )
+
+    # Batches
+
+    def report_batch(self, status: BatchStatus) -> Call[None]:
+        """Say that a batch runs and how it is, or how it has ended."""
+        return self._report("batch", status.run_id, status.ttl_s, status)
+
+    def batches(self) -> Call[list[BatchStatus]]:
+        """Every batch that runs or ended lately."""
+        return Call(
+            _REPORTS,
+            (self.key("batches"),),
+            (self.key("batch:"),),
+            lambda reply: read_reports(reply, BatchStatus),
+        )
+
+    def _report(self, kind: str, name: str, ttl_s: int, status: BaseModel) -> Call[None]:
+        fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
+        keys = (self.key(f"{kind}:{name}"), self.key(_INDEXES[kind]))
+        return Call(_REPORT, keys, (name, ttl_s, *fields), lambda reply: None)
 
 
 def read_notice(message: bytes) -> tuple[str, CancelReason]:

@@ -49,9 +49,10 @@ class Envelope:
     text: str
 
     @classmethod
-    def of(cls, job_id: str, queue: str) -> Self:
-        """The message of a job that the client submits."""
-        return cls._build(job_id, queue, {"lang": "py", "root_id": job_id}, _NO_EMBED, {})
+    def of(cls, job_id: str, queue: str, *, ignore_result: bool = False) -> Self:
+        """The message of a job that the client submits; `ignore_result`: Celery keeps none."""
+        headers = {"lang": "py", "root_id": job_id} | ({"ignore_result": True} if ignore_result else {})
+        return cls._build(job_id, queue, headers, _NO_EMBED, {})
 
     @classmethod
     def of_request(cls, request: Mapping[str, Any], embed: Mapping[str, Any] | None, queue: str) -> Self:

@@ -1,6 +1,8 @@
 """What Redis replies to the ledger's calls, read into the ledger's answers."""
 
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from llama_herd.tasks.answers import (
     Adopt,
@@ -18,7 +20,8 @@ from llama_herd.tasks.answers import (
     Unknown,
     Yours,
 )
-from llama_herd.tasks.worker_status import WorkerStatus
+
+S = TypeVar("S", bound=BaseModel)
 
 
 def text(value: bytes) -> str:
@@ -70,9 +73,13 @@ def read_record(fields: dict[str, bytes | None]) -> Record | None:
     return Record(**values)  # type: ignore[arg-type]
 
 
-def read_workers(reply: list[list[bytes]]) -> list[WorkerStatus]:
+def read_state(reply: bytes | None) -> str | None:
+    return None if reply in (None, b"purged") else text(reply)
+
+
+def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
     texts = [[text(part) for part in flat] for flat in reply if flat]
-    return [WorkerStatus.model_validate(dict(zip(flat[::2], flat[1::2], strict=True))) for flat in texts]
+    return [kind.model_validate(dict(zip(flat[::2], flat[1::2], strict=True))) for flat in texts]
 
 
 def read_letter(number: bytes, fields: dict[bytes, bytes]) -> DeadLetter:

@@ -1,5 +1,5 @@
--- REPORT: what a worker says of itself. It is forgotten when it falls silent.
--- KEYS: 1 worker's hash, 2 index of workers
+-- REPORT: what a worker or a batch says of itself. It is forgotten when it falls silent.
+-- KEYS: 1 its hash, 2 index of such hashes
 -- ARGV: 1 name, 2 life (s), then field, value, ...
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], unpack(ARGV, 3))

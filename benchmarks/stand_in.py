@@ -1,0 +1,131 @@
+"""A worker without a model: it speaks the ledger's protocol and answers at once.
+
+    python -m benchmarks.stand_in redis://127.0.0.1:6379/0 tales
+
+What is measured with it is everything but the model; tests of clients run beside it in a thread.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event as Flag, Thread
+from time import monotonic
+from typing import Any, Self
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.answers import Claimed
+from llama_herd.tasks.call import run, run_many
+from llama_herd.tasks.connection import connect
+from llama_herd.tasks.events import End, Failure, Started, Timings, Token, Usage
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import Entry, Ledger
+from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.worker_status import WorkerStatus
+
+OWNER = "stand-in"
+REPORT_S = 1.0
+
+#: Why a job is to fail, if it is; by its id.
+Verdict = Callable[[str, GenerationJob], Failure | None]
+
+
+class StandIn:
+    """Answers every job of a queue with `num_tokens` tokens, as long as the block lasts or `run` runs."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str = "tales",
+        *,
+        slots: int = 256,
+        num_tokens: int = 16,
+        verdict: Verdict = lambda job_id, job: None,
+    ) -> None:
+        self._redis: Any = connect(url)
+        self._ledger = Ledger(lease_ms=60_000, worker=OWNER)
+        self._status = WorkerStatus(name=OWNER, state="ready", model=model, device="none", slots=slots)
+        self._num_tokens = num_tokens
+        self._verdict = verdict
+        self._is_stopping = Flag()
+        self._may_answer = Flag()
+        self._may_answer.set()
+        self._thread = Thread(target=self.run, daemon=True)
+        #: Ids in the order in which they were answered.
+        self.answered: list[str] = []
+
+    def hold(self) -> None:
+        """Take no jobs for a while."""
+        self._may_answer.clear()
+
+    def go_on(self) -> None:
+        self._may_answer.set()
+
+    def run(self) -> None:
+        report_at_s = 0.0
+        while not self._is_stopping.is_set():
+            with suppress(RedisError):
+                if monotonic() >= report_at_s:
+                    run(self._redis, self._ledger.report(self._status))
+                    report_at_s = monotonic() + REPORT_S
+                if self._may_answer.is_set():
+                    self._answer(self._messages())
+                else:
+                    self._may_answer.wait(0.01)
+
+    def __enter__(self) -> Self:
+        run(self._redis, self._ledger.report(self._status))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_stopping.set()
+        self._may_answer.set()
+        self._thread.join()
+        self._redis.close()
+
+    def _messages(self) -> list[bytes]:
+        """What waits in the queue, at most as many as there are slots."""
+        queue = queue_name(self._status.model)
+        first = self._redis.brpop([queue], timeout=0.1)
+        return [first[1], *(self._redis.rpop(queue, self._status.slots - 1) or ())] if first else []
+
+    def _answer(self, messages: list[bytes]) -> None:
+        job_ids = [json.loads(message)["headers"]["id"] for message in messages]
+        claims = run_many(self._redis, [self._ledger.claim(job_id, OWNER) for job_id in job_ids])
+        entries: list[Entry] = []
+        for job_id, claim in zip(job_ids, claims, strict=True):
+            if isinstance(claim, Claimed):
+                entries += self._entries(job_id, claim)
+                self.answered.append(job_id)
+        if entries:
+            run(self._redis, self._ledger.emit(OWNER, entries))
+
+    def _entries(self, job_id: str, claim: Claimed) -> list[Entry]:
+        job, n = GenerationJob.model_validate_json(claim.body), self._num_tokens
+        failure = self._verdict(job_id, job)
+        of_job = {"job": job_id, "epoch": claim.epoch}
+        model, seed = self._status.model, job.sampling.seed or 0
+        started = Started(seq=claim.seq + 1, attempt=1, worker=OWNER, model=model, seed=seed, **of_job)
+        text = f"{job.prompt}: {' '.join(map(str, range(n)))}"
+        token = Token(seq=claim.seq + 2, i=claim.n, ids=tuple(range(n)), text=text, **of_job)
+        end = End(
+            seq=claim.seq + 3,
+            finish_reason="error" if failure else "length",
+            error=failure,
+            n=claim.n + n,
+            attempts=1,
+            worker=OWNER,
+            usage=Usage(prompt_tokens=4, completion_tokens=n, total_tokens=4 + n),
+            timings=Timings(ttft_s=0.01),
+            **of_job,
+        )
+        return [Entry.of(started, claim.n), Entry.of(token, claim.n), Entry.of(end, claim.n + n)]
+
+
+if __name__ == "__main__":
+    with Redis.from_url(sys.argv[1]) as server:
+        server.ping()
+    StandIn(sys.argv[1], *sys.argv[2:3]).run()

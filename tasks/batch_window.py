@@ -1,0 +1,261 @@
+"""A bounded window over many jobs: what to submit, to ask and to read next. It holds no connection.
+
+Nothing but a job's id carries a row through a crash: the id is a pure function of run and row, so submitting
+again names the same job, whose tokens so far go on, or whose result is read.
+"""
+
+import uuid
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.answers import Submission
+from llama_herd.tasks.batch_order import InOrder
+from llama_herd.tasks.batch_pace import Pace
+from llama_herd.tasks.batch_row import BatchItem, BatchRow
+from llama_herd.tasks.batch_try import BatchTry
+from llama_herd.tasks.call import Call
+from llama_herd.tasks.client_core import ClientCore, Order
+from llama_herd.tasks.events import Event, Failure
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.result import Result
+
+#: Fields of a job that says nothing else: all others go first, and few events are enough.
+BULK: Mapping[str, Any] = {"priority": -10, "flush_ms": 500}
+
+#: Jobs under way while no worker is known.
+MIN_WINDOW = 32
+#: Jobs that a worker holds beside those in its batch: enough to fill a slot at once, none left in the queue.
+LOOK_AHEAD = 8
+#: How often workers are counted.
+MEASURE_S = 3.0
+
+#: Rows that are handed out at once, at most about so many.
+MAX_GROUP = 1024
+#: Ended rows that may wait for an earlier one, as a multiple of the window.
+HELD_BACK = 4
+
+#: Calls of one round trip, and what their answers come to.
+Exchange = Generator[Sequence[Call[Any]], list[Any], "list[BatchItem]"]
+_Step = Generator[Sequence[Call[Any]], list[Any], None]
+
+
+class BatchWindow:
+    """Keeps so many of the rows' jobs under way as the workers hold, and hands out what came of them.
+
+    Both batches are this class and a connection: they run `round` after round, and what one has handed out
+    is forgotten by Redis in the next.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow],
+        *,
+        run_id: str | None = None,
+        size: int | None = None,
+        in_order: bool = False,
+    ) -> None:
+        """`size`: most jobs under way; None follows the workers that are up."""
+        self.run_id = run_id or uuid.uuid4().hex
+        self.size = size or MIN_WINDOW
+        self._core = core
+        self._rows = _rows(jobs)
+        self._has_more = True
+        self._follows_workers = size is None
+        self._measure_at_s = 0.0
+        self._submit_at_s = 0.0
+        self._models: set[str] = set()
+        self._waiting: deque[BatchTry] = deque()
+        self._under_way: dict[str, BatchTry] = {}
+        self._ended: list[BatchItem] = []
+        self._order = InOrder() if in_order else None
+        self._handed_out: list[str] = []
+        self._pace = Pace()
+
+    @property
+    def num_under_way(self) -> int:
+        """Jobs that have been submitted and not ended, as far as is known."""
+        return len(self._under_way)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to come, and Redis has forgotten what came."""
+        is_busy = self._waiting or self._under_way or self._ended or self._order or self._handed_out
+        return not (self._has_more or is_busy)
+
+    @property
+    def models(self) -> frozenset[str]:
+        """The models whose queues jobs went to."""
+        return frozenset(self._models)
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next round."""
+        return self._pace.pause_s
+
+    def stop(self) -> None:
+        """Take no more rows; those that were taken go on to their end."""
+        self._has_more = False
+
+    def cancel(self) -> _Step:
+        """Take no more rows, and end what is under way. It comes out as cancelled."""
+        self.stop()
+        unsent = Failure(code="cancelled", message="the job was never submitted")
+        self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
+        self._waiting.clear()
+        yield [self._core.ledger.cancel(job_id) for job_id in self._under_way]
+
+    def round(self, now_s: float) -> Exchange:
+        """Forget what was handed out, submit what there is room for, and return what has ended since.
+
+        Each step counts only once its answers are there: after a lost connection the next round goes on.
+        """
+        yield from self._forget()
+        if self._follows_workers and now_s >= self._measure_at_s:
+            yield from self._measure(now_s)
+        self._fill()
+        if self._waiting and now_s >= self._submit_at_s:
+            yield from self._submit(now_s)
+        if self._under_way:
+            yield from self._collect()
+        return self._hand_out()
+
+    def _forget(self) -> _Step:
+        if self._handed_out:
+            _check((yield [self._core.ledger.purge(job_id) for job_id in self._handed_out]))
+            self._handed_out.clear()
+
+    def _measure(self, now_s: float) -> _Step:
+        (workers,) = _check((yield [self._core.ledger.workers()]))
+        room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self._models)
+        self.size = room or MIN_WINDOW
+        self._measure_at_s = now_s + MEASURE_S
+
+    def _fill(self) -> None:
+        """Take rows as long as there is room for their jobs. One that is no job has its item at once."""
+        while self._has_more and len(self._waiting) + len(self._under_way) < self.size and self._has_room:
+            row = next(self._rows, None)
+            if row is None:
+                self._has_more = False
+                return
+            if self._order is not None:
+                self._order.expect(row.index)
+            self._take(row)
+
+    @property
+    def _has_room(self) -> bool:
+        num_held = len(self._order) if self._order is not None else 0
+        return len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
+
+    def _take(self, row: BatchRow) -> None:
+        """Let the row's job wait to be submitted; a row that is no job has its item at once."""
+        if row.failure is not None:
+            self._ended.append(BatchItem(row, rejection=row.failure))
+            return
+        try:
+            job = self._job(row.job or {})
+        except InvalidJob as error:
+            self._ended.append(BatchItem(row, rejection=Failure(code="invalid_job", message=str(error))))
+            return
+        self._waiting.append(BatchTry(row, job, self.run_id))
+        if job.model not in self._models:
+            self._models.add(str(job.model))
+            self._measure_at_s = 0.0
+
+    def _job(self, job: GenerationJob | Mapping[str, Any]) -> GenerationJob:
+        """A job with all that it does not say itself. Raises InvalidJob."""
+        given = job.model_dump(exclude_unset=True) if isinstance(job, GenerationJob) else job
+        checked = GenerationJob.parse({**BULK, **given}, self._core.settings)
+        return checked.model_copy(update={"model": checked.model or self._core.settings.default_model})
+
+    def _submit(self, now_s: float) -> _Step:
+        tries = list(self._waiting)
+        orders = [_order(one) for one in tries]
+        answers = yield [
+            self._core.ledger.submit(order.job_id, order.job, order.envelope) for order in orders
+        ]
+        self._waiting.clear()
+        for one, order, answer in zip(tries, orders, answers, strict=True):
+            self._note_submission(one, order, answer, now_s)
+        _check(answers)
+
+    def _note_submission(self, one: BatchTry, order: Order, answer: Any, now_s: float) -> None:
+        if isinstance(answer, ResponseError):
+            self._waiting.append(one)
+        elif answer.kind is Submission.CONFLICT:
+            # The id names what was purged, or was asked for otherwise: the row gets the next one.
+            one.number += 1
+            self._waiting.append(one)
+        elif answer.kind in (Submission.QUEUE_FULL, Submission.TOKENS_FULL):
+            self._submit_at_s = now_s + self._core.full(order, answer).retry_after_s
+            self._waiting.append(one)
+        else:
+            self._under_way[one.job_id] = one
+
+    def _collect(self) -> _Step:
+        """Ask how far all are, and read the events of those that have ended."""
+        ledger = self._core.ledger
+        tries = list(self._under_way.values())
+        states = _check((yield [ledger.state(one.job_id) for one in tries]))
+        over = []
+        for one, state in zip(tries, states, strict=True):
+            if state is None:
+                self._submit_again(one)
+            elif state not in ("queued", "running"):
+                over.append(one)
+        self._pace.note(len(over))
+        if over:
+            streams = _check((yield [ledger.read(one.job_id) for one in over]))
+            for one, events in zip(over, streams, strict=True):
+                self._note_end(one, events)
+
+    def _submit_again(self, one: BatchTry) -> None:
+        """Redis does not know the job any more: it was away too long, or has lost data."""
+        del self._under_way[one.job_id]
+        self._waiting.append(one)
+
+    def _note_end(self, one: BatchTry, events: Sequence[Event]) -> None:
+        if not events:
+            self._submit_again(one)
+            return
+        job_id = one.job_id
+        del self._under_way[job_id]
+        result = Result.from_events(events)
+        if one.is_worth_another(result.error):
+            self._handed_out.append(job_id)
+            one.number += 1
+            self._waiting.append(one)
+        else:
+            self._ended.append(BatchItem(one.row, job_id, one.job.model, result))
+
+    def _hand_out(self) -> list[BatchItem]:
+        items, self._ended = self._ended, []
+        if self._order is not None:
+            items = self._order.sort(items)
+        self._handed_out += (item.job_id for item in items if item.job_id)
+        return items
+
+
+def _rows(jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow]) -> Iterator[BatchRow]:
+    """What was given as rows; a bare job's number is its place."""
+    for index, job in enumerate(jobs):
+        yield job if isinstance(job, BatchRow) else BatchRow(index, job)
+
+
+def _order(one: BatchTry) -> Order:
+    """Celery is to keep no result: the batch reads the events, and then forgets the job."""
+    envelope = Envelope.of(one.job_id, queue_name(str(one.job.model)), ignore_result=True)
+    return Order(one.job_id, "job_id", envelope, one.job)
+
+
+def _check(answers: list[Any]) -> list[Any]:
+    """The answers, none of which is an error. Raises the first one that is."""
+    for answer in answers:
+        if isinstance(answer, ResponseError):
+            raise answer
+    return answers
