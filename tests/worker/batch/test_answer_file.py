@@ -1,0 +1,118 @@
+"""The output's files: whole lines only, what they say is done, and which run they belong to."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from llama_herd.errors import BadInput
+from llama_herd.worker.batch.answer_file import AnswerFile, CannotWrite, line_id
+from llama_herd.worker.batch.done_lines import DoneLines
+from llama_herd.worker.batch.run_file import RunFile, run_path
+
+
+def answer(line: int, run_id: str = "abc") -> bytes:
+    return b'{"id":"%s","text":"..."}\n' % line_id(run_id, line).encode()
+
+
+def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
+    whole = answer(1) + answer(2)
+    for end in range(len(answer(1)), len(whole)):
+        path = tmp_path / f"{end}.jsonl"
+        path.write_bytes(whole[:end])
+        with AnswerFile(path) as file:
+            assert list(file.lines("abc")) == [1]
+            file.append([answer(2), answer(3)])
+        assert path.read_bytes() == whole + answer(3)
+
+
+def test_a_torn_line_longer_than_a_chunk_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(answer(1) + b"x" * 300_000)
+    with AnswerFile(path):
+        pass
+    assert path.read_bytes() == answer(1)
+    path.write_bytes(b"x" * 300_000)
+    with AnswerFile(path):
+        pass
+    assert path.read_bytes() == b""
+
+
+def test_only_lines_of_the_run_count_as_done(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(answer(1) + answer(2, "other") + b'{"id":"x"}\n\n' + answer(17))
+    with AnswerFile(path) as file:
+        assert list(file.lines("abc")) == [1, 17]
+
+
+def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
+    with (
+        AnswerFile(tmp_path / "out.jsonl"),
+        pytest.raises(BadInput, match="another process writes it"),
+        AnswerFile(tmp_path / "out.jsonl"),
+    ):
+        pass
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be written: No such file"), AnswerFile(tmp_path / "a" / "b"):
+        pass
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.jsonl"
+    with AnswerFile(path) as file:
+        file.append([answer(1)])
+        write = os.write
+
+        def write_some(number: int, text: memoryview) -> int:
+            if len(text) < len(answer(2)):
+                raise OSError(28, "No space left on device")
+            return write(number, text[:10])
+
+        monkeypatch.setattr(os, "write", write_some)
+        with pytest.raises(CannotWrite, match="No space left on device"):
+            file.append([answer(2)])
+        assert path.read_bytes() == answer(1)
+        monkeypatch.undo()
+        file.append([answer(2)])
+    assert path.read_bytes() == answer(1) + answer(2)
+
+
+def test_done_lines_are_a_set_of_numbers() -> None:
+    done = DoneLines([1, 9, 9, 1_000_000])
+    assert len(done) == 3
+    assert [line for line in (0, 1, 2, 8, 9, 10, 999_999, 1_000_000, 1_000_001) if line in done] == [
+        1,
+        9,
+        1_000_000,
+    ]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("x")
+    return path
+
+
+def test_a_run_is_known_again_by_input_and_options(tmp_path: Path, source: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    run = RunFile.open(output, str(source), {"seed": 7}, has_answers=False)
+    assert RunFile.open(output, str(source), {"seed": 7}, has_answers=True) == run
+    assert RunFile.open(output, str(source), {"seed": 7}, has_answers=False) == run
+    with pytest.raises(BadInput, match="begun with other options: seed"):
+        RunFile.open(output, str(source), {"seed": 8}, has_answers=True)
+    source.write_text("xy")
+    with pytest.raises(BadInput, match="begun with input_bytes 1, but now it is 2"):
+        RunFile.open(output, str(source), {"seed": 7}, has_answers=True)
+    assert RunFile.open(output, str(source), {"seed": 7}, has_answers=False).run_id != run.run_id
+
+
+def test_answers_without_their_run_are_left_alone(tmp_path: Path, source: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    for text in ("", "{}", "nonsense"):
+        run_path(output).write_text(text)
+        with pytest.raises(BadInput, match=r"out.jsonl.run.*Fix: take another -o"):
+            RunFile.open(output, str(source), {}, has_answers=True)
+    assert RunFile.open(output, "-", {}, has_answers=False).input_bytes is None

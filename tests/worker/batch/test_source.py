@@ -1,0 +1,125 @@
+"""Reading rows: every kind of input, and everything that can be wrong with one."""
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow.parquet import write_table
+
+from llama_herd.errors import BadInput
+from llama_herd.worker.batch.lines import MAX_LINE_BYTES, Line, read_lines
+from llama_herd.worker.batch.source import Columns, SourceRow, open_source
+
+ROWS = [{"prompt": "a"}, {"prompt": "ä\n"}]
+TEXT = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def rows(path: Path, prompt: str = "prompt", id: str | None = None) -> list[SourceRow]:
+    return list(open_source(str(path), Columns(prompt, id)).rows())
+
+
+def fields(path: Path, prompt: str = "prompt", id: str | None = None) -> list[object]:
+    return [row.fields for row in rows(path, prompt, id)]
+
+
+def test_lines_are_counted_also_empty_ones_which_are_no_rows() -> None:
+    stream = io.BytesIO(b"\xef\xbb\xbf{1}\r\n\r\n  \n{2}\n{3}")
+    assert list(read_lines(stream)) == [Line(1, b"{1}"), Line(4, b"{2}"), Line(5, b"{3}")]
+
+
+def test_a_line_that_is_too_long_is_skipped_without_being_held() -> None:
+    stream = io.BytesIO(b"x" * 100_000 + b"\nshort\n" + b"y" * 11 + b"\n" + b"z" * 9)
+    assert list(read_lines(stream, 10)) == [
+        Line(1, None),
+        Line(2, b"short"),
+        Line(3, None),
+        Line(4, b"z" * 9),
+    ]
+
+
+def test_a_line_of_100_mb_is_a_bad_row_and_nothing_more(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"prompt": "')
+        for _ in range(100):
+            file.write(b"x" * 1_000_000)
+        file.write(b'"}\n' + TEXT)
+    long, *others = rows(path)
+    assert long == SourceRow(1, None, f"is longer than {MAX_LINE_BYTES} bytes")
+    assert [row.fields for row in others] == ROWS
+
+
+def test_plain_and_packed_lines_and_standard_input_read_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(TEXT)
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(TEXT))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
+    assert fields(tmp_path / "in.jsonl") == fields(tmp_path / "in.jsonl.gz") == fields(Path("-")) == ROWS
+    assert [
+        open_source(str(tmp_path / name), Columns()).num_rows() for name in ("in.jsonl", "in.jsonl.gz")
+    ] == [
+        2,
+        2,
+    ]
+    assert open_source("-", Columns()).num_rows() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (b'{"prompt": "secret \xff"}', "is not UTF-8 text: byte 19 is no part of it"),
+        (b'{"prompt": "secret" "x"}', "is no JSON: Expecting ',' delimiter at column 21"),
+        (b'{"prompt": "secret", "n": NaN}', "is no JSON: a number"),
+        (b'{"prompt": "secret", "n": ' + b"9" * 5000 + b"}", "is no JSON: a number"),
+        (b"[" * 100_000, "is no JSON: a number or a depth"),
+        (b'["secret"]', "must be a JSON object"),
+    ],
+)
+def test_a_line_that_is_no_object_says_why_without_a_word_of_it(
+    tmp_path: Path, text: bytes, complaint: str
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(text + b"\n" + TEXT)
+    bad, *others = rows(tmp_path / "in.jsonl")
+    assert (bad.line, bad.fields) == (1, None)
+    assert bad.complaint.startswith(complaint)
+    assert "secret" not in bad.complaint
+    assert [row.fields for row in others] == ROWS
+
+
+def test_columns_of_a_table_in_text_become_rows(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text('\ufeffid,question\n1,"one\nline"\n2,two\n', encoding="utf-8")
+    assert rows(path, "question", "id") == [
+        SourceRow(3, {"prompt": "one\nline", "custom_id": "1"}),
+        SourceRow(4, {"prompt": "two", "custom_id": "2"}),
+    ]
+    assert open_source(str(path), Columns("question")).num_rows() == 2
+
+
+def test_columns_of_a_parquet_file_become_rows(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    write_table(pyarrow.table({"q": [f"tale {n}" for n in range(1000)], "n": list(range(1000))}), path)
+    source = open_source(str(path), Columns("q", "n"))
+    assert list(source.rows())[999] == SourceRow(1000, {"prompt": "tale 999", "custom_id": "999"})
+    assert source.num_rows() == 1000
+
+
+@pytest.mark.parametrize("name", ["none.jsonl", "in.csv", "in.parquet"])
+def test_an_input_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "in.csv").write_text("question\nx\n")
+    (tmp_path / "in.parquet").write_bytes(b"PAR1 is not enough")
+    with pytest.raises(BadInput, match=name) as caught:
+        rows(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_extra_a_parquet_file_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in.parquet").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(BadInput, match=r"pip install 'llama-herd\[batch\]'"):
+        rows(tmp_path / "in.parquet")

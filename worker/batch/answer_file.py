@@ -1,0 +1,91 @@
+"""A file of answers, one a line: only appended to, each line whole, and its own account of what is done."""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from llama_herd.errors import BadInput, HerdError
+
+_CHUNK_BYTES = 1 << 16
+_LINE_ID = re.compile(rb'\{"id":"batch_req_([a-z0-9]+)-([0-9]{1,12})"')
+
+
+class CannotWrite(HerdError):
+    """A file of answers takes no more. What was written before is whole."""
+
+
+def line_id(run_id: str, line: int) -> str:
+    """What names a row of a run in its files."""
+    return f"batch_req_{run_id}-{line}"
+
+
+class AnswerFile:
+    """Open for as long as the block lasts; nobody else may write it meanwhile.
+
+    A last line that was cut off by the death of its writer is taken away when the file is opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._number = -1
+        self._num_bytes = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._number)
+            raise BadInput(f"{self.path}: another process writes it. Fix: let that one end") from None
+        self._num_bytes = self._whole_bytes()
+        os.ftruncate(self._number, self._num_bytes)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._number)
+
+    def lines(self, run_id: str) -> Iterator[int]:
+        """The numbers of the rows of a run that stand here."""
+        with self.path.open("rb") as file:
+            for text in file:
+                found = _LINE_ID.match(text)
+                if found is not None and found[1] == run_id.encode():
+                    yield int(found[2])
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Write whole lines and return when the disk has them. Raises CannotWrite."""
+        if not lines:
+            return
+        text = memoryview(b"".join(lines))
+        try:
+            while text:
+                text = text[os.write(self._number, text) :]
+            os.fsync(self._number)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._number, self._num_bytes)
+            raise CannotWrite(
+                f"{self.path} cannot be written: {error.strerror}. Fix that, and run the same command again"
+            ) from None
+        self._num_bytes += sum(map(len, lines))
+
+    def _whole_bytes(self) -> int:
+        """The length of the file up to its last line feed."""
+        end = os.fstat(self._number).st_size
+        while end > 0:
+            start = max(0, end - _CHUNK_BYTES)
+            feed = os.pread(self._number, end - start, start).rfind(b"\n")
+            if feed >= 0:
+                return start + feed + 1
+            end = start
+        return 0

@@ -1,0 +1,121 @@
+"""The body of an OpenAI request as the fields of our job. vLLM's names beyond OpenAI's are taken, too.
+
+Sources: OpenAI's API reference for completions, chat completions and batches; vLLM's SamplingParams.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+from llama_herd.errors import FieldError
+from llama_herd.tasks.sampling import SamplingParams
+
+Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
+ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
+COMPLETIONS, CHAT = ENDPOINTS
+
+#: Fields that change nothing here, with the values that change nothing anywhere; None: any value.
+_NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
+    "user": None,
+    "metadata": None,
+    "service_tier": None,
+    "safety_identifier": None,
+    "prompt_cache_key": None,
+    "parallel_tool_calls": None,
+    "stream": (False,),
+    "store": (False,),
+    "echo": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+}
+
+#: Fields of a chat alone, and what they stand for.
+_CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
+
+#: Sampling fields that mean the same under the same name, whichever endpoint.
+_SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
+
+
+class Body:
+    """Reads one body: `job` and `sampling` are the fields of a job, `errors` whatever cannot be one.
+
+    A field that is null counts as absent, as it does there.
+    """
+
+    def __init__(self, endpoint: Endpoint, body: Mapping[str, Any]) -> None:
+        self.job: dict[str, Any] = {}
+        self.sampling: dict[str, Any] = {}
+        self.errors: list[FieldError] = []
+        self._endpoint = endpoint
+        source, read = ("messages", self._messages) if endpoint == CHAT else ("prompt", self._prompt)
+        special: dict[str, Callable[[Any], None]] = {
+            source: read,
+            "model": lambda value: self.job.update(model=value),
+            "stop": self._stop,
+            "top_k": lambda value: self.sampling.update(top_k=0 if value == -1 else value),
+            "logprobs": self._logprobs,
+        }
+        for name, value in body.items():
+            if value is None:
+                continue
+            if name in special:
+                special[name](value)
+            else:
+                self._take(name, value)
+
+    def _take(self, name: str, value: Any) -> None:
+        is_chat = self._endpoint == CHAT
+        ours = _CHAT_NAMES.get(name, name) if is_chat else name
+        if ours in _SAME or (is_chat and name == "top_logprobs"):
+            self.sampling[ours] = value
+        elif name not in _NEUTRAL:
+            self._refuse(name, "not supported here")
+        elif (neutral := _NEUTRAL[name]) is not None and value not in neutral:
+            self._refuse(name, f"not supported here but as {' or '.join(map(json.dumps, neutral))}")
+
+    def _prompt(self, value: Any) -> None:
+        """A text, ids, or a list of exactly one of these: a line is one job."""
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+            value = value[0]
+        if isinstance(value, list) and any(isinstance(part, str | list) for part in value):
+            self._refuse("prompt", f"must be one prompt a line, got {len(value)}")
+        else:
+            self.job["prompt_ids" if isinstance(value, list) else "prompt"] = value
+
+    def _messages(self, value: Any) -> None:
+        self.job["messages"] = [_message(turn) for turn in value] if isinstance(value, list) else value
+
+    def _stop(self, value: Any) -> None:
+        self.sampling["stop"] = [value] if isinstance(value, str) else value
+
+    def _logprobs(self, value: Any) -> None:
+        """A chat says whether, and how many beside it; a completion says how many."""
+        if self._endpoint == CHAT or isinstance(value, bool) or not isinstance(value, int):
+            self.sampling["logprobs"] = value
+        else:
+            self.sampling |= {"logprobs": True, "top_logprobs": value}
+
+    def _refuse(self, name: str, message: str) -> None:
+        self.errors.append(FieldError(name if name.isidentifier() else "?", message))
+
+
+def _message(turn: Any) -> Any:
+    """A turn in our form: no nulls, one text, and a developer is who a system was."""
+    if not isinstance(turn, Mapping):
+        return turn
+    found = {name: value for name, value in turn.items() if value is not None}
+    if found.get("role") == "developer":
+        found["role"] = "system"
+    parts = found.get("content")
+    if isinstance(parts, list) and all(isinstance(part, Mapping) and _is_text(part) for part in parts):
+        found["content"] = "".join(part["text"] for part in parts)
+    return found
+
+
+def _is_text(part: Mapping[str, Any]) -> bool:
+    return part.keys() == {"type", "text"} and part["type"] == "text" and isinstance(part["text"], str)

@@ -1,0 +1,160 @@
+"""What a row of the input asks for: a line of OpenAI's batch form, or one with the fields of our job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.batch_row import BatchRow
+from llama_herd.tasks.events import Failure
+from llama_herd.tasks.job import GenerationJob, seed_of
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.batch.openai_body import CHAT, COMPLETIONS, ENDPOINTS, Body, Endpoint
+from llama_herd.worker.batch.source import SourceRow
+
+BAD_LINE = "invalid_line"
+
+#: What only a line of OpenAI's form has.
+_OPENAI_FIELDS = frozenset({"method", "url", "body"})
+_SAMPLING_FIELDS = frozenset(SamplingParams.model_fields)
+_MAX_ID_CHARS = 512
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """What holds for every row that says nothing else; `model` holds for those that do, too."""
+
+    run_id: str
+    model: str | None = None
+    system: str | None = None
+    is_chat: bool = False
+    priority: int = -10
+    flush_ms: int = 500
+    seed: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def seed_of(self, line: int) -> int:
+        """The seed of a row that names none: the same in each try, and in each run that is given one."""
+        return seed_of(f"{self.run_id if self.seed is None else self.seed}-{line}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A row's name and the form of its answer; None as far as it was not understood."""
+
+    custom_id: str | None = None
+    endpoint: Endpoint | None = None
+
+
+class RequestReader:
+    """Makes rows of a batch of rows of the input; what is wrong with one is said in its failure."""
+
+    def __init__(self, settings: Settings, options: RowOptions) -> None:
+        self._settings = settings
+        self._options = options
+        #: Lines by the hash of their id: a million of them must not fill the memory.
+        self._lines: dict[int, int] = {}
+
+    def read(self, row: SourceRow) -> BatchRow:
+        """Never raises: a bad line stops nothing."""
+        if row.fields is None:
+            return _refused(row.line, Request(), [FieldError("line", row.complaint)])
+        if _OPENAI_FIELDS & row.fields.keys():
+            return self._read_openai(row.line, row.fields)
+        return self._read_plain(row.line, row.fields)
+
+    def _read_openai(self, line: int, fields: Mapping[str, Any]) -> BatchRow:
+        url, body = fields.get("url"), fields.get("body")
+        errors = [FieldError(_shown(name), "unknown field") for name in fields if name not in _OPENAI_LINE]
+        if fields.get("method") != "POST":
+            errors.append(FieldError("method", "must be POST"))
+        if url not in ENDPOINTS:
+            errors.append(FieldError("url", f"must be {' or '.join(ENDPOINTS)}"))
+        if not isinstance(body, Mapping):
+            errors.append(FieldError("body", "must be a JSON object"))
+        request = Request(self._custom_id(line, fields, errors), url if url in ENDPOINTS else None)
+        if request.endpoint is None or not isinstance(body, Mapping):
+            return _refused(line, request, errors)
+        found = Body(request.endpoint, body)
+        errors += (FieldError(f"body.{name}", message) for name, message in found.errors)
+        job = self._job(line, found.job, found.sampling, errors, _openai_name)
+        return _refused(line, request, errors) if job is None else BatchRow(line, job, tag=request)
+
+    def _read_plain(self, line: int, fields: Mapping[str, Any]) -> BatchRow:
+        errors: list[FieldError] = []
+        given = {name: value for name, value in fields.items() if name != "custom_id"}
+        sampling = {name: given.pop(name) for name in _SAMPLING_FIELDS & given.keys()}
+        extra = given.pop("sampling", {})
+        if isinstance(extra, Mapping):
+            sampling |= extra
+        else:
+            errors.append(FieldError("sampling", "must be a JSON object"))
+        self._converse(given)
+        request = Request(self._custom_id(line, fields, errors), CHAT if "messages" in given else COMPLETIONS)
+        job = self._job(line, given, sampling, errors, str)
+        return _refused(line, request, errors) if job is None else BatchRow(line, job, tag=request)
+
+    def _converse(self, given: dict[str, Any]) -> None:
+        """Make a bare prompt the message of a chat, where that is asked for."""
+        if self._options.is_chat and isinstance(given.get("prompt"), str) and "messages" not in given:
+            turns = {"system": self._options.system, "user": given.pop("prompt")}
+            given["messages"] = [
+                {"role": role, "content": content} for role, content in turns.items() if content is not None
+            ]
+
+    def _custom_id(self, line: int, fields: Mapping[str, Any], errors: list[FieldError]) -> str | None:
+        """The row's name, which no other row has."""
+        is_openai = bool(_OPENAI_FIELDS & fields.keys())
+        custom_id = fields.get("custom_id", None if is_openai else f"line-{line}")
+        if not _is_name(custom_id):
+            errors.append(FieldError("custom_id", f"must be a text of 1 to {_MAX_ID_CHARS} characters"))
+            return None
+        first = self._lines.setdefault(hash(custom_id), line)
+        if first != line:
+            errors.append(FieldError("custom_id", f"lines {first} and {line} have the same"))
+        return str(custom_id)
+
+    def _job(
+        self,
+        line: int,
+        fields: Mapping[str, Any],
+        sampling: Mapping[str, Any],
+        errors: list[FieldError],
+        name_of: "type[str] | Any",
+    ) -> GenerationJob | None:
+        """The job, or None once all that is wrong with it stands in `errors`, by the names of the line."""
+        options = self._options
+        own = {"seed": options.seed_of(line), **options.sampling, **sampling}
+        given = {"flush_ms": options.flush_ms, "priority": options.priority, **fields, "sampling": own}
+        model = options.model or given.get("model") or self._settings.default_model
+        try:
+            job = GenerationJob.parse(given | {"model": model}, self._settings)
+        except InvalidJob as error:
+            errors += (FieldError(name_of(field), message) for field, message in error.fields)
+        return None if errors else job
+
+
+_OPENAI_LINE = _OPENAI_FIELDS | {"custom_id"}
+
+
+def _refused(line: int, request: Request, errors: list[FieldError]) -> BatchRow:
+    failure = Failure(code=BAD_LINE, message=str(InvalidJob(list(dict.fromkeys(errors)))))
+    return BatchRow(line, failure=failure, tag=request)
+
+
+def _is_name(value: object) -> bool:
+    """Whether it can be written as an id: a text, without halves of characters."""
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_ID_CHARS:
+        return False
+    return not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def _openai_name(field: str) -> str:
+    """A field of our job as the line has it."""
+    name = field.removeprefix("sampling.").replace("prompt_ids", "prompt")
+    return "body" if name == "sampling" else f"body.{name}"
+
+
+def _shown(name: str) -> str:
+    return name if name.isidentifier() else "?"
