@@ -3,9 +3,9 @@
     python -m benchmarks.latency [--write]
 
 The engine alone, on random models, without a prefix cache. Two loads: a prompt of 4,000 tokens that joins
-31 running streams; and jobs that come at random (Poisson), every eighth with such a prompt. A step is the
-median of those that only decode. Each round goes through all budgets; the tables show the round whose ratio
-is the median. The largest budget takes every prompt whole.
+31 running streams, in rounds that go through all budgets; and jobs that come at random (Poisson), a few of
+them with such a prompt, once. A step is the median of those that only decode. The tables show the round whose
+ratio is the median. The largest budget takes every prompt whole.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,19 +33,16 @@ class Plan:
     load: Load
     beside: tuple[int, ...] = (8, 16, 24, 32, 64, WHOLE)
     poisson: tuple[int, ...] = (16, 24, 64, WHOLE)
-    beside_rounds: int = 5
-    poisson_rounds: int = 3
+    rounds: int = 3
 
 
 PLANS = (
     Plan(LONG_BUNDLED, Load()),
     Plan(
         RANDOM_59M,
-        Load(num_jobs=24, jobs_per_s=0.3),
+        Load(num_jobs=64, jobs_per_s=0.8, jobs_per_long=16),
         beside=(16, 24, 32, 64, WHOLE),
-        poisson=(24, WHOLE),
-        beside_rounds=3,
-        poisson_rounds=1,
+        poisson=(16, 24, WHOLE),
     ),
 )
 
@@ -68,8 +65,8 @@ def measure_plan(plan: Plan, folder: Path) -> dict[str, list[Run]]:
         return Bench(model, settings, load, budget)
 
     return {
-        "beside": _rounds(plan.beside, plan.beside_rounds, lambda budget: bench(budget).beside()),
-        "poisson": _rounds(plan.poisson, plan.poisson_rounds, lambda budget: bench(budget).poisson()),
+        "beside": _rounds(plan.beside, plan.rounds, lambda budget: bench(budget).beside()),
+        "poisson": _rounds(plan.poisson, 1, lambda budget: bench(budget).poisson()),
     }
 
 
@@ -101,16 +98,14 @@ def tables(report: Report) -> Iterator[Table]:
 
 
 def _row(budget: Run) -> dict[str, str | float]:
-    """The median round of a budget, and between which ratios all rounds lie."""
+    """The median round of a budget; of several rounds also between which ratios they lie."""
     rounds = budget["rounds"]
     ratios = [one["itl_p99_over_step"] for one in rounds]
     middle = next(one for one in rounds if one["itl_p99_over_step"] == median_low(ratios))
     shown = {name.replace("_", " "): _cell(value) for name, value in middle.items()}
-    return {
-        "prefill tokens": budget["prefill_tokens"],
-        **shown,
-        "in all rounds": f"{min(ratios)}-{max(ratios)}",
-    }
+    if len(rounds) > 1:
+        shown["in all rounds"] = f"{min(ratios)}-{max(ratios)}"
+    return {"prefill tokens": budget["prefill_tokens"], **shown}
 
 
 def _cell(value: float | dict[str, float]) -> str | float:

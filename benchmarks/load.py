@@ -25,10 +25,10 @@ class Load:
     slots: int = 32
     long_prompt: int = 4000
     short_prompt: int = 64
-    max_tokens: int = 48
-    num_jobs: int = 48
-    jobs_per_s: float = 1.5
-    jobs_per_long: int = 8
+    max_tokens: int = 192
+    num_jobs: int = 256
+    jobs_per_s: float = 8.0
+    jobs_per_long: int = 32
 
     @property
     def context_length(self) -> int:

@@ -10,7 +10,7 @@ TINY = random_shape("tiny", hidden_size=64, num_layers=1, num_heads=2, ffn_size=
 LOAD = Load(
     slots=4, long_prompt=100, short_prompt=4, max_tokens=4, num_jobs=8, jobs_per_s=100.0, jobs_per_long=4
 )
-DRY = Plan(TINY, LOAD, beside=(16, WHOLE), poisson=(16,), beside_rounds=2, poisson_rounds=1)
+DRY = Plan(TINY, LOAD, beside=(16, WHOLE), poisson=(16,), rounds=2)
 
 
 def test_a_dry_run_reports_every_round_of_both_loads() -> None:
