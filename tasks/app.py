@@ -24,6 +24,8 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_retry_on_startup=True,
         # An error that Redis answers (full, disk full, read-only) passes as a lost connection does.
         broker_channel_error_retry=True,
+        # However long Redis is away: a worker that gives up would have to be started by hand.
+        broker_connection_max_retries=None,
         # One engine runs all messages at once; names only, so that a client never imports a worker.
         worker_pool="llama_herd.worker.pool:EnginePool",
         worker_consumer="llama_herd.worker.guards:Consumer",

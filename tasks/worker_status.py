@@ -1,6 +1,11 @@
 """What a worker says of itself once a second, for `herd status` and whoever else wants to know."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
+
+#: Only a ready worker takes jobs and runs them. `stalled`: its engine stands still; `silent`: its consumer.
+State = Literal["starting", "ready", "stalled", "silent", "stopping"]
 
 
 class WorkerStatus(BaseModel):
@@ -9,6 +14,7 @@ class WorkerStatus(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
+    #: One of `State`; other versions may have more.
     state: str
     model: str
     device: str

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 from celery import signals
@@ -23,6 +23,8 @@ NUM_LOOK_AHEAD = 8
 
 #: Exit code of a worker that lost a thread.
 EXIT_THREAD_DIED = 70
+#: Exit code of a worker that took no messages any more.
+EXIT_SILENT = 71
 
 #: Threads that wait for the interpreter get it sooner: a step's publication is not held up by the next step.
 SWITCH_INTERVAL_S = 0.0005
@@ -56,16 +58,18 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
 
 
 def end_process(failure: threading.ExceptHookArgs) -> None:
-    """End a worker that has lost one of its threads: half a worker would hold its jobs for ever.
-
-    Like a kill -9: other workers take its jobs over when their leases end.
-    """
+    """End a worker that has lost one of its threads: half a worker would hold its jobs for ever."""
     details = (failure.exc_type, failure.exc_value, failure.exc_traceback)
     log.critical(
         "a thread died, and the worker with it", thread=getattr(failure.thread, "name", "?"), exc_info=details
     )
+    end_at_once(EXIT_THREAD_DIED)
+
+
+def end_at_once(exit_code: int) -> NoReturn:
+    """Like a kill -9, but for the log: other workers take the jobs over when their leases end."""
     logging.shutdown()
-    os._exit(EXIT_THREAD_DIED)
+    os._exit(exit_code)
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]

@@ -7,6 +7,7 @@ worker too. Here they go to the dead letters, with the reason.
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from time import time
 from typing import Any
 
@@ -28,6 +29,29 @@ log = structlog.get_logger(__name__)
 
 #: What reading a hostile message can raise, besides the errors of the connection itself.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError)
+
+
+#: Pauses between tries of a Redis that is away, in Celery's words; its own grow to half a minute.
+RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
+
+
+class TooLong(ValueError):
+    """A message is longer than HERD_MAX_MESSAGE_BYTES."""
+
+
+class RawMessage(virtual.Message):  # type: ignore[misc]
+    """A message of the queue, without what its sender could do by its properties and headers.
+
+    It is put back to the queue that it came from, not to whatever list its sender names, and nobody's events
+    show arguments, which hold prompts.
+    """
+
+    def __init__(self, payload: Any, channel: "Channel", **options: Any) -> None:
+        properties = payload["properties"]
+        place = {"exchange": "", "routing_key": channel.queue_read}
+        properties["delivery_info"] = {**properties["delivery_info"], **place}
+        payload["headers"] = {**payload["headers"], "argsrepr": "()", "kwargsrepr": "{}"}
+        super().__init__(payload, channel, **options)
 
 
 class QoS(redis_transport.QoS):  # type: ignore[misc]
@@ -54,7 +78,16 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
     """Reads the queue; an item that is no message is put aside instead of ending the loop."""
 
     QoS = QoS
+    Message = RawMessage
+
+    #: Answers to "is there a message?", also those that there is none.
+    num_polls = 0
     _last_reply: Any = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether this worker wants messages."""
+        return bool(self.qos.can_consume())
 
     @property
     def queue_read(self) -> str:
@@ -75,10 +108,18 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
             def parse_response(self, connection: Any, command_name: str, **options: Any) -> Any:
                 reply = super().parse_response(connection, command_name, **options)
                 if command_name == "BRPOP":
-                    channel._last_reply = reply
+                    channel._note(reply)
                 return reply
 
         return Client
+
+    def _note(self, reply: Any) -> None:
+        """Count an answer, and keep the message that may be in it. Raises TooLong before anybody reads it."""
+        self.num_polls += 1
+        if reply is not None:
+            self._last_reply = reply
+            if len(reply[1]) > boot.settings().max_message_bytes:
+                raise TooLong
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
@@ -99,8 +140,21 @@ class Transport(redis_transport.Transport):  # type: ignore[misc]
 class Consumer(consumer.Consumer):  # type: ignore[misc]
     """Celery's consumer; a message that it cannot handle is put aside, and never shown in a log."""
 
+    def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **options: Any) -> None:
+        """Without the talk among workers, which reaches all of them in a Redis, whosoever they are."""
+        quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
+        quiet["without_heartbeat"] = not options.get("task_events")
+        super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Connect, also again, within two seconds of Redis being back."""
+        conn.ensure_connection = partial(conn.ensure_connection, **RECONNECT)
+        return super().ensure_connected(conn)
+
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], Any]:
+        """Called anew for each connection."""
         handle = super().create_task_handler(*args, **options)
+        self.pool.watch(self.task_consumer.channel)
 
         def guarded(message: Message) -> Any:
             try:

@@ -21,6 +21,7 @@ from llama_herd.worker.delivery import Delivery
 
 if TYPE_CHECKING:
     from llama_herd.worker.service import Service
+    from llama_herd.worker.watchdog import Poller
 
 #: Threads for the few Celery tasks that are not generation, such as chord_unlock.
 NUM_SIDE_THREADS = 2
@@ -58,6 +59,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def register_with_event_loop(self, hub: Any) -> None:
         self._hub = hub
         self._service.note_consuming()
+
+    def watch(self, poller: "Poller") -> None:
+        """Called for each connection that messages come by."""
+        self._service.watchdog.watch(poller)
 
     def on_apply(
         self,

@@ -4,7 +4,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Literal, Self
+from typing import Self
 
 import structlog
 from redis.exceptions import RedisError
@@ -13,7 +13,8 @@ from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.call import run_many
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger import Ledger
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import boot
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.delivery import Delivery
@@ -27,6 +28,7 @@ from llama_herd.worker.publisher import Publisher, Released
 from llama_herd.worker.reconcile import Reconciler
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author
+from llama_herd.worker.watchdog import UNREADY_S, Watchdog
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +91,10 @@ class Service:
             on_released=lambda released: self._publisher.put([Released(attempt) for attempt in released]),
         )
         self._reconciler = Reconciler(self._redis, self._ledger, overflow)
-        self._state: Literal["starting", "ready", "stopping"] = "starting"
+        self.watchdog = Watchdog(
+            self._redis, self._ledger, queue_name(settings.served_model), settings.silence_s
+        )
+        self._state: State = "starting"
         self._is_hurried = threading.Event()
 
     @classmethod
@@ -107,6 +112,7 @@ class Service:
         for thread in (service._publisher, service._engine, service._intake, service._heartbeat):
             thread.start()
         service._reconciler.start()
+        service.watchdog.start()
         return service
 
     def note_consuming(self) -> None:
@@ -124,7 +130,7 @@ class Service:
         pages = self._model.cache.pages
         return WorkerStatus(
             name=self._worker,
-            state=self._state,
+            state=self._state_now,
             model=self._settings.served_model,
             device=self._settings.device,
             slots=self._settings.slots,
@@ -135,6 +141,15 @@ class Service:
             kv_cache_usage=round(pages.num_held / pages.num_pages, 4),
             prefix_hit_rate=round(self._model.cache.prefixes.hit_rate, 4),
         )
+
+    @property
+    def _state_now(self) -> State:
+        """Ready is who has loaded its model, asks for messages and moves on."""
+        if self._state == "ready" and self._engine.is_stalled(self._settings.stall_s):
+            return "stalled"
+        if self._state == "ready" and self.watchdog.silent_s >= UNREADY_S:
+            return "silent"
+        return self._state
 
     def hurry(self) -> None:
         """Wait for no job any more; may be called from a signal handler."""
@@ -147,6 +162,7 @@ class Service:
         go on from the recorded tokens.
         """
         self._state = "stopping"
+        self.watchdog.stop()
         self._reconciler.stop()
         self._intake.stop()
         deadline_s = monotonic() + grace_s

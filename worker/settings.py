@@ -44,6 +44,12 @@ class WorkerSettings(Settings):
         description="Most prompt tokens of a step beside running streams; 0: 24 on a CPU, 256 on a GPU.",
     )
     grace_s: float = Field(5.0, ge=0, description="After SIGTERM: how long running jobs may go on.")
+    max_message_bytes: int = Field(
+        2_097_152, ge=65_536, description="Longest message of a queue; longer ones become dead letters."
+    )
+    silence_s: float = Field(
+        15.0, ge=2, description="A worker that takes no message for so long, though some wait, ends itself."
+    )
     stall_s: float = Field(30.0, gt=0, description="An engine without a step this long loses its jobs.")
     log_format: Literal["json", "console"] = Field("json", description="json lines, or text for people.")
 

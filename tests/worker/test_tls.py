@@ -12,9 +12,10 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
+from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.settings import WorkerSettings
 from tests.tls import Identity, TlsFront
-from tests.worker.processes import WorkerProcess
 
 pytestmark = [
     pytest.mark.redis,
@@ -85,13 +86,13 @@ def test_queue_worker_and_results_go_over_tls(
     front: TlsFront, here: Identity, tiny_path: Path, tmp_path: Path
 ) -> None:
     url = f"rediss://127.0.0.1:{front.port}/0"
-    settings = Settings.read(redis_url=url, redis_ca_file=str(here.file), model_name="m")
+    settings = WorkerSettings.read(
+        redis_url=url, redis_ca_file=str(here.file), model_name="m", model=tiny_path, threads=1
+    )
     job = {"prompt": "Once", "sampling": {"max_tokens": 3}}
     with (
         Client(settings=settings) as client,
-        WorkerProcess(
-            settings.redis_url, tiny_path, "tls", tmp_path / "log", model_name="m", redis_ca_file=here.file
-        ),
+        WorkerProcess(settings, "tls@test", tmp_path / "log"),
     ):
         assert client.result(client.submit(**job), timeout_s=30).finish_reason == "length"
         with make_app(settings) as app:

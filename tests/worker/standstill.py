@@ -1,0 +1,30 @@
+"""Stops a part of a worker while a file of that name is there. Loaded by `celery worker -I`, by tests only.
+
+STANDSTILL=folder    `engine` in it holds up the next step, `consumer` the next question for a message
+"""
+
+import os
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from llama_herd.worker.engine import Engine
+from llama_herd.worker.guards import Channel
+
+FOLDER = Path(os.environ["STANDSTILL"])
+
+step, ask = Engine.step, Channel._brpop_start
+
+
+def step_unless_held(engine: Engine) -> Any:
+    while (FOLDER / "engine").exists():
+        sleep(0.01)
+    return step(engine)
+
+
+def ask_unless_held(channel: Channel, **options: Any) -> Any:
+    return None if (FOLDER / "consumer").exists() else ask(channel, **options)
+
+
+Engine.step = step_unless_held  # type: ignore[method-assign]
+Channel._brpop_start = ask_unless_held

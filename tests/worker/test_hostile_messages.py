@@ -1,0 +1,163 @@
+"""What comes by the queue and means harm: put aside before it is unpacked or read, and the worker lives."""
+
+import base64
+import bz2
+import gzip
+import json
+import lzma
+import pickle
+import uuid
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.answers import DeadLetter
+from llama_herd.tasks.call import run
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.dead_letters import DeadLetters
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.settings import WorkerSettings
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker]
+
+QUEUE = "herd.m"
+MIB = 1 << 20
+MAX_BYTES = WorkerSettings.model_fields["max_message_bytes"].default
+JOB = {"prompt": "a canary", "sampling": {"max_tokens": 2}}
+
+
+class Bomb:
+    """Runs a command in whoever unpickles it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("unpickled"),))
+
+
+def message(body: bytes, content_type: str = "application/json", **headers: Any) -> bytes:
+    """A message of Celery's protocol around these bytes."""
+    top = {
+        "body": base64.b64encode(body).decode(),
+        "content-type": content_type,
+        "content-encoding": "binary" if content_type != "application/json" else "utf-8",
+        "headers": {"lang": "py", "task": "herd.generate", "id": str(uuid.uuid4()), **headers},
+        "properties": {
+            "delivery_tag": str(uuid.uuid4()),
+            "delivery_info": {"exchange": "", "routing_key": QUEUE},
+            "body_encoding": "base64",
+        },
+    }
+    return json.dumps(top).encode()
+
+
+def body_of(job: str) -> bytes:
+    return b"[[], %s, {}]" % job.encode()
+
+
+ZEROS = body_of(json.dumps(JOB | {"prompt": "0" * (200 * MIB // 8)}))
+YAML = b"[[], !!python/object/apply:pathlib.Path.touch [unpickled], {}]"
+
+BOMBS = {
+    "gzip": lambda: message(gzip.compress(ZEROS), compression="application/x-gzip"),
+    "zlib": lambda: message(zlib.compress(ZEROS), compression="zlib"),
+    "bzip2": lambda: message(bz2.compress(ZEROS), compression="application/x-bz2"),
+    "lzma": lambda: message(lzma.compress(ZEROS), compression="application/x-lzma"),
+    "pickle": lambda: message(pickle.dumps(((), {"prompt": Bomb()}, {})), "application/x-python-serialize"),
+    "yaml": lambda: message(YAML, "application/x-yaml"),
+    "msgpack": lambda: message(b"\x93\x90\x80\x80", "application/x-msgpack"),
+    "64 MiB": lambda: message(body_of(json.dumps(JOB | {"prompt": "x" * (64 * MIB)}))),
+    "a byte too long": lambda: message(body_of("{}")).ljust(MAX_BYTES + 1),
+    "deep message": lambda: b'{"body":' + b"[" * MIB,
+    "deep body": lambda: message(b"[" * MIB),
+    "huge integer in the message": lambda: b'{"body": ' + b"9" * 9999 + b"}",
+    "huge integer in the body": lambda: message(body_of('{"priority": %s}' % ("9" * 9999))),
+}
+
+#: What reads as a job's arguments, but is none: the job ends with an error.
+WRONG_JOBS = {
+    "deep field": '{"prompt": "a", "metadata": %s}' % ('{"a":' * 500 + "1" + "}" * 500),
+    "no number": '{"prompt": "a", "sampling": {"temperature": NaN}}',
+    "infinity": '{"prompt": "a", "sampling": {"temperature": 1e999}}',
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def worker(
+    server: EmbeddedRedis, tiny_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
+    log = tmp_path_factory.mktemp("log") / "log"
+    settings = tiny_settings.model_copy(update={"redis_url": server.url, "model_name": "m"})
+    with WorkerProcess(settings, "guarded@test", log) as worker:
+        yield worker
+
+
+@pytest.fixture
+def redis(server: EmbeddedRedis, worker: WorkerProcess) -> Iterator[Redis]:
+    with Redis.from_url(server.url) as redis:
+        yield redis
+
+
+@pytest.fixture
+def client(server: EmbeddedRedis, worker: WorkerProcess) -> Iterator[Client]:
+    with Client(server.url, model="m") as client:
+        yield client
+
+
+def dead(redis: Redis) -> list[DeadLetter]:
+    return run(redis, DeadLetters().letters(1000))
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_bomb_is_put_aside_with_its_reason_and_never_goes_off(
+    kind: str, worker: WorkerProcess, redis: Redis, client: Client
+) -> None:
+    process = psutil.Process(worker.process.pid)
+    num_letters, memory = len(dead(redis)), process.memory_info().rss
+    redis.lpush(QUEUE, BOMBS[kind]())
+    wait_until(lambda: len(dead(redis)) > num_letters, f"{kind} put aside")
+    assert dead(redis)[0].reason
+    assert client.result(client.submit(**JOB), timeout_s=20).finish_reason == "length"
+    assert worker.process.poll() is None
+    assert process.memory_info().rss - memory < 100 * MIB
+    assert not Path("unpickled").exists()
+    assert "canary" not in worker.log
+
+
+@pytest.mark.parametrize("kind", WRONG_JOBS)
+def test_a_job_that_no_json_should_hold_ends_with_an_error(kind: str, redis: Redis, client: Client) -> None:
+    job_id = f"wrong-{uuid.uuid4()}"
+    redis.lpush(QUEUE, message(body_of(WRONG_JOBS[kind]), id=job_id))
+    error = client.result(job_id, timeout_s=20).error
+    assert error is not None
+    assert error.code == "invalid_job"
+
+
+def test_of_two_fields_of_one_name_the_last_counts_for_everybody(redis: Redis, client: Client) -> None:
+    job_id = f"twice-{uuid.uuid4()}"
+    job = '{"prompt": "a", "sampling": {"max_tokens": 1, "max_tokens": 2}}'
+    redis.lpush(QUEUE, message(body_of(job), id=job_id))
+    result = client.result(job_id, timeout_s=20)
+    assert result.finish_reason == "length"
+    assert len(result.ids) == 2
+
+
+def test_a_message_goes_back_to_its_own_queue_whatever_its_sender_says(redis: Redis, client: Client) -> None:
+    job_id = f"elsewhere-{uuid.uuid4()}"
+    raw = json.loads(message(body_of(json.dumps(JOB)), id=job_id))
+    raw["properties"]["delivery_info"]["routing_key"] = "herd:default:leases"
+    redis.lpush(QUEUE, json.dumps(raw))
+    assert client.result(job_id, timeout_s=20).finish_reason == "length"
+    assert redis.hget(Ledger().job_key(job_id), "queue") == QUEUE.encode()

@@ -1,0 +1,110 @@
+"""Workers that live but do not work: they say so, their jobs go on elsewhere, and silence ends them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from socket import gethostname
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker.boot import EXIT_SILENT
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import write_tiny_gguf
+from tests.worker.herd_command import invoke
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker]
+
+INCLUDE = "tests.worker.standstill"
+
+#: Longer than any test, unless it is cancelled.
+LONG = {"prompt": "a", "sampling": {"max_tokens": 4000, "ignore_eos": True}}
+SHORT = {"prompt": "a", "sampling": {"max_tokens": 2}}
+
+
+@pytest.fixture
+def settings(redis_url: str, tmp_path: Path) -> WorkerSettings:
+    return WorkerSettings.read(
+        redis_url=redis_url,
+        model=write_tiny_gguf(tmp_path / "m.gguf", context_length=8192),
+        slots=1,
+        threads=1,
+        stall_s=1.0,
+        silence_s=2.0,
+        lease_ms=1000,
+    )
+
+
+@pytest.fixture
+def client(settings: WorkerSettings) -> Iterator[Client]:
+    with Client(settings.redis_url, model="m") as client:
+        yield client
+
+
+@pytest.fixture
+def worker(settings: WorkerSettings, tmp_path: Path) -> WorkerProcess:
+    return WorkerProcess(
+        settings,
+        f"held@{gethostname()}",
+        tmp_path / "log",
+        include=INCLUDE,
+        env={"STANDSTILL": str(tmp_path)},
+    )
+
+
+def status(client: Client, worker: WorkerProcess) -> WorkerStatus:
+    (status,) = [one for one in client.workers() if one.name == worker.name]
+    return status
+
+
+def wait_for_beats(client: Client, worker: WorkerProcess, seconds: int) -> None:
+    """Wait until the worker has lived on for some seconds."""
+    until_ms = status(client, worker).beat_ms + 1000 * seconds
+    wait_until(lambda: status(client, worker).beat_ms >= until_ms, "the worker lives on")
+
+
+def test_a_worker_that_takes_no_messages_ends_itself(
+    worker: WorkerProcess, client: Client, tmp_path: Path
+) -> None:
+    with worker:
+        client.result(client.submit(**SHORT), timeout_s=30)
+        (tmp_path / "consumer").touch()
+        wait_for_beats(client, worker, 4)  # nothing waits: no fault of its own
+        client.submit(**SHORT)
+        assert worker.wait_for_end() == EXIT_SILENT
+        assert "no message is taken, though some wait" in worker.log
+
+
+def test_a_worker_with_a_full_batch_may_leave_messages_waiting(
+    worker: WorkerProcess, client: Client, redis: Redis
+) -> None:
+    with worker:
+        jobs = [client.submit(**LONG) for _ in range(12)]
+        wait_until(lambda: redis.llen("herd.m") == 3, "the batch and what is looked ahead are full")
+        wait_for_beats(client, worker, 4)
+        assert status(client, worker).state == "ready"
+        for job in jobs:
+            client.cancel(job)
+        assert {client.result(job, timeout_s=30).finish_reason for job in jobs} == {"cancelled"}
+
+
+def test_an_engine_that_stands_still_loses_its_job_and_comes_back(
+    worker: WorkerProcess, client: Client, settings: WorkerSettings, tmp_path: Path
+) -> None:
+    environment = {"HERD_REDIS_URL": settings.redis_url}
+    with worker:
+        job = client.submit(**LONG | {"sampling": {"max_tokens": 600, "ignore_eos": True}})
+        next(event for event in client.stream(job) if event.type == "token")
+        assert invoke("health", **environment).exit_code == 0
+        (tmp_path / "engine").touch()
+        wait_until(lambda: status(client, worker).state == "stalled", "the worker calls itself stalled")
+        assert invoke("health", **environment).exit_code == 1
+        with WorkerProcess(settings, "other@test", tmp_path / "other"):
+            result = client.result(job, timeout_s=60)
+        assert (result.finish_reason, len(result.ids), result.attempts) == ("length", 600, 2)
+        (tmp_path / "engine").unlink()
+        wait_until(lambda: status(client, worker).state == "ready", "the worker is ready again")
+        assert client.result(client.submit(**SHORT), timeout_s=30).finish_reason == "length"
