@@ -103,6 +103,10 @@ class AsyncClient:
         """Run a dead job again under a new id, or push a dead message back to its queue."""
         return await self._hold(self._core.retry(name))
 
+    async def letter(self, number: str) -> DeadLetter | None:
+        """A dead message by its number."""
+        return await self._hold(self._core.letter(number))
+
     async def drop(self, name: str) -> None:
         """Forget a dead message, or purge a job."""
         await self._hold(self._core.drop(name))

@@ -131,6 +131,10 @@ class Client:
         """
         return self._hold(self._core.retry(name))
 
+    def letter(self, number: str) -> DeadLetter | None:
+        """A dead message by its number; None when there is none."""
+        return self._hold(self._core.letter(number))
+
     def drop(self, name: str) -> None:
         """Forget a dead message by its number, or purge a job by its id. Raises JobNotFound."""
         self._hold(self._core.drop(name))

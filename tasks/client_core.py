@@ -84,7 +84,7 @@ class ClientCore:
     @property
     def queue(self) -> str:
         """The queue of the client's own model."""
-        return queue_name(self.settings.default_model)
+        return queue_name(self.settings.default_model, self.settings.tenant)
 
     def submit(
         self,
@@ -100,7 +100,7 @@ class ClientCore:
             raise TypeError("give a job_id or an idempotency_key, not both")
         job = GenerationJob.parse(fields if job is None else job, self.settings)
         job = job.model_copy(update={"model": job.model or self.settings.default_model})
-        queue = queue_name(job.model or self.settings.default_model)
+        queue = queue_name(job.model or self.settings.default_model, self.settings.tenant)
         name = "job_id"
         if idempotency_key is not None:
             name, job_id = "idempotency_key", self._id_of("key", checked_key(idempotency_key))
@@ -124,15 +124,17 @@ class ClientCore:
         """
         if (yield self._letters.is_quarantined(name)):
             return (yield from self._run_again(name))
-        letter: DeadLetter | None = None
-        if is_letter_number(name):
-            letter = yield self._letters.letter(name)
+        letter = yield from self.letter(name)
         if letter is None or (yield self._letters.revive(name)) is Revival.UNKNOWN:
             raise JobNotFound(f"no job and no message {name} among the dead: see herd dead list")
         if not letter.is_whole:
             message = f"of {letter.num_bytes} bytes only {len(letter.raw)} were kept"
             raise InvalidJob([FieldError(f"message {name}", message)])
         return Retried(None, letter.queue)
+
+    def letter(self, number: str) -> Talk[DeadLetter | None]:
+        """A dead letter by its number; None when there is none."""
+        return (yield self._letters.letter(number)) if is_letter_number(number) else None
 
     def drop(self, name: str) -> Talk[None]:
         """Forget a dead letter, or a job that was given up. Raises JobNotFound."""

@@ -2,6 +2,8 @@
 -- <id>:<number of the push>:<time of the push>. SWEEP reads the time to see how far a queue is consumed.
 local function push(job, id, now)
   local queue, envelope = unpack(redis.call('HMGET', job, 'queue', 'envelope'))
+  -- Whoever can write to a record must not be able to have another key written to.
+  if not string.match(queue, '^herd%.[%w._:-]+$') then error('the record names no queue') end
   local number = redis.call('HINCRBY', job, 'pushes', 1)
   local tag = string.format('%s:%d:%.0f', id, number, now)
   local first, last = string.find(envelope, '@tag@', 1, true)

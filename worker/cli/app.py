@@ -14,11 +14,13 @@ from typer.core import TyperGroup
 from llama_herd.errors import HerdError
 from llama_herd.worker.cli.cancel import cancel
 from llama_herd.worker.cli.chaos import chaos
+from llama_herd.worker.cli.dead import dead
 from llama_herd.worker.cli.demo import demo
 from llama_herd.worker.cli.doctor import doctor
 from llama_herd.worker.cli.generate import generate
 from llama_herd.worker.cli.health import health
 from llama_herd.worker.cli.inspect import inspect
+from llama_herd.worker.cli.purge import purge
 from llama_herd.worker.cli.settings import settings
 from llama_herd.worker.cli.status import status
 from llama_herd.worker.cli.tokenize import tokenize
@@ -50,8 +52,22 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (demo, worker, generate, watch, cancel, status, inspect, tokenize, doctor, health, settings):
+for command in (
+    demo,
+    worker,
+    generate,
+    watch,
+    cancel,
+    purge,
+    status,
+    inspect,
+    tokenize,
+    doctor,
+    health,
+    settings,
+):
     app.command()(command)
+app.add_typer(dead, name="dead")
 app.add_typer(chaos, name="chaos")
 
 

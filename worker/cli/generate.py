@@ -40,6 +40,15 @@ def generate(
             help="Any other sampling field, its value as JSON; may be repeated.",
         ),
     ] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="-10 to 10; higher goes first among jobs that wait.")
+    ] = None,
+    not_before: Annotated[
+        int | None, typer.Option(help="Run it from this time on, in milliseconds since 1970.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="A name of your own: the same job under it again is one job.")
+    ] = None,
     deadline_ms: Annotated[
         int | None, typer.Option(help="Give up after this time, in milliseconds since 1970.")
     ] = None,
@@ -54,6 +63,8 @@ def generate(
     from llama_herd.worker.cli.terminal import text_or_stdin
     from llama_herd.worker.cli.transcript import Transcript
 
+    if local and (not_before is not None or idempotency_key is not None):
+        raise BadInput("--not-before and --idempotency-key need the queue. Fix: leave out --local")
     text = text_or_stdin(prompt)
     is_chat = chat or system is not None
     sampling = {
@@ -67,7 +78,10 @@ def generate(
     fields = {
         "prompt": None if is_chat else text,
         "messages": _messages(system, text) if is_chat else None,
+        "priority": priority,
+        "not_before": not_before,
         "deadline_ms": deadline_ms,
+        "idempotency_key": idempotency_key,
         "sampling": _given(sampling) | dict(map(_named_value, others or ())),
     }
     transcript = Transcript("result" if as_json else "text")

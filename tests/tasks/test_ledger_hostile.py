@@ -1,0 +1,97 @@
+"""What hostile producers put into jobs, messages and records stays data, and harms their own jobs at most."""
+
+import json
+
+import pytest
+
+from llama_herd.tasks.answers import Swept, Yours
+from llama_herd.tasks.call import run
+from llama_herd.tasks.events import End
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.message import Envelope
+from tests.tasks.herd import QUEUE, Herd
+from tests.tasks.test_ledger_sweep import ids, sweep
+
+pytestmark = pytest.mark.redis
+
+NASTY = "'] redis.call('FLUSHALL') --[[ %s %d %1 @tag@ \"]} \\ \x01 ]] {braces} '..'"
+
+
+def test_nasty_texts_come_back_as_they_went(herd: Herd) -> None:
+    job = GenerationJob(prompt=NASTY, model="tales", metadata={"k": NASTY})
+    herd.submit("a", job)
+    claimed = herd.claim("a")
+    assert isinstance(claimed, Yours)
+    assert claimed.body == job.to_json()
+
+
+def test_nasty_headers_do_not_reach_the_delivery_tag(herd: Herd) -> None:
+    request = {
+        "id": "a",
+        "root_id": NASTY,
+        "correlation_id": NASTY,
+        "reply_to": "@tag@",
+        "stamps": {NASTY: 1},
+    }
+    envelope = Envelope.of_request(request, {"chain": [NASTY]}, QUEUE)
+    run(herd.redis, herd.ledger.claim("a", "one", job=GenerationJob(prompt="x"), envelope=envelope))
+    herd.pass_lease("a")
+    assert sweep(herd) == Swept(("a",))
+    message = json.loads(herd.messages()[0])
+    assert message["properties"]["delivery_tag"].startswith("a:1:")
+    assert message["properties"]["correlation_id"] == NASTY
+    assert message["headers"]["root_id"] == NASTY
+
+
+def test_a_workers_name_is_quoted_in_the_end_that_a_script_writes(herd: Herd) -> None:
+    ledger = Ledger(worker=NASTY, lease_ms=60_000)
+    herd.submit("a")
+    run(herd.redis, ledger.claim("a", "one"))
+    herd.pass_lease("a")
+    run(herd.redis, ledger.cancel("a"))
+    (last,) = herd.events("a")
+    assert isinstance(last, End)
+    assert last.worker == NASTY
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("envelope", "no gap for a tag"), ("queue", "herd:default:leases"), ("deadline_ms", "soon"), (None, "")],
+)
+def test_a_broken_record_holds_up_no_other_job(herd: Herd, field: str | None, value: str) -> None:
+    for name in ("broken", "good"):
+        herd.submit(name)
+        herd.pass_time(name, 20_000)
+    herd.redis.delete(QUEUE)
+    key = herd.ledger.job_key("broken")
+    if field is None:
+        herd.redis.set(key, "no record at all")
+    else:
+        herd.redis.hset(key, field, value)
+    herd.redis.zadd("herd:default:leases", {"broken": 1})
+    assert "good" in sweep(herd).jobs
+    assert "good" in ids(herd)
+    sweep(herd)
+    assert ids(herd).count("good") == 1
+
+
+def test_a_queue_that_is_no_list_holds_up_no_other_queue(herd: Herd) -> None:
+    run(herd.redis, herd.ledger.submit("broken", GenerationJob(prompt="x"), Envelope.of("broken", "herd.x")))
+    herd.redis.delete("herd.x")
+    herd.redis.set("herd.x", "no list")
+    herd.submit("good")
+    herd.redis.delete(QUEUE)
+    for name in ("broken", "good"):
+        herd.pass_time(name, 20_000)
+    assert sweep(herd) == Swept(("good",))
+    assert ids(herd) == ["good"]
+
+
+def test_a_message_that_lies_about_its_time_costs_a_push_at_most(herd: Herd) -> None:
+    herd.submit("a")
+    herd.pass_time("a", 20_000)
+    lie = b'{"properties":{"delivery_tag":"x:1:' + b"9" * 400 + b'"}}'
+    herd.redis.rpush(QUEUE, lie, b'{"delivery_tag":"' + b"1:" * 8000 + b'"}')
+    assert sweep(herd).jobs in ((), ("a",))
+    assert sweep(herd) == Swept()
