@@ -16,7 +16,7 @@ from llama_herd.tasks.startup import check_worker_start, refuse_settings
 def make_app(settings: Settings) -> Celery:
     """A Celery app for one Redis and tenant."""
     app = Celery("llama_herd", include=["llama_herd.tasks.generate"])
-    url = celery_url(settings.redis_url)
+    url, ledger = celery_url(settings.redis_url), Ledger.of(settings)
     app.conf.update(
         # Queue, ledger and results share one database: a job and its message come into being in one script.
         broker_url=url,
@@ -30,7 +30,7 @@ def make_app(settings: Settings) -> Celery:
         worker_pool="llama_herd.worker.pool:EnginePool",
         worker_consumer="llama_herd.worker.guards:Consumer",
         # A queue for each model: a job never meets the wrong one.
-        task_default_queue=queue_name(settings.default_model),
+        task_default_queue=queue_name(settings.default_model, settings.tenant),
         # A message is done when its result is stored; a worker holds just what its batch has room for.
         task_acks_late=True,
         worker_prefetch_multiplier=1,
@@ -52,11 +52,16 @@ def make_app(settings: Settings) -> Celery:
         result_serializer="json",
         result_expires=settings.result_ttl_s,
         # A result that Redis does not take is offered until it does: giving up would store a failure instead.
-        result_backend_transport_options={"retry_policy": {"max_retries": None}},
+        result_backend_transport_options={
+            "retry_policy": {"max_retries": None},
+            "global_keyprefix": ledger.results_prefix,
+        },
+        # Events, where a worker sends them (-E), go to those of its tenant.
+        event_exchange=ledger.key("celeryev"),
         redis_socket_keepalive=True,
         redis_socket_timeout=10.0,
         redis_retry_on_timeout=True,
-        broker_transport_options=_broker_options(Ledger.of(settings).unacked_key),
+        broker_transport_options=_broker_options(ledger.unacked_key),
     )
 
     def check_start(instance: Any, **_: Any) -> None:

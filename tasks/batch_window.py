@@ -175,7 +175,7 @@ class BatchWindow:
 
     def _submit(self, now_s: float) -> _Step:
         tries = list(self._waiting)
-        orders = [_order(one) for one in tries]
+        orders = [_order(one, self._core.ledger.tenant) for one in tries]
         answers = yield [
             self._core.ledger.submit(order.job_id, order.job, order.envelope) for order in orders
         ]
@@ -247,9 +247,9 @@ def _rows(jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow]) -> Itera
         yield job if isinstance(job, BatchRow) else BatchRow(index, job)
 
 
-def _order(one: BatchTry) -> Order:
+def _order(one: BatchTry, tenant: str) -> Order:
     """Celery is to keep no result: the batch reads the events, and then forgets the job."""
-    envelope = Envelope.of(one.job_id, queue_name(str(one.job.model)), ignore_result=True)
+    envelope = Envelope.of(one.job_id, queue_name(str(one.job.model), tenant), ignore_result=True)
     return Order(one.job_id, "job_id", envelope, one.job)
 
 

@@ -18,6 +18,9 @@ herd:<tenant>:sweep           hash    when the last sweep was
 herd:<tenant>:unacked         hash    Celery's: messages that workers hold; ..._index, ..._mutex: since when
 celery-task-meta-<id>         string  Celery's: the result
 herd.<model>                  list    Celery's: the queue of a model
+
+The last two are those of tenant `default`; another's are herd:<tenant>:celery-task-meta-<id> and
+herd.<tenant>:<model>.
 """
 
 from dataclasses import dataclass
@@ -37,7 +40,12 @@ class Keys:
 
     def result_key(self, job_id: str) -> str:
         """Where Celery keeps a job's result."""
-        return f"celery-task-meta-{job_id}"
+        return f"{self.results_prefix}celery-task-meta-{job_id}"
+
+    @property
+    def results_prefix(self) -> str:
+        """What Celery's names of results begin with: the tenant, but for the one that needs no setting."""
+        return "" if self.tenant == "default" else self.key("")
 
     def channel(self, job_id: str) -> str:
         """Where a job's events are published."""

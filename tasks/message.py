@@ -36,9 +36,9 @@ _KEPT_HEADERS = (
 _NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-def queue_name(model: str) -> str:
+def queue_name(model: str, tenant: str = "default") -> str:
     """The queue whose jobs a worker with this model runs."""
-    return f"herd.{model}"
+    return f"herd.{model}" if tenant == "default" else f"herd.{tenant}:{model}"
 
 
 @dataclass(frozen=True, slots=True)

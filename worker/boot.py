@@ -11,7 +11,6 @@ import structlog
 from celery import signals
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.message import queue_name
 from llama_herd.worker.device import pin_device
 from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
@@ -47,7 +46,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
     """Before the worker is built: it reads its own model's queue, and takes what its batch holds."""
     try:
         conf.worker_concurrency = settings().slots + NUM_LOOK_AHEAD
-        conf.task_default_queue = queue_name(settings().served_model)
+        conf.task_default_queue = settings().queue
         conf.broker_transport = "llama_herd.worker.guards:Transport"
         device()
     except BadInput as error:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.message import Envelope
 from llama_herd.worker.settings import WorkerSettings
 
 #: Stands in the record for a job that could not be read. It has no prompt, so it never runs.
@@ -26,7 +26,7 @@ class Order(NamedTuple):
         args, kwargs, embed = _parts(body)
         if not args and not kwargs:
             return cls()
-        envelope = Envelope.of_request(headers, embed, queue_name(settings.served_model))
+        envelope = Envelope.of_request(headers, embed, settings.queue)
         if args:
             message = "must be given as keyword arguments of the task, such as prompt and sampling"
             return cls(NO_JOB, envelope, InvalidJob([FieldError("job", message)]))

@@ -13,7 +13,6 @@ from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.call import run_many
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger import Ledger
-from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import boot
 from llama_herd.worker.attempt import Attempt
@@ -92,7 +91,7 @@ class Service:
         )
         self._reconciler = Reconciler(self._redis, self._ledger, overflow)
         self.watchdog = Watchdog(
-            self._redis, self._ledger, queue_name(settings.served_model), settings.silence_s
+            self._redis, self._ledger, settings.queue, settings.silence_s
         )
         self._state: State = "starting"
         self._is_hurried = threading.Event()

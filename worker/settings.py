@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.settings import Settings
 
 #: The model that comes with the package.
@@ -57,3 +58,8 @@ class WorkerSettings(Settings):
     def served_model(self) -> str:
         """The name whose queue this worker reads."""
         return self.model_name or self.model.stem
+
+    @property
+    def queue(self) -> str:
+        """The queue that this worker reads."""
+        return queue_name(self.served_model, self.tenant)

@@ -28,7 +28,7 @@ def kombu_compression(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_queue_and_results_are_the_ledgers_redis() -> None:
     conf = make_app(SETTINGS).conf
     assert conf.broker_url == conf.result_backend == SETTINGS.redis_url
-    assert conf.task_default_queue == "herd.m"
+    assert conf.task_default_queue == "herd.acme:m"
     assert conf.accept_content == conf.result_accept_content == ["json"]
     assert conf.task_acks_late
     assert not conf.worker_enable_remote_control

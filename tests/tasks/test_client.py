@@ -252,7 +252,7 @@ def test_settings_come_from_the_caller_first(redis_url: str) -> None:
     settings = Settings(redis_url="redis://127.0.0.1:1/0", tenant="other")
     with Client(redis_url, tenant="acme", model="m", settings=settings) as client:
         client.submit(prompt="x")
-        assert client.status().queue == "herd.m"
+        assert client.status().queue == "herd.acme:m"
         assert client.status().pending == 1
     with Client(redis_url) as client:
         assert client.status().pending == 0

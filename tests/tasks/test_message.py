@@ -120,3 +120,8 @@ def test_a_bare_send_task_goes_to_the_same_queue(worker: Celery, runs: list[dict
     with pytest.raises(GenerationError, match="no engine"):
         result.get(timeout=10)
     assert [run["kwargs"] for run in runs] == [{"prompt": "x"}]
+
+
+def test_tenants_have_queues_of_their_own() -> None:
+    assert queue_name("m") == "herd.m"
+    assert queue_name("m", "acme") == "herd.acme:m"

@@ -16,10 +16,10 @@ FOLDER = Path(os.environ["STANDSTILL"])
 step, ask = Engine.step, Channel._brpop_start
 
 
-def step_unless_held(engine: Engine) -> Any:
+def step_unless_held(self: Engine) -> None:
     while (FOLDER / "engine").exists():
         sleep(0.01)
-    return step(engine)
+    step(self)
 
 
 def ask_unless_held(channel: Channel, **options: Any) -> Any:

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.worker]
 QUEUE = "herd.m"
 MIB = 1 << 20
 MAX_BYTES = WorkerSettings.model_fields["max_message_bytes"].default
-JOB = {"prompt": "a canary", "sampling": {"max_tokens": 2}}
+JOB: dict[str, Any] = {"prompt": "a canary", "sampling": {"max_tokens": 2}}
 
 
 class Bomb:

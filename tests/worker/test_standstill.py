@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -21,8 +22,8 @@ pytestmark = [pytest.mark.redis, pytest.mark.worker]
 INCLUDE = "tests.worker.standstill"
 
 #: Longer than any test, unless it is cancelled.
-LONG = {"prompt": "a", "sampling": {"max_tokens": 4000, "ignore_eos": True}}
-SHORT = {"prompt": "a", "sampling": {"max_tokens": 2}}
+LONG: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 4000, "ignore_eos": True}}
+SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2}}
 
 
 @pytest.fixture

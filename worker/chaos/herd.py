@@ -7,7 +7,6 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from llama_herd.tasks.message import queue_name
 from llama_herd.worker.chaos.fragile_redis import FragileRedis
 from llama_herd.worker.chaos.inquest import inquest
 from llama_herd.worker.chaos.jobs import Jobs
@@ -40,7 +39,7 @@ class Herd:
         self.proxy = FaultProxy(server.port)
         self.rng = Random(seed)
         self.settings = WorkerSettings.read(redis_url=server.url, model=model, **SETTINGS)
-        self.queue = queue_name(self.settings.served_model)
+        self.queue = self.settings.queue
         self.jobs = Jobs(self.settings)
         self._folder = folder
         self._workers: list[WorkerProcess] = []

@@ -11,7 +11,6 @@ from celery.bin.celery import celery
 from celery.exceptions import SecurityWarning
 
 from llama_herd.tasks.connection import connect, masked, redis_errors
-from llama_herd.tasks.message import queue_name
 from llama_herd.worker.cli.environment import override
 from llama_herd.worker.settings import WorkerSettings
 
@@ -51,6 +50,6 @@ def _facts(settings: WorkerSettings, status: dict[str, Any]) -> dict[str, Any]:
         "device": status["device"],
         "slots": status["slots"],
         "kv_cache_tokens": status["kv_cache_tokens"],
-        "queue": queue_name(settings.served_model),
+        "queue": settings.queue,
         "redis": masked(settings.redis_url),
     }
