@@ -48,5 +48,4 @@ def test_a_message_in_the_hands_of_a_frozen_worker_is_not_lost(herd: Herd, num_j
     herd.workers(1)
     with die_with_a_message(herd):
         herd.jobs.submit(num_jobs, SHORT)
-        herd.workers(1)
         assert {result.finish_reason for result in herd.jobs.results()} == {"length"}

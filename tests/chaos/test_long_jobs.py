@@ -1,10 +1,17 @@
 """Jobs that run, and jobs that wait, for longer than kombu or the sweep believe a message can be held."""
 
+from pathlib import Path
+from time import sleep
+
 import pytest
 
+from llama_herd.worker.chaos.fragile_redis import FragileRedis
 from llama_herd.worker.chaos.herd import STEP_S, Herd
 from llama_herd.worker.chaos.sabotage import Sabotage
 from tests.chaos.sampling import SAMPLED, SHORT
+
+#: So many messages, for so long: a sweep that goes by age alone would have pushed each of them many times.
+BACKLOG, BACKLOG_S = 50_000, 300.0
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -23,6 +30,19 @@ def test_a_backlog_older_than_the_patience_of_the_sweep_is_pushed_once(herd: Her
     herd.jobs.submit(120, SHORT)
     assert longest_wait_s(herd) > 15
     assert num_pushed_again(worker.log) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_message_of_a_large_backlog_is_pushed_needlessly(
+    server: FragileRedis, endless: Path, tmp_path: Path
+) -> None:
+    with Herd(server, endless, tmp_path) as herd:
+        (worker,) = herd.workers(1, step_s=0.05)
+        herd.jobs.submit(BACKLOG, SHORT)
+        sleep(BACKLOG_S)
+        assert num_pushed_again(worker.log) == 0
+        assert herd.jobs.redis.llen(herd.queue) < BACKLOG
 
 
 def longest_wait_s(herd: Herd) -> float:

@@ -1,6 +1,9 @@
 """Messages that end a stock Celery worker, alone and between good jobs: put aside, and on it goes."""
 
 import json
+from collections.abc import Iterator
+from itertools import islice
+from random import Random
 from statistics import median
 from time import monotonic
 
@@ -9,10 +12,14 @@ import pytest
 from llama_herd.tasks.call import run
 from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.worker.chaos.herd import Herd
-from llama_herd.worker.chaos.malformed import ODD, REFUSED, UNREADABLE
+from llama_herd.worker.chaos.malformed import ODD, REFUSED, UNREADABLE, mutants
+from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.worker_process import WorkerProcess
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
+
+#: Random messages that are pushed at once.
+BATCH = 500
 
 
 @pytest.mark.parametrize("kinds", [UNREADABLE, REFUSED, ODD], ids=["unreadable", "refused", "odd"])
@@ -35,6 +42,29 @@ def test_alone_and_between_good_jobs_no_message_ends_or_holds_up_a_worker(
         assert {error and error.code for error in errors} == {"invalid_job"}
     assert worker.is_alive
     assert "canary" not in worker.log
+
+
+@pytest.mark.parametrize("num_messages", [2000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.timeout(900)
+def test_no_random_message_ends_a_worker_or_stays_in_its_memory(
+    herd: Herd, figures: list[str], num_messages: int
+) -> None:
+    (worker,) = herd.workers(1, step_s=0)
+    herd.jobs.results(herd.jobs.submit(1, {"max_tokens": 2}))
+    before = worker.rss_bytes
+    for batch in batched(mutants(Random(0)), num_messages):
+        herd.jobs.redis.lpush(herd.queue, *batch)
+        wait_until(lambda: not herd.jobs.redis.llen(herd.queue), "all read")
+    herd.jobs.submit(1, {"max_tokens": 2})
+    assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
+    assert worker.is_alive
+    more_mib = (worker.rss_bytes - before) >> 20
+    figures.append(f"{num_messages} random messages: the worker holds {more_mib} MiB more")
+
+
+def batched(messages: Iterator[bytes], num_messages: int) -> Iterator[list[bytes]]:
+    for start in range(0, num_messages, BATCH):
+        yield list(islice(messages, min(BATCH, num_messages - start)))
 
 
 def seconds_until_a_good_job_has_run(herd: Herd, worker: WorkerProcess, kind: str, raw: bytes) -> float:

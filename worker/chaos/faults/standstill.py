@@ -20,14 +20,16 @@ def freeze(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def die_with_a_message(herd: Herd) -> Iterator[list[str]]:
-    """Each worker that waits for a message holds the request for one open: Redis gives it to a dead man."""
+    """A worker that waits has asked for the next message: Redis gives it to a dead man. Others follow."""
     with herd.jobs.alone():
         taken = ""
         while not taken:
             wait_until(lambda: herd.jobs.redis.info("clients")["blocked_clients"], "a worker waits")
             taken = _taken_by_the_frozen(herd)
-        for worker in herd.alive:
+        dead = herd.alive
+        for worker in dead:
             worker.kill()
+        herd.replenish(len(dead))
     yield [taken]
 
 
