@@ -27,7 +27,7 @@ from llama_herd.worker.writer import Writer
 log = structlog.get_logger(__name__)
 
 #: Prompt tokens that take about as long as a step that only decodes; see docs/decisions/0005.
-PREFILL_TOKENS = {"cpu": 24, "cuda": 256}
+PREFILL_TOKENS = {"cpu": 16, "cuda": 256}
 
 
 class LoadedModel:

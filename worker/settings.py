@@ -42,7 +42,7 @@ class WorkerSettings(Settings):
     prefill_tokens: int = Field(
         0,
         ge=0,
-        description="Most prompt tokens of a step beside running streams; 0: 24 on a CPU, 256 on a GPU.",
+        description="Most prompt tokens of a step beside running streams; 0: 16 on a CPU, 256 on a GPU.",
     )
     grace_s: float = Field(5.0, ge=0, description="After SIGTERM: how long running jobs may go on.")
     max_message_bytes: int = Field(
