@@ -54,6 +54,7 @@ def test_an_error_of_one_call_leaves_the_others_alone(redis: Redis) -> None:
     redis.set(LEDGER.job_key("a"), "not a record")
     failed, done = run_many(redis, [submit("a"), submit("b")])
     assert isinstance(failed, ResponseError)
+    assert isinstance(done, Submitted)
     assert done.kind is Submission.SUBMITTED
     with pytest.raises(ResponseError):
         run(redis, submit("a"))

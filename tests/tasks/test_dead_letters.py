@@ -108,11 +108,11 @@ def test_a_message_is_kept_as_it_came_and_pushed_back_by_its_number(client: Clie
     bury(redis, raw)
     (dead,) = client.dead()
     assert dead == DeadLetter(dead.number, dead.at_ms, "not JSON", "w1", QUEUE, raw, len(raw))  # type: ignore[union-attr]
-    assert client.retry(dead.number) == (None, QUEUE)  # type: ignore[union-attr]
+    assert client.retry(dead.number) == (None, QUEUE)
     assert redis.lrange(QUEUE, 0, -1) == [raw]
     assert client.dead() == []
     with pytest.raises(JobNotFound):
-        client.retry(dead.number)  # type: ignore[union-attr]
+        client.retry(dead.number)
 
 
 def test_a_message_that_was_cut_is_not_pushed_back(client: Client, redis: Redis) -> None:

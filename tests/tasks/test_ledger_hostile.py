@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
 
 from llama_herd.tasks.answers import Swept, Yours
 from llama_herd.tasks.call import run
@@ -10,7 +12,7 @@ from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import QUEUE, Herd
+from tests.tasks.herd import JOB, QUEUE, Herd
 from tests.tasks.test_ledger_sweep import ids, sweep
 
 pytestmark = pytest.mark.redis
@@ -57,7 +59,13 @@ def test_a_workers_name_is_quoted_in_the_end_that_a_script_writes(herd: Herd) ->
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("envelope", "no gap for a tag"), ("queue", "herd:default:leases"), ("deadline_ms", "soon"), (None, "")],
+    [
+        ("envelope", "no gap for a tag"),
+        ("queue", "herd:default:leases"),
+        ("queue", "herd.other:tales"),
+        ("deadline_ms", "soon"),
+        (None, ""),
+    ],
 )
 def test_a_broken_record_holds_up_no_other_job(herd: Herd, field: str | None, value: str) -> None:
     for name in ("broken", "good"):
@@ -70,10 +78,21 @@ def test_a_broken_record_holds_up_no_other_job(herd: Herd, field: str | None, va
     else:
         herd.redis.hset(key, field, value)
     herd.redis.zadd("herd:default:leases", {"broken": 1})
-    assert "good" in sweep(herd).jobs
-    assert "good" in ids(herd)
+    assert sweep(herd) == Swept(("good",))
+    assert ids(herd) == ["good"]
+    assert not herd.redis.exists("herd.other:tales")
     sweep(herd)
     assert ids(herd).count("good") == 1
+
+
+def test_a_tenants_records_can_name_its_own_queues_only(redis: Redis) -> None:
+    acme = Herd(redis, Ledger("acme", lease_ms=60_000))
+    run(redis, acme.ledger.submit("a", JOB, Envelope.of("a", "herd.acme:tales")))
+    assert redis.llen("herd.acme:tales") == 1
+    for queue in ("herd.tales", "herd.acm:tales", "herd.other:tales", "herd.acme:a:b"):
+        with pytest.raises(ResponseError, match="names no queue of its tenant"):
+            run(redis, acme.ledger.submit(f"b-{queue}", JOB, Envelope.of("b", queue)))
+        assert not redis.exists(queue)
 
 
 def test_a_queue_that_is_no_list_holds_up_no_other_queue(herd: Herd) -> None:

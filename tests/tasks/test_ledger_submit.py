@@ -52,6 +52,6 @@ def test_a_full_queue_takes_nothing_and_says_how_full_it_is(redis: Redis) -> Non
 
 
 def test_tenants_do_not_see_each_other(redis: Redis) -> None:
-    run(redis, Ledger("one").submit("a", JOB, Envelope.of("a", QUEUE)))
+    run(redis, Ledger("one").submit("a", JOB, Envelope.of("a", "herd.one:tales")))
     assert run(redis, Ledger("two").record("a")) is None
     assert run(redis, Ledger("two").num_pending()) == 0
