@@ -120,8 +120,8 @@ class Emitted(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether Redis had no memory left for the event; it may have again."""
-        return self.kind is Emission.ERROR and "OOM " in self.reason
+        """Whether Redis had no memory, or no disk, left for the event; it may have again."""
+        return self.kind is Emission.ERROR and any(word in self.reason for word in ("OOM ", "MISCONF "))
 
 
 class Release(StrEnum):

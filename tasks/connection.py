@@ -174,6 +174,8 @@ def _complaint(error: RedisError) -> str:
             return "lacks our scripts, and our user may not load them. Fix: start a worker, which does"
         case _ if is_full(error):
             return "is full and takes no more jobs. Fix: wait until jobs are done, or raise its maxmemory"
+        case _ if "MISCONF " in str(error):
+            return "cannot write to its disk and takes no more jobs. Fix: make room there"
         case TimeoutError():
             return "does not answer. Fix: check that it is up and that HERD_REDIS_URL names it"
         case redis.ConnectionError():
