@@ -103,12 +103,22 @@ class Evidence:
         if self.end is None:
             return
         state = CELERY_STATES.get(self.record.get("state", ""))
+        if self._has_expired_in_celery:
+            state = "REVOKED"
         if self.celery.get("status") != state:
             yield f"Celery says {self.celery.get('status')}, the record says {self.record.get('state')}"
         elif state == "SUCCESS":
             result = Result.from_events(self.events).model_dump(mode="json")
             if self.celery.get("result") != result:
                 yield "Celery's result is not the fold of the stream"
+
+    @property
+    def _has_expired_in_celery(self) -> bool:
+        """Whether Celery itself has ended the job, past its `expires`, which it calls a revoke."""
+        end, status = self.end, self.celery.get("status")
+        return (
+            status == "REVOKED" and end is not None and (end.finish_reason, end.worker) == ("deadline", None)
+        )
 
     def _is_forgotten(self) -> Iterator[str]:
         if self.immortal_keys:
@@ -152,29 +162,35 @@ class Checker:
     def evidence(self, job_id: str, heard: Sequence[str] = ()) -> Evidence:
         entries = self._redis.xrange(self._ledger.events_key(job_id))
         record = self._redis.hgetall(self._ledger.job_key(job_id))
-        celery_key = f"celery-task-meta-{job_id}"
-        keys = (self._ledger.job_key(job_id), self._ledger.events_key(job_id), celery_key)
+        result_key = self._ledger.result_key(job_id)
+        keys = (self._ledger.job_key(job_id), self._ledger.events_key(job_id), result_key)
         return Evidence(
             job_id,
             [entry_id.decode() for entry_id, _ in entries],
             [parse_event(fields[b"e"]) for _, fields in entries],
             {name.decode(): value.decode() for name, value in record.items()},
-            json.loads(self._redis.get(celery_key) or "{}"),
+            json.loads(self._redis.get(result_key) or "{}"),
             [key for key in keys if self._redis.ttl(key) == -1],
             heard,
         )
 
+    def num_results(self, job_ids: Sequence[str]) -> int:
+        """Of how many of these Celery has stored a result."""
+        return int(self._redis.exists(*map(self._ledger.result_key, job_ids))) if job_ids else 0
+
     def leftovers(self) -> list[Violation]:
         """What still waits, runs or is not acknowledged though all jobs have ended: all as of one moment."""
-        prefix, unacked = f"herd:{self._ledger.tenant}", self._ledger.unacked_key
+        unacked = self._ledger.unacked_key
+        sets = [*map(self._ledger.key, ("pending", "delayed", "leases")), f"{unacked}_index"]
         queues = [queue.decode() for queue in self._redis.keys("herd.*")]
         with self._redis.pipeline(transaction=True) as pipeline:
-            pipeline.zcard(f"{prefix}:pending").zcard(f"{prefix}:leases")
-            pipeline.hlen(unacked).zcard(f"{unacked}_index")
+            for key in sets:
+                pipeline.zcard(key)
             for queue in queues:
                 pipeline.llen(queue)
+            pipeline.hlen(unacked)
             sizes = pipeline.execute()
-        keys = (f"{prefix}:pending", f"{prefix}:leases", unacked, f"{unacked}_index", *queues)
+        keys = (*sets, *queues, unacked)
         return [
             Violation("nothing left", "", f"{key} holds {size}")
             for key, size in zip(keys, sizes, strict=True)

@@ -40,7 +40,7 @@ def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Reference) -
     """Jobs whose ids are not those of a run without faults; of one that was ended early, of its beginning."""
     differing = []
     for evidence in compared:
-        expected = reference.ids(jobs.accepted[evidence.job_id])
+        expected = reference.ids(evidence.job_id, jobs.accepted[evidence.job_id])
         if evidence.record.get("state") != "done":
             expected = expected[: len(evidence.ids)]
         if evidence.ids != expected:
@@ -52,11 +52,12 @@ def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Reference) -
 def _left(jobs: Jobs, checker: Checker) -> list[Violation]:
     """What is left when patience ends."""
     left: list[Violation] = []
+    job_ids = list(jobs.accepted)
 
     def nothing_is_left() -> bool:
         _age_messages(jobs)
         left[:] = checker.leftovers()
-        return not left
+        return not left and checker.num_results(job_ids) == len(job_ids)
 
     with suppress(TimeoutError):
         wait_until(nothing_is_left, "nothing left")

@@ -1,10 +1,10 @@
 """What jobs say when nothing disturbs them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_herd.tasks.events import Token
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.events import Event, Token
+from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.worker.device import pin_device
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.local import LocalJob
@@ -18,8 +18,13 @@ class Reference:
         self._settings = settings.model_copy(update={"slots": 1})
         self._model = LoadedModel.load(self._settings, pin_device(settings.device))
 
-    def ids(self, fields: Mapping[str, Any]) -> tuple[int, ...]:
+    def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
         """All token ids of a job, whatever its deadline."""
-        timeless = {name: value for name, value in fields.items() if name != "deadline_ms"}
-        job = LocalJob(GenerationJob.parse(timeless, self._settings), self._model, self._settings)
-        return tuple(token_id for event in job.events() if isinstance(event, Token) for token_id in event.ids)
+        sampling = {"seed": seed_of(job_id), **fields["sampling"]}
+        job = GenerationJob.parse({"prompt": fields["prompt"], "sampling": sampling}, self._settings)
+        return tuple(
+            token_id for event in self._run(job) if isinstance(event, Token) for token_id in event.ids
+        )
+
+    def _run(self, job: GenerationJob) -> Iterator[Event]:
+        return LocalJob(job, self._model, self._settings).events()
