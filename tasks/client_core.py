@@ -146,7 +146,7 @@ class ClientCore:
         """All that is kept of a job. Raises JobNotFound."""
         record = yield self.ledger.record(checked_id(job_id))
         body = yield self.ledger.body(job_id)
-        if record is None:
+        if record is None or body is None:
             raise JobNotFound(f"no job {job_id}: it was never submitted, or has been forgotten")
         return History(record, (yield self.ledger.read(job_id)), json.loads(body))
 

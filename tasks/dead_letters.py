@@ -17,7 +17,7 @@ MAX_LETTER_BYTES = 65_536
 _NUMBER = re.compile(r"\d{1,15}-\d{1,15}")
 
 _DEAD = Script("dead")
-_REVIVE = Script("revive")
+_REVIVE = Script("revive", "queue")
 _QUARANTINE = Script("quarantine")
 
 

@@ -52,19 +52,22 @@ WORKER_TTL_S = 10
 CancelReason = Literal["cancelled", "revoked", "deadline"]
 FinalState = Literal["done", "failed", "cancelled"]
 
-_SUBMIT = Script("submit", "clock", "push", "waiting", "record")
+_SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
 _CLAIM = Script("claim", "clock", "waiting", "record", "end")
 _EMIT = Script("emit", "clock")
-_RELEASE = Script("release", "clock", "push", "waiting")
+_RELEASE = Script("release", "clock", "queue", "push", "waiting")
 _RENEW = Script("renew", "clock")
 _CANCEL = Script("cancel", "clock", "waiting", "end")
 _PURGE = Script("purge", "clock", "waiting", "end")
-_SWEEP = Script("sweep", "clock", "push", "waiting", "end")
+_SWEEP = Script("sweep", "clock", "queue", "push", "waiting", "end")
 _REPORT = Script("report", "clock")
 _REPORTS = Script("reports", "clock")
 
 #: Where reports of a kind are listed.
 _INDEXES = {"worker": "workers", "batch": "batches"}
+
+#: What a producer runs. By its role it may not load scripts: the workers see to it that these are there.
+PRODUCER_SCRIPTS = (_SUBMIT, _CANCEL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,8 @@
 -- <id>:<number of the push>:<time of the push>. SWEEP reads the time to see how far a queue is consumed.
 local function push(job, id, now)
   local queue, envelope = unpack(redis.call('HMGET', job, 'queue', 'envelope'))
-  -- Whoever can write to a tenant's record must not be able to have anything but its queues written to.
-  local tenant = string.match(job, '^herd:([%w_-]+):')
-  local prefix = tenant == 'default' and 'herd.' or 'herd.' .. tenant .. ':'
-  if string.sub(queue, 1, #prefix) ~= prefix or string.find(queue, ':', #prefix + 1, true) then
-    error('the record names no queue of its tenant')
-  end
   local number = redis.call('HINCRBY', job, 'pushes', 1)
   local tag = string.format('%s:%d:%.0f', id, number, now)
   local first, last = string.find(envelope, '@tag@', 1, true)
-  redis.call('LPUSH', queue, string.sub(envelope, 1, first - 1) .. tag .. string.sub(envelope, last + 1))
+  redis.call('LPUSH', own_queue(job, queue), string.sub(envelope, 1, first - 1) .. tag .. string.sub(envelope, last + 1))
 end

@@ -7,6 +7,6 @@ if not found then return 'unknown' end
 local letter = {}
 for place = 1, #found[2], 2 do letter[found[2][place]] = found[2][place + 1] end
 if #letter.raw < tonumber(letter.num_bytes) then return 'cut' end
-redis.call('LPUSH', letter.queue, letter.raw)
+redis.call('LPUSH', own_queue(KEYS[1], letter.queue), letter.raw)
 redis.call('XDEL', KEYS[1], ARGV[1])
 return 'revived'

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.errors import InvalidJob, JobNotFound
+from llama_herd.errors import InvalidJob, JobNotFound, RedisUnavailable
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.answers import DeadJob, DeadLetter, Ended, Yours
 from llama_herd.tasks.call import run
@@ -123,6 +123,16 @@ def test_a_message_that_was_cut_is_not_pushed_back(client: Client, redis: Redis)
     with pytest.raises(InvalidJob, match="of 65537 bytes only 65536 were kept"):
         client.retry(dead.number)
     assert redis.llen(QUEUE) == 0
+    assert client.dead() == [dead]
+
+
+def test_a_letter_that_names_another_tenants_queue_is_not_pushed(client: Client, redis: Redis) -> None:
+    run(redis, LETTERS.bury(b"raw", queue="herd.other:tales", reason="not JSON", worker="w1"))
+    (dead,) = client.dead()
+    assert isinstance(dead, DeadLetter)
+    with pytest.raises(RedisUnavailable, match="no queue of its tenant"):
+        client.retry(dead.number)
+    assert not redis.exists("herd.other:tales")
     assert client.dead() == [dead]
 
 

@@ -8,6 +8,7 @@ from llama_herd.tasks.answers import Adopt, Busy, Cancellation, Ended, Unknown, 
 from llama_herd.tasks.call import run
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, end, started, token
 
@@ -181,3 +182,17 @@ def test_claims_that_never_start_cost_no_attempt(herd: Herd) -> None:
         assert herd.claimed("a").epoch == epoch
         herd.pass_lease("a")
     assert herd.claimed("a").attempts == 0
+
+
+def test_an_end_that_a_script_writes_names_the_last_worker_or_nobody(herd: Herd) -> None:
+    for name in ("waited", "held"):
+        herd.submit(name)
+    run(herd.redis, Ledger(worker="first", lease_ms=60_000).claim("held", "one"))
+    herd.pass_lease("held")
+    run(herd.redis, Ledger(worker="second", lease_ms=60_000).claim("held", "two"))
+    herd.emit("two", started("held", epoch=2))
+    herd.pass_lease("held")
+    for name in ("waited", "held"):
+        run(herd.redis, herd.ledger.cancel(name))
+    assert (only_end(herd, "waited").worker, only_end(herd, "waited").attempts) == (None, 0)
+    assert (only_end(herd, "held").worker, only_end(herd, "held").attempts) == ("second", 1)
