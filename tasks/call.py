@@ -100,6 +100,14 @@ def run_talk(connection: redis.Redis, talk: Talk[T]) -> T:
         answer = run(connection, call)
 
 
+def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
+    """Load what Redis has forgotten, for those who may run these scripts and not load them."""
+    known = connection.script_exists(*(script.sha for script in scripts))
+    for script, is_known in zip(scripts, known, strict=True):
+        if not is_known:
+            connection.script_load(script.source)
+
+
 async def run_async(connection: redis.asyncio.Redis, call: Call[T]) -> T:
     """`run` for asyncio."""
     (answer,) = await run_many_async(connection, [call])

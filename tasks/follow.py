@@ -70,5 +70,10 @@ class Follower:
             raise JobNotFound(f"no job {self.job_id}: it was never submitted, or has been forgotten")
         if record is not None and record.is_final and record.seq <= self.last:
             self.has_ended = True
-        elif is_over:
+        else:
+            self.check_time()
+
+    def check_time(self) -> None:
+        """All there is to know for a reader who may not see records. Raises TimeoutError at the limit."""
+        if self._until_s is not None and monotonic() >= self._until_s:
             raise TimeoutError(f"job {self.job_id} has not ended within {self._timeout_s} s")

@@ -9,8 +9,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.answers import Renewal, Renewed
-from llama_herd.tasks.call import run, run_many
-from llama_herd.tasks.ledger import Ledger, read_notice
+from llama_herd.tasks.call import keep_loaded, run, run_many
+from llama_herd.tasks.ledger import PRODUCER_SCRIPTS, Ledger, read_notice
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.engine_thread import EngineThread
@@ -77,6 +77,7 @@ class Heartbeat(threading.Thread):
 
     def _beat(self) -> None:
         run(self._redis, self._ledger.report(self._status()))
+        keep_loaded(self._redis, PRODUCER_SCRIPTS)
         if self._engine.is_stalled(self._stall_s):
             log.error("engine stands still, its jobs will go to other workers", stall_s=self._stall_s)
             return

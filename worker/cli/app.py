@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from llama_herd.errors import HerdError
+from llama_herd.worker.cli.acl import acl
 from llama_herd.worker.cli.cancel import cancel
 from llama_herd.worker.cli.chaos import chaos
 from llama_herd.worker.cli.dead import dead
@@ -65,6 +66,7 @@ for command in (
     doctor,
     health,
     settings,
+    acl,
 ):
     app.command()(command)
 app.add_typer(dead, name="dead")

@@ -1,0 +1,165 @@
+"""Users of Redis by role: what each may run, on which keys and channels.
+
+Rights of the roles that come from outside follow from the very calls that they make: the keys of a call for
+the job "*" are the patterns to allow, and its script's text names the commands. Nothing is allowed by
+category, since every category holds a command that lists names of other tenants.
+
+    producer    submits and cancels jobs, by our client or by Celery
+    subscriber  reads events and results of jobs whose ids it knows; no prompts, no list of jobs
+    worker      runs jobs; all that is its tenant's
+    operator    the whole client: also status, dead letters and purge
+
+The rules are those of Redis 6.2, where a key is allowed for reading and writing alike.
+"""
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Any, Self
+
+from llama_herd.tasks.call import Call, Script, commands_of
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.message import Envelope
+
+#: Jobs of every id, in the place of one.
+ANY = "*"
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: What every connection needs.
+_CONNECTION = _names("PING SELECT")
+_SUBSCRIPTION = _names("SUBSCRIBE UNSUBSCRIBE")
+#: How Celery puts a message into a queue: it looks up which queues an exchange goes to.
+_SEND = _names("LPUSH SADD SMEMBERS MULTI EXEC")
+#: How Celery consumes a queue, notes what is under way, and stores results and chords.
+_CONSUME = _names(
+    """BRPOP RPOP LPUSH RPUSH LLEN HSET HGET HDEL ZADD ZREM ZRANGE ZCOUNT LRANGE SADD SMEMBERS SREM
+    GET MGET SET SETEX INCR EXPIRE PEXPIRE EXISTS DEL PUBLISH XRANGE MULTI EXEC DISCARD WATCH UNWATCH"""
+)
+#: How our client looks at jobs, batches and dead letters, and forgets them.
+_OPERATE = _names(
+    """LLEN LRANGE LREM ZCARD ZSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
+    XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
+)
+_SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
+
+#: Celery's names of results and of chords.
+_RESULT_NAMES = ("celery-task-meta-*", "celery-taskset-meta-*", "chord-unlock-*")
+
+
+class Role(StrEnum):
+    """What a user of Redis is there for."""
+
+    PRODUCER = "producer"
+    SUBSCRIBER = "subscriber"
+    WORKER = "worker"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True)
+class Rights:
+    """Commands, patterns of keys and patterns of channels that are allowed; nothing else is."""
+
+    commands: frozenset[str]
+    keys: frozenset[str] = frozenset()
+    channels: frozenset[str] = frozenset()
+
+    @classmethod
+    def to_run(cls, *calls: Call[Any]) -> Self:
+        """What it takes to make these calls."""
+        commands = (_commands(call) for call in calls)
+        keys = (key for call in calls for key in call.keys)
+        return cls(frozenset().union(*commands), frozenset(keys))
+
+    def __add__(self, other: "Rights") -> "Rights":
+        return Rights(self.commands | other.commands, self.keys | other.keys, self.channels | other.channels)
+
+    def user(self, name: str, password: str) -> str:
+        """The line of a user with these rights in an ACL file; of the password it shows the SHA-256."""
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        keys = " ".join(f"~{key}" for key in sorted(self.keys))
+        channels = " ".join(f"&{channel}" for channel in sorted(self.channels))
+        commands = " ".join(f"+{command.lower()}" for command in sorted(self.commands))
+        return f"user {name} on #{digest} resetkeys {keys} resetchannels {channels} -@all {commands}"
+
+
+@dataclass(frozen=True)
+class Acl:
+    """The rights of each role in one tenant, whose models have these queues."""
+
+    tenant: str
+    queues: Collection[str]
+
+    def rights(self, role: Role) -> Rights:
+        match role:
+            case Role.PRODUCER:
+                return self._producer
+            case Role.SUBSCRIBER:
+                return self._subscriber
+            case Role.WORKER:
+                return self._everything(_CONSUME)
+            case Role.OPERATOR:
+                return self._everything(_OPERATE)
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.tenant)
+
+    @property
+    def _producer(self) -> Rights:
+        ledger, job = self._ledger, GenerationJob(prompt=ANY)
+        submits = (ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues)
+        channels = self._results | {ledger.channel(ANY), ledger.control_channel}
+        return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY)) + Rights(
+            _CONNECTION | _SEND | _SUBSCRIPTION, self._queue_keys, channels
+        )
+
+    @property
+    def _subscriber(self) -> Rights:
+        ledger = self._ledger
+        reading = _CONNECTION | _SUBSCRIPTION | {"XREAD", "GET", "MGET"}
+        channels = self._results | {ledger.channel(ANY)}
+        return Rights.to_run(ledger.read(ANY)) + Rights(reading, self._results, channels)
+
+    def _everything(self, commands: frozenset[str]) -> Rights:
+        """All that is the tenant's, by our scripts and `commands`."""
+        all_keys = self._ledger.key(ANY)
+        # Celery's events of workers: a fan-out exchange is a channel that the database's number comes before.
+        events = {f"/{number}.{self._ledger.key('celeryev')}/*" for number in ("[0-9]", "[0-9][0-9]")}
+        return Rights(
+            _CONNECTION | _SUBSCRIPTION | _SCRIPTS | commands | _script_commands(),
+            self._queue_keys | self._results | {all_keys},
+            self._results | {all_keys} | events,
+        )
+
+    @property
+    def _results(self) -> frozenset[str]:
+        """Celery's keys of results, and the channels of the same names."""
+        return frozenset(f"{self._ledger.results_prefix}{name}" for name in _RESULT_NAMES)
+
+    @property
+    def _queue_keys(self) -> frozenset[str]:
+        """Celery's keys of a queue: a list for each priority, and the binding of the exchange of its name."""
+        lists = {f"{queue}{priority}" for queue in self.queues for priority in ("", "[^!-~][^!-~][369]")}
+        return frozenset(lists | {f"_kombu.binding.{queue}" for queue in self.queues})
+
+
+def _commands(call: Call[Any]) -> frozenset[str]:
+    if isinstance(call.what, Script):
+        return frozenset({"EVALSHA"}) | call.what.commands
+    return frozenset({call.what})
+
+
+@cache
+def _script_commands() -> frozenset[str]:
+    """All that our scripts call."""
+    folder = resources.files("llama_herd.tasks") / "lua"
+    sources = (file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".lua"))
+    return frozenset({"EVALSHA"}).union(*map(commands_of, sources))

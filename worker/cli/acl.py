@@ -1,0 +1,60 @@
+"""`herd acl`: users of Redis for producers, subscribers, workers and operators."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from llama_herd.tasks.acl import Role
+
+
+def acl(
+    folder: Annotated[Path, typer.Argument(help="Where users.acl and the passwords are, or come to be.")],
+    tenant: Annotated[str | None, typer.Option(help="Whose users; absent: HERD_TENANT.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model whose queue they use; absent: HERD_MODEL_NAME.")
+    ] = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=ROLE or NAME=ROLE+ROLE; absent: a user for each role, <tenant>-<role>."),
+    ] = None,
+) -> None:
+    """Write users of Redis, with no more rights than their roles need.
+
+    Roles are producer, subscriber, worker and operator. Start Redis with --aclfile FOLDER/users.acl, or run
+    ACL LOAD. Other users in the file stay.
+    """
+    from llama_herd.tasks.acl import Acl, Role
+    from llama_herd.tasks.acl_folder import write_users
+    from llama_herd.tasks.message import queue_name
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.cli.environment import override, read
+
+    override(tenant=tenant)
+    settings = read(Settings)
+    queues = [queue_name(name, settings.tenant) for name in model or [settings.default_model]]
+    rights = Acl(settings.tenant, queues)
+    wanted = user or [f"{settings.tenant}-{role}={role}" for role in Role]
+    users = {}
+    for name, roles in map(_parsed, wanted):
+        first, *others = (rights.rights(role) for role in roles)
+        users[name] = sum(others, first)
+    path = write_users(folder, users)
+    for name in users:
+        print(f"{name}: its password is in {folder / name}.password")
+    print(f"redis-server --aclfile {path}")
+
+
+def _parsed(user: str) -> "tuple[str, list[Role]]":
+    """Raises BadInput."""
+    from llama_herd.errors import BadInput
+    from llama_herd.tasks.acl import Role
+
+    name, _, roles = user.partition("=")
+    try:
+        return name, [Role(role) for role in roles.split("+")]
+    except ValueError:
+        raise BadInput(
+            f"--user {user}: must be NAME=ROLE or NAME=ROLE+ROLE, of the roles {', '.join(Role)}"
+        ) from None
