@@ -50,6 +50,8 @@ _OPERATE = _names(
 )
 _SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
 
+#: Celery's sets of the queues that an exchange goes to.
+_BINDINGS = ("_kombu.binding", "_kombu.binding_permanent")
 #: Celery's names of results and of chords.
 _RESULT_NAMES = ("celery-task-meta-*", "celery-taskset-meta-*", "chord-unlock-*")
 
@@ -146,9 +148,10 @@ class Acl:
 
     @property
     def _queue_keys(self) -> frozenset[str]:
-        """Celery's keys of a queue: a list for each priority, and the binding of the exchange of its name."""
+        """Celery's keys of a queue: a list for each priority, and the bindings of its exchange."""
         lists = {f"{queue}{priority}" for queue in self.queues for priority in ("", "[^!-~][^!-~][369]")}
-        return frozenset(lists | {f"_kombu.binding.{queue}" for queue in self.queues})
+        bindings = {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
+        return frozenset(lists | bindings)
 
 
 def _commands(call: Call[Any]) -> frozenset[str]:

@@ -3,15 +3,17 @@
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
-from llama_herd.errors import BadInput
+from llama_herd.errors import BadInput, RedisUnavailable
 from llama_herd.tasks.acl import Acl, Role
 from llama_herd.tasks.acl_folder import write_users
 from llama_herd.tasks.call import Call, run
+from llama_herd.tasks.client import Client
 from llama_herd.tasks.ledger import Ledger
 from tests.guarded_redis import GuardedRedis
 
@@ -111,7 +113,7 @@ def users(server: GuardedRedis) -> dict[Role, Redis]:
 
 def may(user: Redis, command: str) -> bool:
     """Whether Redis lets a user run a command; what else is wrong with it does not count."""
-    connection = user.connection_pool.get_connection()
+    connection: Any = user.connection_pool.get_connection()
     try:
         connection.send_command(*command.split(" "))
         connection.read_response()
@@ -159,6 +161,13 @@ def test_a_script_that_builds_keys_of_its_own_stays_in_the_tenant(
     hostile = Call(call.what, call.keys, (f"herd:{OTHER}:worker:",), call.parse)
     with pytest.raises(ResponseError, match="can't access at least one of the keys"):
         run(users[W], hostile)
+
+
+def test_a_producer_that_lacks_our_scripts_is_told_who_loads_them(server: GuardedRedis) -> None:
+    with Redis.from_url(server.url) as root, Client(server.url_of(f"{OWN}-producer"), tenant=OWN) as client:
+        root.script_flush()
+        with pytest.raises(RedisUnavailable, match="Fix: start a worker"):
+            client.submit(prompt="x", model="m")
 
 
 def test_a_stranger_is_not_let_in(server: GuardedRedis) -> None:

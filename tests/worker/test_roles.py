@@ -1,0 +1,137 @@
+"""A whole job among users of narrow roles: submitted, run, read and looked after, each by its own user."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from llama_herd.errors import RedisUnavailable
+from llama_herd.tasks.acl import Acl, Role
+from llama_herd.tasks.acl_folder import write_users
+from llama_herd.tasks.answers import DeadLetter
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.settings import WorkerSettings
+from tests.guarded_redis import GuardedRedis
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker]
+
+SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2}}
+LONG: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 400, "ignore_eos": True}}
+
+#: What is refused without harm: redis-py tells its name, a subscriber looks for the record of a job that has
+#: said nothing, a producer tries to load scripts.
+EXPECTED = {"client", "hmget", "script"}
+
+ClientOf = Callable[[Role], Client]
+TENANTS = ("default", "acme")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
+    folder = tmp_path_factory.mktemp("acl")
+    for tenant, queue in zip(TENANTS, ("herd.m", "herd.acme:m"), strict=True):
+        acl = Acl(tenant, [queue])
+        write_users(folder, {f"{tenant}-{role}": acl.rights(role) for role in Role})
+    with GuardedRedis(folder) as server:
+        yield server
+
+
+def refused(root: Redis) -> set[str]:
+    """Commands that some user was not allowed."""
+    log: Any = root.acl_log(1000)
+    return {entry["client-info"]["cmd"] for entry in log}
+
+
+def settings_of(server: GuardedRedis, tenant: str, role: Role) -> Settings:
+    return Settings.read(redis_url=server.url_of(f"{tenant}-{role}"), tenant=tenant, model_name="m")
+
+
+@pytest.fixture(scope="module", params=TENANTS)
+def tenant(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def worker(
+    server: GuardedRedis, tenant: str, tiny_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
+    own = settings_of(server, tenant, Role.WORKER).model_dump()
+    log = tmp_path_factory.mktemp("log") / "log"
+    settings = WorkerSettings.read(**tiny_settings.model_dump() | own)
+    with WorkerProcess(settings, f"{tenant}@test", log) as worker:
+        yield worker
+    with Redis.from_url(server.url) as root:
+        assert refused(root) <= EXPECTED
+
+
+@pytest.fixture
+def client(server: GuardedRedis, tenant: str, worker: WorkerProcess) -> ClientOf:
+    return lambda role: Client(settings=settings_of(server, tenant, role))
+
+
+@pytest.fixture
+def celery(server: GuardedRedis, tenant: str, worker: WorkerProcess) -> Callable[[Role], Celery]:
+    return lambda role: make_app(settings_of(server, tenant, role))
+
+
+def test_a_job_goes_from_producer_to_worker_to_subscriber(client: ClientOf) -> None:
+    with client(Role.PRODUCER) as producer, client(Role.SUBSCRIBER) as subscriber:
+        result = subscriber.result(producer.submit(**SHORT), timeout_s=30)
+        assert result.finish_reason == "length"
+        events = list(subscriber.stream(result.job, timeout_s=30))
+        assert events[-1].type == "end"
+
+
+def test_a_producer_cancels(client: ClientOf) -> None:
+    with client(Role.PRODUCER) as producer, client(Role.SUBSCRIBER) as subscriber:
+        job = producer.submit(**LONG)
+        next(event for event in subscriber.stream(job, timeout_s=30) if event.type == "token")
+        producer.cancel(job)
+        assert subscriber.result(job, timeout_s=30).finish_reason == "cancelled"
+
+
+def test_celery_sends_and_reads_with_the_same_roles(
+    celery: Callable[[Role], Celery], client: ClientOf
+) -> None:
+    with celery(Role.PRODUCER) as app:
+        sent = app.send_task(TASK_NAME, kwargs=SHORT, queue=app.conf.task_default_queue)
+    with celery(Role.SUBSCRIBER) as app:
+        assert app.AsyncResult(sent.id).get(timeout=30)["finish_reason"] == "length"
+
+
+def test_an_operator_looks_after_jobs(client: ClientOf, server: GuardedRedis, tenant: str) -> None:
+    with client(Role.OPERATOR) as operator, client(Role.PRODUCER) as producer:
+        assert [worker.state for worker in operator.status().workers] == ["ready"]
+        with Redis.from_url(server.url) as root:
+            root.lpush(producer._core.queue, b"not a message")
+        wait_until(lambda: operator.dead(), "the message is put aside")
+        (letter,) = operator.dead()
+        assert isinstance(letter, DeadLetter)
+        operator.drop(letter.number)
+        assert operator.dead() == []
+        job = producer.submit(**SHORT)
+        operator.result(job, timeout_s=30)
+        operator.purge(job)
+        assert operator.workers()
+
+
+def test_the_worker_loads_the_scripts_that_a_producer_may_not_load(
+    client: ClientOf, server: GuardedRedis, worker: WorkerProcess
+) -> None:
+    with client(Role.PRODUCER) as producer, Redis.from_url(server.url) as root:
+        root.script_flush()
+
+        def is_submitted() -> bool:
+            with suppress(RedisUnavailable):
+                return bool(producer.submit(**SHORT))
+            return False
+
+        wait_until(is_submitted, "the scripts are back")
