@@ -1,0 +1,74 @@
+"""The fragile Redis breaks as it says, or the tests that lean on it show nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError, OutOfMemoryError, ResponseError, TimeoutError
+
+from llama_herd.worker.chaos.fragile_redis import FragileRedis
+from llama_herd.worker.chaos.patience import wait_until
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def server() -> Iterator[FragileRedis]:
+    with FragileRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(server: FragileRedis) -> Iterator[Redis]:
+    with Redis.from_url(server.url, socket_timeout=0.3, retry=None) as connection:
+        connection.set("kept", 1)
+        yield connection
+
+
+def test_one_that_was_away_comes_back_with_what_it_had(server: FragileRedis, redis: Redis) -> None:
+    with server.away(), pytest.raises(ConnectionError):
+        redis.ping()
+    assert redis.get("kept") == b"1"
+
+
+def test_one_that_stands_still_answers_late(server: FragileRedis, redis: Redis) -> None:
+    with server.standing_still(), pytest.raises(TimeoutError):
+        redis.ping()
+    assert redis.ping()
+
+
+def test_a_full_one_reads_and_does_not_write(server: FragileRedis, redis: Redis) -> None:
+    with server.full():
+        assert redis.get("kept") == b"1"
+        with pytest.raises(OutOfMemoryError):
+            redis.set("more", 1)
+    assert redis.set("more", 1)
+
+
+def test_one_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(
+    server: FragileRedis, redis: Redis
+) -> None:
+    with server.disk_full():
+        wait_until(lambda: complaint(redis).startswith("MISCONF"), "a write refused")
+        assert redis.get("kept") == b"1"
+    wait_until(lambda: not complaint(redis), "a write taken")
+    with server.away():
+        pass
+    assert redis.get("more") == b"1"
+
+
+def complaint(redis: Any) -> str:
+    """What a write is refused with."""
+    try:
+        redis.set("more", 1)
+    except ResponseError as error:
+        return str(error)
+    return ""
+
+
+def test_one_that_forgets_loses_the_block_and_nothing_before(server: FragileRedis, redis: Redis) -> None:
+    wait_until(lambda: server.log.stat().st_size > 0, "the log written")
+    with server.forgetting():
+        redis.set("lost", 1)
+    assert (redis.get("kept"), redis.get("lost")) == (b"1", None)
