@@ -25,6 +25,8 @@ OUTCOME = "herd_outcome"
     typing=False,
     # How a job ends is not an exception of the worker: no traceback in its log.
     throws=(GenerationError, DeadlineExceeded),
+    # Celery's events show a result as text: nothing of ours.
+    resultrepr_maxsize=0,
     # Tells the pool that the engine runs this task.
     engine_task=True,
 )

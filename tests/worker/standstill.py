@@ -1,6 +1,7 @@
 """Stops a part of a worker while a file of that name is there. Loaded by `celery worker -I`, by tests only.
 
-STANDSTILL=folder    `engine` in it holds up the next step, `consumer` the next question for a message
+STANDSTILL=folder    `engine` in it holds up the next step, `consumer` the next question for a message;
+                     `crash` makes the next step fail
 """
 
 import os
@@ -19,6 +20,9 @@ step, ask = Engine.step, Channel._brpop_start
 def step_unless_held(self: Engine) -> None:
     while (FOLDER / "engine").exists():
         sleep(0.01)
+    if (FOLDER / "crash").exists():
+        (FOLDER / "crash").unlink()
+        raise RuntimeError("a bug")
     step(self)
 
 

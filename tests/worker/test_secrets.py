@@ -1,0 +1,148 @@
+"""No prompt and no password is shown by logs, events, arguments of processes or a status, come what may."""
+
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import structlog
+from redis import Redis
+
+from llama_herd.tasks.acl import Acl, Role
+from llama_herd.tasks.acl_folder import write_users
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.message import TASK_NAME, queue_name
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.logs import set_up_logs
+from llama_herd.worker.settings import WorkerSettings
+from tests.guarded_redis import GuardedRedis
+from tests.worker.herd_command import invoke
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker]
+
+CANARY = "canary-4711"
+PASSWORD = f"password-{CANARY}"
+QUEUE = queue_name("m")
+
+JOB: dict[str, Any] = {
+    "prompt": f"a {CANARY}",
+    "sampling": {"max_tokens": 3, "stop": [f"s{CANARY}"]},
+    "metadata": {"note": CANARY},
+}
+WRONG: dict[str, Any] = {
+    "unknown field": JOB | {CANARY: CANARY},
+    "wrong type": JOB | {"sampling": {"temperature": CANARY}},
+    "too long": JOB | {"prompt": f"a {CANARY}" * 1000},
+    "two prompts": JOB | {"messages": [{"role": "user", "content": CANARY}]},
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[GuardedRedis]:
+    acl = Acl("default", [QUEUE])
+    for role in Role:
+        (tmp_path / f"{role}.password").write_text(PASSWORD)
+    write_users(tmp_path, {str(role): acl.rights(role) for role in Role})
+    with GuardedRedis(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def worker(server: GuardedRedis, tiny_settings: WorkerSettings, tmp_path: Path) -> Iterator[WorkerProcess]:
+    own = {"redis_url": server.url_of("worker"), "model_name": "m"}
+    settings = WorkerSettings.read(**tiny_settings.model_dump() | own)
+    loud = {
+        "CELERY_WORKER_LOGLEVEL": "DEBUG",
+        "CELERY_WORKER_TASK_EVENTS": "1",
+        "STANDSTILL": str(tmp_path),
+    }
+    with WorkerProcess(
+        settings, "loud@test", tmp_path / "log", include="tests.worker.standstill", env=loud
+    ) as worker:
+        yield worker
+
+
+def events_of_celery(channel: Any) -> list[dict[str, Any]]:
+    found = []
+    while (message := channel.get_message(timeout=0.5)) is not None:
+        event = json.loads(message["data"])  # a message of Celery's, which may hold several
+        body = json.loads(base64.b64decode(event["body"]))
+        found += body if isinstance(body, list) else [body]
+    return found
+
+
+def test_no_prompt_and_no_password_is_shown_by_anything(
+    worker: WorkerProcess, server: GuardedRedis, tmp_path: Path
+) -> None:
+    settings = Settings.read(redis_url=server.url_of("operator"), model_name="m")
+    root = Redis.from_url(server.url)
+    channel = root.pubsub()  # type: ignore[no-untyped-call]
+    channel.psubscribe("/0.herd:default:celeryev/*")
+    assert channel.get_message(timeout=5)["type"] == "psubscribe"
+
+    with Client(server.url, model="m") as client, make_app(Settings.read(redis_url=server.url)) as app:
+        reasons = [client.result(client.submit(**JOB), timeout_s=30).finish_reason]
+        for fields in (JOB, *WRONG.values()):
+            sent = app.send_task(TASK_NAME, kwargs=fields, queue=QUEUE)
+            reasons.append(client.result(sent.id, timeout_s=30).finish_reason)
+        assert reasons == ["length", "length", *["error"] * len(WRONG)]
+        for name in ("no.such.task", TASK_NAME):
+            app.send_task(name, args=[CANARY], kwargs=JOB, queue=QUEUE, task_id=f"{name} {CANARY}")
+        root.lpush(QUEUE, f"no message: {CANARY}")
+        wait_until(lambda: len(client.dead()) == 3, "what cannot be read is put aside")
+
+        (tmp_path / "crash").touch()
+        client.result(client.submit(**JOB), timeout_s=30)
+        wait_until(lambda: "RuntimeError: a bug" in worker.log, "the worker says that a step failed")
+        root.execute_command("CLIENT KILL TYPE normal SKIPME yes")
+        assert client.result(client.submit(**JOB), timeout_s=30).finish_reason == "length"
+
+    environment = {"HERD_REDIS_URL": settings.redis_url, "HERD_MODEL_NAME": "m"}
+    commands = (["status"], ["status", "--json"], ["dead", "list"], ["health"], ["settings"], ["doctor"])
+    shown = {" ".join(command): invoke(*command, **environment).output for command in commands}
+    shown["arguments"] = " ".join(psutil.Process(worker.process.pid).cmdline())
+
+    seen = events_of_celery(channel)
+    assert {"task-received", "task-started", "task-succeeded"} <= {event["type"] for event in seen}
+    assert {event["result"] for event in seen if event["type"] == "task-succeeded"} <= {", ..."}
+    shown["events"] = json.dumps(seen)
+    server.stop()
+    wait_until(lambda: "Cannot connect to" in worker.log, "the worker says that Redis is away")
+    shown["log"] = worker.log
+    assert [name for name, text in shown.items() if CANARY in text] == []
+
+
+def test_a_message_of_our_client_holds_no_prompt(redis: Redis, redis_url: str) -> None:
+    with Client(redis_url, model="m") as client:
+        client.submit(**JOB)
+    (message,) = redis.lrange(QUEUE, 0, -1)
+    assert CANARY.encode() not in message
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_traceback_shows_no_variables(
+    log_format: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    try:
+        set_up_logs(log_format)
+
+        def fail(prompt: str) -> None:
+            raise RuntimeError("a bug")
+
+        try:
+            fail(CANARY)
+        except RuntimeError:
+            structlog.get_logger("test").exception("failed")
+        shown = capsys.readouterr().err
+    finally:
+        structlog.reset_defaults()
+    assert "RuntimeError" in shown
+    assert CANARY not in shown.replace("fail(CANARY)", "")
