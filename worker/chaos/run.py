@@ -69,7 +69,6 @@ class Run:
         feeder = Feeder(jobs, mix.jobs(plan.seed, plan.max_tokens), plan.num_jobs)
         feeder.start()
         for fault in plan.order():
-            self._await_load()
             self._tell(fault.name)
             self._strike(fault)
             self._note_deaths()
@@ -90,8 +89,9 @@ class Run:
         wait_until(lambda: all(running(worker.name) for worker in self._herd.alive), "every worker at work")
 
     def _strike(self, fault: Fault) -> None:
-        at_s = self._elapsed_s
         try:
+            self._await_load()
+            at_s = self._elapsed_s
             with fault.strike(self._herd) as met:
                 found = recovery(self._herd.jobs, met)
         except BrokenLaw as broken:
