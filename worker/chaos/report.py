@@ -81,10 +81,6 @@ class Report:
         faults = dict.fromkeys(blow.fault for blow in self.blows)
         return [Line.of(name, [blow for blow in self.blows if blow.fault == name]) for name in faults]
 
-    @property
-    def total(self) -> Line:
-        return Line.of("all", self.blows)
-
     def to_dict(self) -> dict[str, Any]:
         """The report for programs."""
         verdict = self.verdict
@@ -99,7 +95,7 @@ class Report:
             "duplicate": verdict.num_repeated,
             "violations": [str(violation) for violation in self.violations],
             "bound": None if self.violations else round(self.bound, 4),
-            "faults": [vars(line) for line in (*self.lines, self.total)],
+            "faults": [vars(line) for line in self.lines],
             "memory": [vars(memory) for memory in self.memory],
         }
 

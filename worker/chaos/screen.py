@@ -37,14 +37,15 @@ def show(report: Report) -> None:
     table = Table("fault", box=None, header_style="dim", pad_edge=False)
     for name in ("strikes", "jobs met", "recovery p50", "p99", "max"):
         table.add_column(name, justify="right")
-    for line in (*report.lines, report.total):
+    for line in report.lines:
         seconds = ("" if s is None else f"{s:.2f} s" for s in (line.p50_s, line.p99_s, line.max_s))
         table.add_row(line.fault, f"{line.strikes}", f"{line.met}", *seconds)
     console = Console(highlight=False)
     console.print(table)
     verdict = report.verdict
     console.print(
-        f"\n{verdict.num_jobs:,} jobs, {verdict.num_tokens:,} tokens; {verdict.num_resumed:,} jobs resumed; "
+        f"\n{len(report.blows)} strikes in {report.seconds / 60:.1f} minutes; {verdict.num_jobs:,} jobs, "
+        f"{verdict.num_tokens:,} tokens, {verdict.num_resumed:,} jobs resumed; "
         f"{verdict.num_lost} lost, {verdict.num_repeated} with anything twice; ids of {verdict.num_compared} "
         "equal to a run without faults"
     )
