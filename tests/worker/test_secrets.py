@@ -101,7 +101,7 @@ def test_no_prompt_and_no_password_is_shown_by_anything(
         (tmp_path / "crash").touch()
         client.result(client.submit(**JOB), timeout_s=30)
         wait_until(lambda: "RuntimeError: a bug" in worker.log, "the worker says that a step failed")
-        root.execute_command("CLIENT KILL TYPE normal SKIPME yes")
+        root.client_kill_filter(_type="normal", skipme=True)
         assert client.result(client.submit(**JOB), timeout_s=30).finish_reason == "length"
 
     environment = {"HERD_REDIS_URL": settings.redis_url, "HERD_MODEL_NAME": "m"}

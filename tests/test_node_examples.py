@@ -1,0 +1,71 @@
+"""The examples in JavaScript run as they stand against a real worker."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks import Client
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.settings import WorkerSettings
+
+FOLDER = Path(__file__).parent.parent / "examples"
+
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.worker,
+    pytest.mark.skipif(shutil.which("node") is None, reason="no node"),
+    pytest.mark.skipif(
+        not (FOLDER / "node_modules").is_dir(), reason="no npm packages: npm install --prefix examples"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("log") / "worker.log"
+    with EmbeddedRedis() as server:
+        settings = WorkerSettings.read(redis_url=server.url, threads=1)
+        with WorkerProcess(settings, "node@test", log):
+            yield server.url
+
+
+def start(url: str, name: str, *arguments: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "HERD_REDIS_URL": url}
+    return subprocess.Popen(
+        ["node", str(FOLDER / name), *arguments], env=env, stdout=subprocess.PIPE, text=True
+    )
+
+
+def numbers(process: subprocess.Popen[str]) -> list[int]:
+    """The `seq` of each line of a subscriber, which ends by itself."""
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert output.splitlines()[-1].split()[1] == "end"
+    return [int(line.split()[0]) for line in output.splitlines()]
+
+
+def test_subscribers_from_node_read_the_same_before_and_after(url: str) -> None:
+    with Client(url) as client, Redis.from_url(url) as redis, start(url, "subscribe.mjs", "watched") as early:
+        wait_until(lambda: redis.pubsub_numsub("herd:default:tokens:watched")[0][1], "subscribed")
+        client.submit(prompt="Once upon a time", sampling={"max_tokens": 40}, job_id="watched")
+        everything = [event.seq for event in client.stream("watched", timeout_s=60)]
+        assert numbers(early) == everything
+    with start(url, "subscribe.mjs", "watched") as late:
+        assert numbers(late) == everything
+    with start(url, "subscribe.mjs", "watched", "5") as again:
+        assert numbers(again) == everything[5:]
+
+
+def test_celery_node_submits_a_job_and_gets_its_result(url: str) -> None:
+    with start(url, "submit_celery_node.mjs") as process, Client(url) as client:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        job_id, text = output.split("\n", 1)
+        assert client.result(job_id).text == text.removesuffix("\n")
