@@ -32,7 +32,7 @@ check: $(VENV)/.ready ## lint, types, import walls, compose file and Dockerfile;
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.secure.yml
 	@$(BIN)/hadolint Dockerfile
 
 format: $(VENV)/.ready ## sort imports and lay out the code

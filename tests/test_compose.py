@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
+from llama_herd.tasks.secret_files import secret_variables
 from llama_herd.worker.settings import WorkerSettings
 
-TEXT = (Path(__file__).parent.parent / "docker-compose.yml").read_text()
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SECURE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.secure.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 WORKERS = ("worker", "gpu-worker")
 
@@ -86,3 +89,19 @@ def test_every_herd_variable_is_a_setting() -> None:
     named = set(re.findall(r"HERD_\w+", TEXT))
     assert named
     assert named <= {f"HERD_{name.upper()}" for name in WorkerSettings.model_fields}
+
+
+def test_the_secure_redis_is_the_same_with_users() -> None:
+    words = SECURE["services"]["redis"]["command"]
+    assert words == [*SERVICES["redis"]["command"], "--aclfile /run/secrets/users_acl"]
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_secure_worker_takes_its_password_from_a_file(worker: str) -> None:
+    service = SECURE["services"][worker]
+    (variable,) = service["environment"].keys() & secret_variables(WorkerSettings).keys()
+    (secret,) = service["secrets"]
+    assert service["environment"][variable] == f"/run/secrets/{secret}"
+    assert SECURE["secrets"][secret]["file"].endswith("/default-worker.password")
+    assert "@" in service["environment"]["HERD_REDIS_URL"]
+    assert ":" not in service["environment"]["HERD_REDIS_URL"].removeprefix("redis://").partition("@")[0]

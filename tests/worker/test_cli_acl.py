@@ -1,0 +1,49 @@
+"""`herd acl` writes users that a Redis takes, and shows no password."""
+
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from tests.guarded_redis import GuardedRedis
+from tests.worker.herd_command import invoke
+
+pytestmark = pytest.mark.redis
+
+
+def test_it_makes_a_user_for_each_role_and_shows_no_password(tmp_path: Path) -> None:
+    shown = invoke("acl", str(tmp_path), "--tenant", "acme", "--model", "m")
+    assert shown.exit_code == 0
+    passwords = list(tmp_path.glob("acme-*.password"))
+    assert {path.stem for path in passwords} == {
+        "acme-producer",
+        "acme-subscriber",
+        "acme-worker",
+        "acme-operator",
+    }
+    assert [path for path in passwords if path.read_text() in shown.output] == []
+    with GuardedRedis(tmp_path) as server:
+        for path in passwords:
+            assert Redis.from_url(server.url_of(path.stem)).ping()
+
+
+def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
+    invoke("acl", str(tmp_path), "--model", "m")
+    invoke("acl", str(tmp_path), "--model", "m", "--user", "api=producer+subscriber")
+    with GuardedRedis(tmp_path) as server:
+        users = set(Redis.from_url(server.url).acl_users())
+        assert {"api", "default-worker", "default"} <= users
+        as_operator, as_api = (
+            invoke("status", HERD_REDIS_URL=server.url_of(user), HERD_MODEL_NAME="m")
+            for user in ("default-operator", "api")
+        )
+    assert as_operator.exit_code == 0
+    assert "refuses our user" in as_api.output
+
+
+@pytest.mark.parametrize("user", ["api", "api=root", "a b=producer"])
+def test_a_role_that_is_none_is_refused_in_one_line(tmp_path: Path, user: str) -> None:
+    refused = invoke("acl", str(tmp_path), "--user", user)
+    assert refused.exit_code == 2
+    assert refused.output.count("\n") == 1
+    assert not (tmp_path / "users.acl").exists()

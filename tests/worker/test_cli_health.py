@@ -1,0 +1,57 @@
+"""`herd health` is run every few seconds in every container: it brings little, and never hangs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.call import run
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.worker_status import WorkerStatus
+from tests.worker.herd_command import environment, invoke
+
+pytestmark = pytest.mark.redis
+
+SHOW_MODULES = """
+import sys
+from llama_herd.worker.cli.app import app
+sys.argv = ["herd", "health"]
+try: app()
+except SystemExit: print(*sys.modules)
+"""
+
+
+def say(redis: Redis, name: str, state: str) -> None:
+    status = WorkerStatus(name=name, state=state, model="m", device="cpu", slots=1)
+    run(redis, Ledger().report(status))
+
+
+@pytest.mark.parametrize("state", ["starting", "stalled", "silent", "stopping"])
+def test_only_ready_is_healthy(redis: Redis, redis_url: str, state: str) -> None:
+    here = f"@{os.uname().nodename}"
+    say(redis, f"one{here}", state)
+    assert invoke("health", HERD_REDIS_URL=redis_url).exit_code == 1
+    say(redis, "two@elsewhere", "ready")
+    assert invoke("health", HERD_REDIS_URL=redis_url).exit_code == 1
+    say(redis, f"three{here}", "ready")
+    assert invoke("health", HERD_REDIS_URL=redis_url).exit_code == 0
+    assert invoke("health", "--name", "one", HERD_REDIS_URL=redis_url).exit_code == 1
+    assert invoke("health", "--name", "three", HERD_REDIS_URL=redis_url).exit_code == 0
+
+
+def test_it_brings_neither_torch_nor_celery(redis_url: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW_MODULES],
+        env=environment(HERD_REDIS_URL=redis_url),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    modules = set(done.stdout.split())
+    assert "redis" in modules
+    assert not modules & {"torch", "numpy", "celery", "kombu", "gguf", "tokenizers", "rich.console"}
