@@ -126,7 +126,7 @@ def profile(plan: Plan) -> list[dict[str, str | float]]:
     return [
         {
             "function": f"`{_name(entry.code)}`",
-            "in": _file(entry.code),
+            "in": f"`{_file(entry.code)}`",
             "share": round(entry.inlinetime / total_s, 3),
         }
         for entry in entries[:5]

@@ -29,7 +29,7 @@ def test_scheduling_is_timed_and_its_costs_are_named() -> None:
     report = scheduler.measure(scheduler.Plan(rows=4, waiting=8, num_prompt=4, max_tokens=40, steps=10))
     assert all(0 < run["median us"] <= run["longest us"] for run in report["runs"])
     assert all(0 < one["share"] < 1 for one in report["profile"])
-    assert "benchmarks/scheduler.py" not in {one["in"] for one in report["profile"]}
+    assert "`benchmarks/scheduler.py`" not in {one["in"] for one in report["profile"]}
 
 
 def test_functions_are_counted_from_their_definition_to_their_last_line() -> None:
