@@ -17,8 +17,8 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, ResponseError
 
 T = TypeVar("T")
-#: Calls of which each depends on the answer to the one before; it returns what all of them come to.
-Talk = Generator["Call[Any]", Any, T]
+#: Calls of which each depends on the answers before, alone or several at once; it returns what they come to.
+Talk = Generator["Call[Any] | Sequence[Call[Any]]", Any, T]
 Part = str | bytes | int | float
 Command = tuple[Part, ...]
 
@@ -89,15 +89,18 @@ def run_many(connection: redis.Redis, calls: Sequence[Call[T]]) -> list[T | Resp
 
 
 def run_talk(connection: redis.Redis, talk: Talk[T]) -> T:
-    """One round trip a call. Raises `redis.exceptions.RedisError` and what the talk raises."""
+    """One round trip a turn. Raises `redis.exceptions.RedisError` and what the talk raises."""
     answer: Any = None
     while True:
         try:
-            call = talk.send(answer)
+            asked = talk.send(answer)
         except StopIteration as end:
             outcome: T = end.value
             return outcome
-        answer = run(connection, call)
+        if isinstance(asked, Call):
+            answer = run(connection, asked)
+        else:
+            answer = [_raised(one) for one in run_many(connection, asked)]
 
 
 def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
@@ -135,11 +138,14 @@ async def run_talk_async(connection: redis.asyncio.Redis, talk: Talk[T]) -> T:
     answer: Any = None
     while True:
         try:
-            call = talk.send(answer)
+            asked = talk.send(answer)
         except StopIteration as end:
             outcome: T = end.value
             return outcome
-        answer = await run_async(connection, call)
+        if isinstance(asked, Call):
+            answer = await run_async(connection, asked)
+        else:
+            answer = [_raised(one) for one in await run_many_async(connection, asked)]
 
 
 def _exchange(

@@ -44,13 +44,16 @@ def purge_ended(ledger: Ledger) -> Talk[int]:
     cursor: int | None = 0
     while cursor is not None:
         cursor, keys = yield _scan("SCAN", (), cursor, "MATCH", f"{_literal(prefix)}*{_literal(suffix)}")
-        for key in keys:
-            job_id = key.decode().removeprefix(prefix).removesuffix(suffix)
-            record = yield ledger.record(job_id)
-            if record is not None and record.is_final:
-                yield ledger.purge(job_id)
-                purged.add(job_id)
-                queues.add(record.queue)
+        job_ids = [key.decode().removeprefix(prefix).removesuffix(suffix) for key in keys]
+        records = yield [ledger.record(job_id) for job_id in job_ids]
+        over = {
+            job_id: record.queue
+            for job_id, record in zip(job_ids, records, strict=True)
+            if record is not None and record.is_final
+        }
+        yield [ledger.purge(job_id) for job_id in over]
+        purged.update(over)
+        queues.update(over.values())
     yield from _forget_messages(ledger, purged, queues)
     return len(purged)
 
