@@ -13,8 +13,11 @@ from torch import Tensor
 from llama_herd.model.upload import upload
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.draw import NO_TOKEN, Draw, Drawn
-from llama_herd.worker.logit_rules import apply_rules
+from llama_herd.worker.logit_rules import MINUS_INFINITY, apply_rules
 from llama_herd.worker.noise import gumbel, hash_prefix
+
+#: So many of the likeliest tokens nearly always hold what top_p keeps.
+NUCLEUS_TOKENS = 1024
 
 
 def sample(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
@@ -41,67 +44,85 @@ def sample_each(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
 
 
 def _groups(draws: Rows[Draw]) -> Iterable[list[int]]:
-    """The rows that are drawn at random, those together that need as much of the vocabulary."""
-    groups: dict[Needed, list[int]] = defaultdict(list)
+    """The rows that are drawn at random, those together that need as much order."""
+    groups: dict[Order, list[int]] = defaultdict(list)
     for row, draw in enumerate(draws):
         if draw.is_random:
-            groups[Needed.by(draw.params)].append(row)
+            groups[Order.wanted_by(draw.params)].append(row)
     return groups.values()
 
 
-class Needed(Enum):
+class Order(Enum):
     """How much of the vocabulary a row's filters must see in order; each costs far more than the last."""
 
-    NOTHING = 1
-    THE_LIKELIEST = 2
-    ALL = 3
+    NONE = 1
+    TOP_K = 2
+    NUCLEUS = 3
 
     @classmethod
-    def by(cls, params: SamplingParams) -> "Needed":
+    def wanted_by(cls, params: SamplingParams) -> "Order":
         if params.top_k:
-            return cls.THE_LIKELIEST
-        return cls.ALL if params.top_p < 1 or params.min_p > 0 else cls.NOTHING
+            return cls.TOP_K
+        return cls.NUCLEUS if params.top_p < 1 else cls.NONE
 
 
 def _draw(logits: Tensor, draws: Rows[Draw]) -> Tensor:
     """Gumbel-max over the survivors of one group: (B, V) to (B,)."""
     scaled = logits / _column([draw.params.temperature for draw in draws], logits)  # (B, V)
-    scaled, token_ids = _in_order(scaled, draws)  # (B, N)
+    scaled = _above_min_p(scaled, draws)
+    scaled, token_ids = _likeliest(scaled, draws)  # (B, N)
     prefixes = _column([hash_prefix(draw.seed, draw.choice, draw.position) for draw in draws], logits)
     noise = gumbel(prefixes.to(torch.int32), token_ids.to(torch.int32))  # (B, N)
     winners = (scaled + noise).argmax(dim=-1, keepdim=True)
     return token_ids.gather(-1, winners).squeeze(-1)  # (B,)
 
 
-def _in_order(scaled: Tensor, draws: Rows[Draw]) -> tuple[Tensor, Tensor]:
-    """As many of the tokens as the group's filters look at, likeliest first, and their ids."""
+def _above_min_p(scaled: Tensor, draws: Rows[Draw]) -> Tensor:
+    """Without the tokens that are too unlikely against the likeliest: (B, V)."""
+    if not any(draw.params.min_p for draw in draws):
+        return scaled
+    least = _column([draw.params.min_p for draw in draws], scaled).log()
+    return scaled.masked_fill(scaled - scaled.amax(dim=-1, keepdim=True) < least, MINUS_INFINITY)
+
+
+def _likeliest(scaled: Tensor, draws: Rows[Draw]) -> tuple[Tensor, Tensor]:
+    """What top_k and top_p leave of one group, and the ids: (B, N) each, as few as will do."""
     num_tokens = scaled.shape[-1]
-    match Needed.by(draws[0].params):
-        case Needed.NOTHING:
+    match Order.wanted_by(draws[0].params):
+        case Order.NONE:
             return scaled, torch.arange(num_tokens, device=scaled.device).expand_as(scaled)
-        case Needed.THE_LIKELIEST:
-            most = min(max(draw.params.top_k for draw in draws), num_tokens)
-            values, token_ids = scaled.topk(most, dim=-1)
-        case Needed.ALL:
-            values, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
-    return values.masked_fill(~_survivors(values, draws), float("-inf")), token_ids
+        case Order.TOP_K:
+            values, token_ids = scaled.topk(min(max(draw.params.top_k for draw in draws), num_tokens), dim=-1)
+            top_k = _column([draw.params.top_k for draw in draws], scaled)
+            ranks = torch.arange(values.shape[-1], device=scaled.device)
+            values = values.masked_fill(ranks >= top_k, MINUS_INFINITY)
+            return _within_nucleus(values, values.softmax(dim=-1), draws), token_ids
+        case Order.NUCLEUS:
+            total = scaled.logsumexp(dim=-1, keepdim=True)  # (B, 1)
+            values, token_ids = _sorted_nucleus(scaled, total, draws)
+            return _within_nucleus(values, (values - total).exp(), draws), token_ids
 
 
-def _survivors(scaled: Tensor, draws: Rows[Draw]) -> Tensor:
-    """Which of the tokens, sorted from the likeliest down, min_p, top_k and top_p leave: (B, V) bool.
+def _sorted_nucleus(scaled: Tensor, total: Tensor, draws: Rows[Draw]) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens from the top down, at least as many as top_p keeps: values and ids, (B, N) each.
 
-    top_p keeps the smallest set whose probability reaches it, so the likeliest token always stays.
+    On a CPU a few are tried first: to sort a vocabulary takes many times as long. On a GPU to look whether
+    they suffice would make the host wait for the device.
     """
-    num_tokens = scaled.shape[-1]
-    min_p = _column([draw.params.min_p for draw in draws], scaled)
-    top_k = _column([draw.params.top_k or num_tokens for draw in draws], scaled)
-    top_p = _column([draw.params.top_p for draw in draws], scaled)
-    likeliest = scaled[:, :1]  # (B, 1)
-    kept = (scaled - likeliest).exp() >= min_p
-    kept &= torch.arange(num_tokens, device=scaled.device) < top_k
-    probs = scaled.masked_fill(~kept, float("-inf")).softmax(dim=-1)
+    if scaled.device.type == "cpu" and scaled.shape[-1] > NUCLEUS_TOKENS:
+        values, token_ids = scaled.topk(NUCLEUS_TOKENS, dim=-1)
+        reached = (values - total).exp().sum(dim=-1, keepdim=True)
+        if bool((reached >= _column([draw.params.top_p for draw in draws], scaled)).all()):
+            return values, token_ids
+    values, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
+    return values, token_ids
+
+
+def _within_nucleus(values: Tensor, probs: Tensor, draws: Rows[Draw]) -> Tensor:
+    """The smallest set whose probability reaches top_p; so the likeliest token always stays: (B, N)."""
+    top_p = _column([draw.params.top_p for draw in draws], values)
     before = probs.cumsum(dim=-1) - probs
-    return kept & ((before < top_p) | (top_p >= 1))
+    return values.masked_fill((before >= top_p) & (top_p < 1), MINUS_INFINITY)
 
 
 def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[Drawn]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker import sampler
 from llama_herd.worker.draw import Draw
 from llama_herd.worker.sampler import sample as sample_all
 
@@ -107,3 +108,15 @@ def test_logprobs_are_the_models_own_whatever_is_drawn() -> None:
     assert (second.logprob, second.top) == (None, ())
     assert third.logprob == pytest.approx(reference[2, third.token_id].item(), abs=1e-5)
     assert third.top == ()
+
+
+@pytest.mark.parametrize("spread", [4.0, 0.1], ids=["few tokens suffice", "they do not"])
+def test_looking_at_few_tokens_first_changes_no_draw_by_top_p(
+    spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = torch.randn(64, 5_000, generator=torch.Generator().manual_seed(1)) * spread
+    draws = [draw(SamplingParams(top_p=0.9, min_p=row % 2 * 0.01), row, 3) for row in range(len(logits))]
+    monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 300)
+    few_first = sample(logits, draws)
+    monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 5_000)
+    assert few_first == sample(logits, draws)
