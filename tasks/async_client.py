@@ -154,6 +154,7 @@ class AsyncClient:
                 pending=await run_async(self._redis, ledger.num_pending()),
                 running=await run_async(self._redis, ledger.num_running()),
                 workers=await run_async(self._redis, ledger.workers()),
+                batches=await run_async(self._redis, ledger.batches()),
             )
 
     async def close(self) -> None:

@@ -94,6 +94,10 @@ class BatchWindow:
         return frozenset(self._models)
 
     @property
+    def is_in_order(self) -> bool:
+        return self._order is not None
+
+    @property
     def pause_s(self) -> float:
         """How long to wait before the next round."""
         return self._pace.pause_s

@@ -188,6 +188,7 @@ class Client:
                 pending=run(self._redis, ledger.num_pending()),
                 running=run(self._redis, ledger.num_running()),
                 workers=run(self._redis, ledger.workers()),
+                batches=run(self._redis, ledger.batches()),
             )
 
     def close(self) -> None:

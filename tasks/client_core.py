@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob, JobConflict, JobNotFound, QueueFull
 from llama_herd.tasks.answers import DeadJob, DeadLetter, Record, Revival, Submission, Submitted
+from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.call import Talk
 from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.dead_letters import DeadLetters, is_letter_number
@@ -54,13 +55,17 @@ class Retried(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How the queue stands: messages of one model's queue, jobs that wait and run, workers that live."""
+    """How the queue stands: messages of one model's queue, jobs that wait and run, workers that live.
+
+    batches: those that run or ended within the hour.
+    """
 
     queue: str
     depth: int
     pending: int
     running: int
     workers: list[WorkerStatus]
+    batches: list[BatchStatus]
 
 
 class ClientCore:

@@ -18,7 +18,7 @@ from tests.worker.herd_command import COMMAND, environment, invoke
 #: No Redis listens on port 1.
 NO_REDIS = {"HERD_REDIS_URL": "redis://user:secret@127.0.0.1:1/0"}
 COMMANDS = (
-    *("demo", "worker", "generate", "watch", "cancel", "purge", "dead", "status"),
+    *("demo", "worker", "generate", "batch", "watch", "cancel", "purge", "dead", "status"),
     *("inspect", "tokenize", "doctor", "health", "settings"),
 )
 

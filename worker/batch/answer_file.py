@@ -27,13 +27,14 @@ def line_id(run_id: str, line: int) -> str:
 class AnswerFile:
     """Open for as long as the block lasts; nobody else may write it meanwhile.
 
-    A last line that was cut off by the death of its writer is taken away when the file is opened.
+    A last line that was cut off by the death of its writer is taken away when the file is opened. `num_bytes`
+    is its length then and now.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._number = -1
-        self._num_bytes = 0
+        self.num_bytes = 0
 
     def __enter__(self) -> Self:
         try:
@@ -45,8 +46,8 @@ class AnswerFile:
         except OSError:
             os.close(self._number)
             raise BadInput(f"{self.path}: another process writes it. Fix: let that one end") from None
-        self._num_bytes = self._whole_bytes()
-        os.ftruncate(self._number, self._num_bytes)
+        self.num_bytes = self._whole_bytes()
+        os.ftruncate(self._number, self.num_bytes)
         return self
 
     def __exit__(
@@ -73,11 +74,11 @@ class AnswerFile:
             os.fsync(self._number)
         except OSError as error:
             with suppress(OSError):
-                os.ftruncate(self._number, self._num_bytes)
+                os.ftruncate(self._number, self.num_bytes)
             raise CannotWrite(
                 f"{self.path} cannot be written: {error.strerror}. Fix that, and run the same command again"
             ) from None
-        self._num_bytes += sum(map(len, lines))
+        self.num_bytes += sum(map(len, lines))
 
     def _whole_bytes(self) -> int:
         """The length of the file up to its last line feed."""

@@ -23,9 +23,11 @@ _MAX_ID_CHARS = 512
 
 @dataclass(frozen=True)
 class RowOptions:
-    """What holds for every row that says nothing else; `model` holds for those that do, too."""
+    """What holds for every row that says nothing else; `model` holds for those that do, too.
 
-    run_id: str
+    seed: rows get theirs from it and their line, the same in each run; without one, from the run.
+    """
+
     model: str | None = None
     system: str | None = None
     is_chat: bool = False
@@ -33,10 +35,6 @@ class RowOptions:
     flush_ms: int = 500
     seed: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
-
-    def seed_of(self, line: int) -> int:
-        """The seed of a row that names none: the same in each try, and in each run that is given one."""
-        return seed_of(f"{self.run_id if self.seed is None else self.seed}-{line}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +48,10 @@ class Request:
 class RequestReader:
     """Makes rows of a batch of rows of the input; what is wrong with one is said in its failure."""
 
-    def __init__(self, settings: Settings, options: RowOptions) -> None:
+    def __init__(self, settings: Settings, options: RowOptions, run_id: str) -> None:
         self._settings = settings
         self._options = options
+        self._root = run_id if options.seed is None else options.seed
         #: Lines by the hash of their id: a million of them must not fill the memory.
         self._lines: dict[int, int] = {}
 
@@ -63,6 +62,11 @@ class RequestReader:
         if _OPENAI_FIELDS & row.fields.keys():
             return self._read_openai(row.line, row.fields)
         return self._read_plain(row.line, row.fields)
+
+    def skip(self, row: SourceRow) -> None:
+        """Pass over a row that is done; its name stays taken."""
+        if row.fields is not None:
+            self._custom_id(row.line, row.fields, [])
 
     def _read_openai(self, line: int, fields: Mapping[str, Any]) -> BatchRow:
         url, body = fields.get("url"), fields.get("body")
@@ -125,7 +129,7 @@ class RequestReader:
     ) -> GenerationJob | None:
         """The job, or None once all that is wrong with it stands in `errors`, by the names of the line."""
         options = self._options
-        own = {"seed": options.seed_of(line), **options.sampling, **sampling}
+        own = {"seed": seed_of(f"{self._root}-{line}"), **options.sampling, **sampling}
         given = {"flush_ms": options.flush_ms, "priority": options.priority, **fields, "sampling": own}
         model = options.model or given.get("model") or self._settings.default_model
         try:

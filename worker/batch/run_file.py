@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from llama_herd.errors import BadInput
+from llama_herd.worker.batch.plan import Plan
 from llama_herd.worker.batch.source import STDIN
 
 
@@ -22,53 +23,55 @@ class RunFile:
     options: Mapping[str, Any]
 
     @classmethod
-    def open(cls, output: Path, input_name: str, options: Mapping[str, Any], *, has_answers: bool) -> Self:
-        """The run that `output` belongs to, or a new one while that has no answers.
+    def open(cls, plan: Plan, *, has_answers: bool) -> Self:
+        """The run that the plan's output belongs to, or a new one while that has no answers.
 
         Raises BadInput when it has some, and belongs to another run or to none.
         """
-        path = run_path(output)
-        is_stdin = input_name == STDIN
-        asked = cls(
-            run_id=secrets.token_hex(6),
-            input_name=input_name if is_stdin else Path(input_name).name,
-            input_bytes=None if is_stdin else os.stat(input_name).st_size,
-            options=options,
-        )
+        asked = cls._of(plan)
         try:
-            known = cls._read(path, output)
-            known._check(asked, output)
+            known = cls._read(plan)
+            known._check(asked, plan.output)
         except BadInput:
             if has_answers:
                 raise
-            asked._write(path)
+            asked._write(plan.run_file)
             return asked
         return known
 
     @classmethod
-    def _read(cls, path: Path, output: Path) -> Self:
+    def _of(cls, plan: Plan) -> Self:
+        is_stdin = plan.input_name == STDIN
+        return cls(
+            run_id=secrets.token_hex(6),
+            input_name=STDIN if is_stdin else Path(plan.input_name).name,
+            input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
+            options=plan.result_options,
+        )
+
+    @classmethod
+    def _read(cls, plan: Plan) -> Self:
         try:
-            return cls(**json.loads(path.read_text("utf-8")))
+            return cls(**json.loads(plan.run_file.read_text("utf-8")))
         except (OSError, ValueError, TypeError):
             raise BadInput(
-                f"{output} is there, but not {path}, by which it could be continued. "
-                "Fix: take another -o, or move it away"
+                f"{plan.output} has answers, but {plan.run_file}, by which it could be continued, is not "
+                "there or not whole. Fix: take another -o, or move the answers away"
             ) from None
 
     def _check(self, asked: "RunFile", output: Path) -> None:
         """Raise BadInput when `asked` differs from this run in more than its id."""
-        mine, other = asdict(self), asdict(asked)
-        for name in ("input_name", "input_bytes"):
-            if mine[name] != other[name]:
+        for name, mine, other in (
+            ("input", self.input_name, asked.input_name),
+            ("size of the input", self.input_bytes, asked.input_bytes),
+        ):
+            if mine != other:
                 raise BadInput(
-                    f"{output} was begun with {name} {mine[name]}, but now it is {other[name]}. "
+                    f"{output} was begun with another {name}: {mine}, and now it is {other}. "
                     "Fix: give the same input, or take another -o"
                 )
-        changed = sorted(
-            name
-            for name in self.options.keys() | asked.options.keys()
-            if self.options.get(name) != asked.options.get(name)
-        )
+        names = self.options.keys() | asked.options.keys()
+        changed = sorted(name for name in names if self.options.get(name) != asked.options.get(name))
         if changed:
             raise BadInput(
                 f"{output} was begun with other options: {', '.join(changed)}. "
@@ -86,11 +89,3 @@ class RunFile:
             draft.replace(path)
         except OSError as error:
             raise BadInput(f"{path} cannot be written: {error.strerror}") from None
-
-
-def run_path(output: Path) -> Path:
-    return output.with_name(f"{output.name}.run")
-
-
-def errors_path(output: Path) -> Path:
-    return output.with_name(f"{output.name}.errors.jsonl")

@@ -16,7 +16,6 @@ from llama_herd.worker.batch.lines import MAX_LINE_BYTES, read_lines
 
 STDIN = "-"
 
-_CHUNK_BYTES = 1 << 20
 #: Rows of a Parquet file that are in memory at once.
 _PARQUET_ROWS = 256
 
@@ -88,7 +87,7 @@ class JsonLines:
         if self.name == STDIN:
             return None
         with _open(self.name) as stream:
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(_CHUNK_BYTES), b""))
+            return sum(1 for _ in read_lines(stream))
 
 
 @dataclass(frozen=True)

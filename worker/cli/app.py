@@ -57,6 +57,7 @@ for command in (
     demo,
     worker,
     generate,
+    batch,
     watch,
     cancel,
     purge,

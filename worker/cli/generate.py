@@ -82,7 +82,7 @@ def generate(
         "not_before": not_before,
         "deadline_ms": deadline_ms,
         "idempotency_key": idempotency_key,
-        "sampling": _given(sampling) | dict(map(_named_value, others or ())),
+        "sampling": _given(sampling) | dict(map(named_value, others or ())),
     }
     transcript = Transcript("result" if as_json else "text")
     if local:
@@ -101,7 +101,8 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _named_value(text: str) -> tuple[str, Any]:
+def named_value(text: str) -> tuple[str, Any]:
+    """A sampling field as it is given by --set. Raises BadInput."""
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)

@@ -63,10 +63,14 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status], None]]":
 def _view(found: "Status") -> "Group":
     from rich.console import Group
 
+    from llama_herd.worker.batch.summary import progress_line
+
     queue = f"{found.depth} messages in {found.queue}"
     jobs = f"{found.pending} jobs waiting, {found.running} running"
     workers = _table(found.workers) if found.workers else "no worker is up"
-    return Group(f"{queue}; {jobs}", "", workers)
+    running = (batch for batch in found.batches if batch.is_running)
+    batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
+    return Group(f"{queue}; {jobs}", *batches, "", workers)
 
 
 def _table(workers: "list[WorkerStatus]") -> "Table":

@@ -1,6 +1,7 @@
 """The output's files: whole lines only, what they say is done, and which run they belong to."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from llama_herd.errors import BadInput
 from llama_herd.worker.batch.answer_file import AnswerFile, CannotWrite, line_id
 from llama_herd.worker.batch.done_lines import DoneLines
-from llama_herd.worker.batch.run_file import RunFile, run_path
+from llama_herd.worker.batch.plan import Plan
+from llama_herd.worker.batch.request import RowOptions
+from llama_herd.worker.batch.run_file import RunFile
 
 
 def answer(line: int, run_id: str = "abc") -> bytes:
@@ -90,29 +93,26 @@ def test_done_lines_are_a_set_of_numbers() -> None:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "in.jsonl"
-    path.write_text("x")
-    return path
+def plan(tmp_path: Path) -> Plan:
+    (tmp_path / "in.jsonl").write_text("x")
+    return Plan(str(tmp_path / "in.jsonl"), tmp_path / "out.jsonl")
 
 
-def test_a_run_is_known_again_by_input_and_options(tmp_path: Path, source: Path) -> None:
-    output = tmp_path / "out.jsonl"
-    run = RunFile.open(output, str(source), {"seed": 7}, has_answers=False)
-    assert RunFile.open(output, str(source), {"seed": 7}, has_answers=True) == run
-    assert RunFile.open(output, str(source), {"seed": 7}, has_answers=False) == run
-    with pytest.raises(BadInput, match="begun with other options: seed"):
-        RunFile.open(output, str(source), {"seed": 8}, has_answers=True)
-    source.write_text("xy")
-    with pytest.raises(BadInput, match="begun with input_bytes 1, but now it is 2"):
-        RunFile.open(output, str(source), {"seed": 7}, has_answers=True)
-    assert RunFile.open(output, str(source), {"seed": 7}, has_answers=False).run_id != run.run_id
+def test_a_run_is_known_again_by_input_and_options(plan: Plan) -> None:
+    run = RunFile.open(plan, has_answers=False)
+    assert RunFile.open(plan, has_answers=True) == run
+    assert RunFile.open(plan, has_answers=False) == run
+    with pytest.raises(BadInput, match="begun with other options: in_order, seed"):
+        RunFile.open(replace(plan, options=RowOptions(seed=7), in_order=True), has_answers=True)
+    Path(plan.input_name).write_text("xy")
+    with pytest.raises(BadInput, match="begun with another size of the input: 1, and now it is 2"):
+        RunFile.open(plan, has_answers=True)
+    assert RunFile.open(plan, has_answers=False).run_id != run.run_id
 
 
-def test_answers_without_their_run_are_left_alone(tmp_path: Path, source: Path) -> None:
-    output = tmp_path / "out.jsonl"
+def test_answers_without_their_run_are_left_alone(plan: Plan) -> None:
     for text in ("", "{}", "nonsense"):
-        run_path(output).write_text(text)
+        plan.run_file.write_text(text)
         with pytest.raises(BadInput, match=r"out.jsonl.run.*Fix: take another -o"):
-            RunFile.open(output, str(source), {}, has_answers=True)
-    assert RunFile.open(output, "-", {}, has_answers=False).input_bytes is None
+            RunFile.open(plan, has_answers=True)
+    assert RunFile.open(replace(plan, input_name="-"), has_answers=False).input_bytes is None

@@ -11,12 +11,12 @@ from llama_herd.worker.batch.openai_body import CHAT, COMPLETIONS
 from llama_herd.worker.batch.request import Request, RequestReader, RowOptions
 from llama_herd.worker.batch.source import SourceRow
 
-OPTIONS = RowOptions(run_id="r")
+OPTIONS = RowOptions()
 MESSAGES = [{"role": "user", "content": "secret"}]
 
 
 def read(fields: dict[str, Any], options: RowOptions = OPTIONS) -> BatchRow:
-    return RequestReader(Settings(), options).read(SourceRow(1, fields))
+    return RequestReader(Settings(), options, "r").read(SourceRow(1, fields))
 
 
 def openai(url: str = COMPLETIONS, **body: Any) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_a_plain_line_has_the_fields_of_our_job_and_may_leave_sampling_out() -> 
 
 
 def test_options_hold_for_rows_that_say_nothing_else_but_the_model_for_all() -> None:
-    options = RowOptions(run_id="r", model="big", is_chat=True, system="be kind", sampling={"max_tokens": 7})
+    options = RowOptions(model="big", is_chat=True, system="be kind", sampling={"max_tokens": 7})
     found = job({"prompt": "secret"}, options)
     assert found.messages is not None
     assert [turn.content for turn in found.messages] == ["be kind", "secret"]
@@ -139,8 +139,8 @@ def test_options_hold_for_rows_that_say_nothing_else_but_the_model_for_all() -> 
 
 
 def test_a_seed_depends_on_the_line_and_on_what_the_run_is_given() -> None:
-    def seed(line: int, **options: Any) -> int | None:
-        row = RequestReader(Settings(), RowOptions(**options)).read(SourceRow(line, {"prompt": "x"}))
+    def seed(line: int, run_id: str, **options: Any) -> int | None:
+        row = RequestReader(Settings(), RowOptions(**options), run_id).read(SourceRow(line, {"prompt": "x"}))
         assert isinstance(row.job, GenerationJob)
         return row.job.sampling.seed
 
@@ -150,7 +150,7 @@ def test_a_seed_depends_on_the_line_and_on_what_the_run_is_given() -> None:
 
 
 def test_a_name_that_came_before_is_an_error_that_names_both_lines() -> None:
-    reader = RequestReader(Settings(), OPTIONS)
+    reader = RequestReader(Settings(), OPTIONS, "r")
     first, second = (reader.read(SourceRow(line, openai())) for line in (3, 9))
     assert first.failure is None
     assert second.failure is not None

@@ -1,0 +1,264 @@
+"""The command beside a stand-in for workers: files, failures, order, signals, other terminals."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from benchmarks.stand_in import StandIn
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.events import Failure
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.embedded_redis import EmbeddedRedis
+from tests.worker.batch.batch_command import BatchCommand, rows
+from tests.worker.herd_command import COMMAND, environment, invoke
+
+pytestmark = pytest.mark.redis
+
+BROKEN = Failure(code="numeric_error", message="no numbers")
+
+
+@pytest.fixture
+def command(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> BatchCommand:
+    monkeypatch.chdir(tmp_path)
+    return BatchCommand(tmp_path, redis_url)
+
+
+@pytest.fixture
+def worker(redis_url: str) -> Iterator[StandIn]:
+    with StandIn(redis_url) as worker:
+        yield worker
+
+
+def test_every_row_has_an_answer_and_redis_keeps_nothing(
+    command: BatchCommand, worker: StandIn, redis: Redis
+) -> None:
+    command.write(rows(300))
+    done = command.run()
+    assert done.exit_code == 0, done.output
+    assert sorted(command.names()) == sorted(f"c{n}" for n in range(300))
+    assert all(text.startswith(f"{name}: ") for name, text in command.texts().items())
+    assert command.failures() == []
+    assert "300 rows done, 0 failed" in done.stdout
+    assert "1,200 in, 4,800 out" in done.stdout
+    keys = [key for key in redis.keys("*{batch-*") if redis.type(key) == b"stream"]  # type: ignore[union-attr]
+    assert keys == []
+
+
+def test_bad_lines_and_failed_rows_go_beside_with_their_line_and_stop_nothing(
+    command: BatchCommand, redis_url: str
+) -> None:
+    good = rows(3)
+    command.write([good[0], '{"prompt": ', "", good[1], good[0], {"prompt": "c9", "colour": 1}, good[2]])
+    with StandIn(redis_url, verdict=lambda _, job: BROKEN if job.prompt == "c2" else None):
+        done = command.run()
+    assert done.exit_code == 1
+    assert sorted(command.names()) == ["c0", "c1"]
+    failures = {one["line"]: one for one in command.failures()}
+    assert {line: one["error"]["code"] for line, one in failures.items()} == {
+        2: "invalid_line",
+        5: "invalid_line",
+        6: "invalid_line",
+        7: "numeric_error",
+    }
+    assert failures[5]["error"]["message"] == "custom_id: lines 1 and 5 have the same"
+    assert failures[7]["custom_id"] == "c2"
+
+
+def test_the_same_command_again_does_only_what_is_left(command: BatchCommand, worker: StandIn) -> None:
+    command.write([*rows(50), "nonsense"])
+    assert command.run().exit_code == 1
+    whole, errors = command.output.read_bytes(), command.errors.read_bytes()
+    command.output.write_bytes(whole[: len(whole) // 2])  # torn in the middle of a line
+    worker.answered.clear()
+    done = command.run()
+    assert "goes on" in done.stdout
+    assert sorted(command.names()) == sorted(f"c{n}" for n in range(50))
+    assert command.output.read_bytes().startswith(whole[: whole.rindex(b"\n", 0, len(whole) // 2) + 1])
+    assert command.errors.read_bytes() == errors
+    assert len(worker.answered) == len(set(worker.answered)) < 50
+    assert command.run().exit_code == 1
+    assert len(command.answers()) == 50
+
+
+def test_in_order_is_the_order_of_the_input(command: BatchCommand, redis_url: str) -> None:
+    command.write(rows(100))
+
+    def verdict(job_id: str, job: object) -> Failure | None:
+        is_first_try = "." not in job_id
+        return Failure(code="late", message="", retriable=True) if is_first_try and "7" in job_id else None
+
+    with StandIn(redis_url, verdict=verdict):
+        assert command.run("--in-order").exit_code == 0
+    assert command.names() == [f"c{n}" for n in range(100)]
+
+
+def test_too_many_failures_stop_it_and_a_higher_limit_goes_on(command: BatchCommand, redis_url: str) -> None:
+    command.write(rows(500))
+    with StandIn(redis_url, verdict=lambda _, job: BROKEN):
+        done = command.run("--max-errors", "3", "--window", "5")
+        assert done.exit_code == 1
+        assert "stopped: more than 3 rows failed" in done.stdout
+        assert 3 < len(command.failures()) < 20
+        assert command.run("--window", "5").exit_code == 1
+    assert len(command.failures()) == 500
+
+
+def test_json_events_are_lines_and_the_last_is_the_summary(command: BatchCommand, worker: StandIn) -> None:
+    command.write(rows(20))
+    events = [json.loads(line) for line in command.run("--json").stdout.splitlines()]
+    assert {event["event"] for event in events} == {"notice", "progress", "summary"}
+    summary = events[-1]
+    assert (summary["event"], summary["state"], summary["num_done"]) == ("summary", "done", 20)
+    assert summary["completion_tokens"] == 20 * 16
+    assert summary["ttft_p50_s"] == pytest.approx(0.01)
+
+
+def test_a_table_and_its_columns_make_rows(command: BatchCommand, worker: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("n,question\n1,one\n2,two\n")
+    done = invoke(
+        *("batch", str(tmp_path / "in.csv"), "-o", str(command.output)),
+        *("--prompt-column", "question", "--id-column", "n", "--max-tokens", "5"),
+        HERD_REDIS_URL=command.url,
+    )
+    assert done.exit_code == 0, done.output
+    assert {name: text.split(":")[0] for name, text in command.texts().items()} == {"1": "one", "2": "two"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("batch",), "needs a file to read and one to write"),
+        (("batch", "none.jsonl", "-o", "out.jsonl"), "none.jsonl: no such file"),
+        (("batch", "in.jsonl", "-o", "no/out.jsonl"), "no/out.jsonl cannot be written"),
+        (("batch", "in.jsonl", "-o", "foreign.jsonl"), "Fix: take another -o"),
+        (("batch", "in.csv", "-o", "out.jsonl"), "in.csv has no column prompt, but question"),
+        (("batch", "in.jsonl", "-o", "out.jsonl", "--set", "top_k"), "--set top_k: must be followed by"),
+        (("batch", "--watch", "nothing"), "no batch nothing"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    command: BatchCommand, tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    command.write(rows(1))
+    (tmp_path / "foreign.jsonl").write_text("somebody's text\n")
+    (tmp_path / "in.csv").write_text("question\nx\n")
+    done = invoke(*arguments, HERD_REDIS_URL=command.url)
+    assert done.exit_code == 2
+    assert complaint in done.stderr.splitlines()[-1]
+
+
+def test_without_a_redis_it_does_not_begin(command: BatchCommand) -> None:
+    command.write(rows(1))
+    done = replace(command, url="redis://127.0.0.1:1/0").run()
+    assert done.exit_code == 2
+    assert "cannot be reached" in done.stderr
+    assert not command.output.exists()
+
+
+def test_sigterm_leaves_the_jobs_running_and_the_same_command_fetches_them(
+    command: BatchCommand, worker: StandIn
+) -> None:
+    command.write(rows(40))
+    worker.hold()
+    with command.start("--window", "16") as process, Client(command.url) as client:
+        wait_until(lambda: client.status().pending == 16, "window full")
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "16 jobs go on at the workers. To come back: herd batch in.jsonl -o out.jsonl" in output
+    worker.go_on()
+    assert command.run().exit_code == 0
+    assert sorted(command.names()) == sorted(f"c{n}" for n in range(40))
+    assert len(worker.answered) == len(set(worker.answered)) == 40
+
+
+@pytest.mark.parametrize(("answer", "num_left"), [("c", 0), ("l", 16)])
+def test_ctrl_c_on_a_terminal_asks_once(
+    command: BatchCommand, worker: StandIn, answer: str, num_left: int
+) -> None:
+    command.write(rows(40))
+    worker.hold()
+    master, slave = pty.openpty()
+    arguments = [*COMMAND, "batch", "in.jsonl", "-o", "out.jsonl", "--window", "16"]
+    env = environment(HERD_REDIS_URL=command.url, TERM="xterm")
+    with (
+        Client(command.url) as client,
+        subprocess.Popen(
+            arguments, cwd=command.folder, env=env, stdin=slave, stdout=slave, stderr=slave
+        ) as process,
+    ):
+        wait_until(lambda: client.status().pending == 16, "window full")
+        process.send_signal(signal.SIGINT)
+        shown = ""
+        while "[L/c]" not in shown:
+            shown += os.read(master, 4096).decode(errors="replace")
+        os.write(master, f"{answer}\n".encode())
+        assert process.wait(30) == 128 + signal.SIGINT
+        assert client.status().pending == num_left
+    os.close(slave)
+    os.close(master)
+    worker.go_on()
+    assert command.run().exit_code == 0
+    assert sorted(command.names()) == sorted(f"c{n}" for n in range(40))
+    assert command.failures() == []
+
+
+def test_a_running_batch_is_seen_from_elsewhere(command: BatchCommand, worker: StandIn) -> None:
+    command.write(rows(40))
+    worker.hold()
+    with command.start() as process, Client(command.url) as client:
+        wait_until(lambda: any(one.num_under_way == 40 for one in client.batches()), "batch reports")
+        shown = invoke("status", HERD_REDIS_URL=command.url).stdout
+        assert f"batch {command.run_id} of in.jsonl: 0 of 40 rows, 0 failed, 40 under way" in shown
+        worker.go_on()
+        assert process.wait(30) == 0
+    watched = invoke("batch", "--watch", command.run_id, HERD_REDIS_URL=command.url)
+    assert watched.exit_code == 0
+    assert "done: 40 of 40 rows, 0 failed" in watched.stdout
+    assert "batch" not in invoke("status", HERD_REDIS_URL=command.url).stdout
+
+
+def test_a_second_command_on_the_same_files_is_refused(command: BatchCommand, worker: StandIn) -> None:
+    command.write(rows(5))
+    worker.hold()
+    with command.start() as process, Client(command.url) as client:
+        wait_until(lambda: client.status().pending == 5, "first one runs")
+        second = command.run()
+        assert second.exit_code == 2
+        assert "another process writes it" in second.stderr
+        worker.go_on()
+        assert process.wait(30) == 0
+
+
+def test_a_redis_that_goes_and_comes_is_said_once_and_nothing_is_lost(tmp_path: Path) -> None:
+    with EmbeddedRedis(appendonly=True) as server:
+        command = BatchCommand(tmp_path, server.url)
+        command.write(rows(60))
+        with command.start("--window", "20") as process, Client(server.url) as client:
+            wait_until(lambda: client.status().pending == 20, "window full")
+            server.stop()
+            assert process.stdout is not None
+            lines = [process.stdout.readline(), process.stdout.readline()]
+            server.start()
+            with StandIn(server.url):
+                output, _ = process.communicate(timeout=50)
+    assert process.returncode == 0, output
+    assert "cannot be reached" in lines[1]
+    assert output.count("cannot be reached") == 0
+    assert "Redis is back" in output
+    assert sorted(command.names()) == sorted(f"c{n}" for n in range(60))
+
+
+def test_the_command_imports_no_torch() -> None:
+    code = "import sys, llama_herd.worker.batch.runner; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not set(modules.split()) & {"torch", "numpy", "gguf", "pyarrow", "celery"}

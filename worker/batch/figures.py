@@ -1,0 +1,103 @@
+"""What a batch comes to so far: rows, tokens, speed."""
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import monotonic
+from typing import NamedTuple
+
+from llama_herd.tasks.batch_row import BatchItem
+from llama_herd.tasks.batch_status import BatchStatus
+
+#: Speed is that of so many last seconds.
+SPAN_S = 15.0
+
+
+class _Mark(NamedTuple):
+    """How far it was at some time."""
+
+    at_s: float
+    num_rows: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Seconds that half, and 95 of 100, of the rows stay within; None without a row."""
+
+    p50_s: float | None
+    p95_s: float | None
+
+
+class Figures:
+    """Counts items as they come; `num_before` and `num_failed` are those of an earlier start."""
+
+    def __init__(
+        self, run_id: str, input_name: str, num_rows: int | None, num_before: int, num_failed: int
+    ) -> None:
+        self._first = BatchStatus(
+            run_id=run_id,
+            state="running",
+            input_name=input_name,
+            num_rows=num_rows or 0,
+            num_before=num_before + num_failed,
+        )
+        self._num_done = num_before
+        self.num_failed = num_failed
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
+        self._ttft_s = array("f")
+        self._started_s = monotonic()
+        self._marks = deque([_Mark(self._started_s, 0, 0)])
+
+    @property
+    def num_here(self) -> int:
+        """Rows that were settled since this start."""
+        return self._num_done + self.num_failed - self._first.num_before
+
+    @property
+    def ttft(self) -> Percentiles:
+        """Seconds from a row's submission to its first token."""
+        ordered = sorted(self._ttft_s)
+        return Percentiles(_nearest_rank(ordered, 0.50), _nearest_rank(ordered, 0.95))
+
+    def note(self, items: Iterable[BatchItem]) -> None:
+        for item in items:
+            if item.failure is None:
+                self._num_done += 1
+            else:
+                self.num_failed += 1
+            result = item.result
+            if result is not None and result.usage is not None:
+                self._prompt_tokens += result.usage.prompt_tokens
+                self._completion_tokens += result.usage.completion_tokens
+            if result is not None and result.timings is not None and result.timings.ttft_s is not None:
+                self._ttft_s.append(result.timings.ttft_s)
+
+    def status(self, state: str, num_under_way: int) -> BatchStatus:
+        """How it stands now, at the speed of the last seconds; once it is over, at that of all of them."""
+        now = _Mark(monotonic(), self.num_here, self._completion_tokens)
+        while len(self._marks) > 1 and self._marks[1].at_s < now.at_s - SPAN_S:
+            self._marks.popleft()
+        self._marks.append(now)
+        since = self._marks[0] if state == "running" else _Mark(self._started_s, 0, 0)
+        seconds = max(now.at_s - since.at_s, 1e-3)
+        return self._first.model_copy(
+            update={
+                "state": state,
+                "num_done": self._num_done,
+                "num_failed": self.num_failed,
+                "num_under_way": num_under_way,
+                "prompt_tokens": self._prompt_tokens,
+                "completion_tokens": self._completion_tokens,
+                "rows_per_s": (now.num_rows - since.num_rows) / seconds,
+                "tokens_per_s": (now.num_tokens - since.num_tokens) / seconds,
+                "elapsed_s": now.at_s - self._started_s,
+            }
+        )
+
+
+def _nearest_rank(ordered: list[float], share: float) -> float | None:
+    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None

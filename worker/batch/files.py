@@ -1,0 +1,70 @@
+"""The files of one run: what there is to do, what is done, and where answers go."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from llama_herd.tasks.batch_row import BatchItem, BatchRow
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.batch.answer_file import AnswerFile, line_id
+from llama_herd.worker.batch.done_lines import DoneLines
+from llama_herd.worker.batch.plan import Plan
+from llama_herd.worker.batch.reply import error_line, output_line
+from llama_herd.worker.batch.request import RequestReader
+from llama_herd.worker.batch.run_file import RunFile
+from llama_herd.worker.batch.source import open_source
+
+
+class BatchFiles:
+    """Input, output and errors, open as long as the block lasts.
+
+    Which rows are done is read from the answers themselves, so nothing else has to be kept in step with them.
+    Raises BadInput when one cannot be used.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._source = open_source(plan.input_name, plan.columns)
+        self._answers = AnswerFile(plan.output)
+        self._errors = AnswerFile(plan.errors)
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            files = [stack.enter_context(file) for file in (self._answers, self._errors)]
+            has_answers = any(file.num_bytes for file in files)
+            self.run = RunFile.open(self._plan, has_answers=has_answers)
+            self._done = DoneLines(self._answers.lines(self.run.run_id))
+            self.num_done = len(self._done)
+            for line in self._errors.lines(self.run.run_id):
+                self._done.add(line)
+            self.num_failed = len(self._done) - self.num_done
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def num_rows(self) -> int | None:
+        """Rows of the input; None when it can be read only once."""
+        return self._source.num_rows()
+
+    def rows(self, settings: Settings) -> Iterator[BatchRow]:
+        """Those that have no answer yet."""
+        reader = RequestReader(settings, self._plan.options, self.run.run_id)
+        for row in self._source.rows():
+            if row.line in self._done:
+                reader.skip(row)
+            else:
+                yield reader.read(row)
+
+    def settle(self, items: Sequence[BatchItem]) -> None:
+        """Put answers on disk. Raises CannotWrite."""
+        self._answers.append([output_line(self._id(one), one) for one in items if one.failure is None])
+        self._errors.append([error_line(self._id(one), one) for one in items if one.failure is not None])
+
+    def _id(self, item: BatchItem) -> str:
+        return line_id(self.run.run_id, item.index)

@@ -1,0 +1,51 @@
+"""Ctrl-C and SIGTERM: noted at once, acted upon between two looks."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from llama_herd.worker.cli.signals import on_signals
+
+
+class Wish(Enum):
+    """What is to become of the jobs that are under way."""
+
+    LEAVE = "leave"
+    CANCEL = "cancel"
+
+
+class Interruption:
+    """Which signal has come, if one has."""
+
+    def __init__(self) -> None:
+        self.number: signal.Signals | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        def note(number: signal.Signals) -> None:
+            self.number = number
+
+        with (
+            on_signals((signal.SIGINT,), lambda: note(signal.SIGINT)),
+            on_signals((signal.SIGTERM,), lambda: note(signal.SIGTERM)),
+        ):
+            yield
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + (self.number or 0)
+
+    def wish(self, num_under_way: int) -> Wish:
+        """Ask who pressed Ctrl-C; where nobody can answer, and a second time, the jobs are left running."""
+        if self.number is not signal.SIGINT or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return Wish.LEAVE
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            answer = input(f"{num_under_way} jobs are under way: leave them running, or cancel them? [L/c] ")
+        except (KeyboardInterrupt, EOFError):
+            return Wish.LEAVE
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return Wish.CANCEL if answer.strip().lower().startswith("c") else Wish.LEAVE

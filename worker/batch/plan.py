@@ -1,0 +1,36 @@
+"""What is asked of a batch."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llama_herd.worker.batch.request import RowOptions
+from llama_herd.worker.batch.source import Columns
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A file in, a file out, and what holds for all rows; `window`: None follows the workers."""
+
+    input_name: str
+    output: Path
+    options: RowOptions = field(default_factory=RowOptions)
+    columns: Columns = field(default_factory=Columns)
+    window: int | None = None
+    in_order: bool = False
+    max_errors: int | None = None
+
+    @property
+    def errors(self) -> Path:
+        """Where rows go that failed."""
+        return self.output.with_name(f"{self.output.name}.errors.jsonl")
+
+    @property
+    def run_file(self) -> Path:
+        return self.output.with_name(f"{self.output.name}.run")
+
+    @property
+    def result_options(self) -> Mapping[str, Any]:
+        """What changes results: a run that goes on must have the same."""
+        return {**asdict(self.options), **asdict(self.columns), "in_order": self.in_order}

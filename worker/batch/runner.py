@@ -1,0 +1,149 @@
+"""A batch from file to file, until it is over, too much fails, or somebody interrupts it."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic, sleep
+
+from llama_herd.errors import RedisUnavailable
+from llama_herd.tasks.batch import Batch
+from llama_herd.tasks.batch_row import BatchItem
+from llama_herd.tasks.client import Client
+from llama_herd.worker.batch.figures import Figures
+from llama_herd.worker.batch.files import BatchFiles
+from llama_herd.worker.batch.interruption import Interruption, Wish
+from llama_herd.worker.batch.screen import Screen
+from llama_herd.worker.batch.summary import Summary
+
+#: How often it says how it is.
+REPORT_S = 1.0
+#: Pause between two tries of a Redis that is away.
+RETRY_S = 0.5
+
+CANCELLED = "cancelled"
+
+
+class Runner:
+    """Writes what comes of a batch, and says how it goes; `run` returns the exit code.
+
+    An answer is on disk before the batch is asked for more, which lets Redis forget the job: a kill at any
+    byte loses nothing and repeats nothing.
+    """
+
+    def __init__(
+        self,
+        files: BatchFiles,
+        batch: Batch,
+        client: Client,
+        screen: Screen,
+        *,
+        max_errors: int | None,
+        check: Callable[[], None],
+        farewell: str,
+    ) -> None:
+        """`check` is called often, and raises when there is no sense in going on; `farewell` is said when
+        jobs are left."""
+        self._files = files
+        self._batch = batch
+        self._client = client
+        self._screen = screen
+        self._max_errors = max_errors
+        self._check = check
+        self._farewell = farewell
+        self._interruption = Interruption()
+        self._is_away = False
+        self._report_at_s = 0.0
+        run = files.run
+        self._figures = Figures(
+            run.run_id, run.input_name, files.num_rows(), files.num_done, files.num_failed
+        )
+
+    def run(self) -> int:
+        """Raises CannotWrite, and RedisUnavailable when Redis is not there at the start."""
+        self._client.workers()
+        with self._interruption.listening(), self._screen:
+            self._begin()
+            while not self._batch.window.is_over:
+                self._settle(self._poll())
+                self._check()
+                if self._interruption.number is not None:
+                    return self._interrupted()
+                self._report()
+                if self._has_too_many_failures:
+                    self._batch.window.stop()
+            return self._end("stopped" if self._has_too_many_failures else "done")
+
+    def _begin(self) -> None:
+        run_id, num_before = self._files.run.run_id, self._files.num_done + self._files.num_failed
+        how = f"goes on, {num_before:,} rows are done" if num_before else "begins"
+        self._screen.say(f"run {run_id} {how}; from elsewhere: herd batch --watch {run_id}")
+
+    def _poll(self) -> list[BatchItem]:
+        try:
+            items = self._batch.poll()
+        except RedisUnavailable as error:
+            if not self._is_away:
+                self._screen.say(f"{error}. Trying on; nothing is lost")
+            self._is_away = True
+            sleep(RETRY_S)
+            return []
+        if self._is_away:
+            self._screen.say("Redis is back")
+        self._is_away = False
+        return items
+
+    def _settle(self, items: Sequence[BatchItem]) -> None:
+        self._files.settle(items)
+        self._figures.note(items)
+
+    def _report(self) -> None:
+        if monotonic() < self._report_at_s:
+            return
+        self._report_at_s = monotonic() + REPORT_S
+        self._tell("running")
+
+    def _tell(self, state: str) -> None:
+        status = self._figures.status(state, self._batch.window.num_under_way)
+        self._screen.show(status)
+        if not self._is_away:
+            with suppress(RedisUnavailable):
+                self._client.report_batch(status)
+
+    @property
+    def _has_too_many_failures(self) -> bool:
+        return self._max_errors is not None and self._figures.num_failed > self._max_errors
+
+    def _interrupted(self) -> int:
+        num_under_way = self._batch.window.num_under_way
+        self._screen.pause()
+        if self._interruption.wish(num_under_way) is Wish.CANCEL:
+            self._cancel()
+            self._tell(CANCELLED)
+            self._screen.say("cancelled; the same command runs what is left")
+        else:
+            self._tell("left")
+            self._screen.say(f"{num_under_way} jobs {self._farewell}")
+        return self._interruption.exit_code
+
+    def _cancel(self) -> None:
+        """Rows that were cancelled get no answer: they are for later; in order, so are those behind."""
+        self._batch.cancel()
+        while not self._batch.window.is_over:
+            items = self._poll()
+            kept = [one for one in items if one.failure is None or one.failure.code != CANCELLED]
+            if len(kept) == len(items) or not self._batch.window.is_in_order:
+                self._settle(kept)
+
+    def _end(self, state: str) -> int:
+        self._tell(state)
+        if state == "stopped":
+            self._screen.say(f"stopped: more than {self._max_errors} rows failed")
+        status = self._figures.status(state, 0)
+        self._screen.close(Summary(status, self._figures.ttft, self._prefix_hit_rate()))
+        return int(self._figures.num_failed > 0)
+
+    def _prefix_hit_rate(self) -> float | None:
+        with suppress(RedisUnavailable):
+            models = self._batch.window.models
+            rates = [one.prefix_hit_rate for one in self._client.workers() if one.model in models]
+            return sum(rates) / len(rates) if rates else None
+        return None

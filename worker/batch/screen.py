@@ -1,0 +1,125 @@
+"""How a batch is shown while it runs: a bar, lines, or JSON."""
+
+import json
+from time import monotonic
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.worker.batch.summary import Summary, progress_line
+
+#: How often a line is written where lines stay.
+LINE_S = 10.0
+
+_BAR_WIDTH = 30
+
+
+class Screen(Protocol):
+    """Shows what it is told as long as its block lasts."""
+
+    def show(self, status: BatchStatus) -> None:
+        """How it stands; about once a second."""
+
+    def say(self, text: str) -> None:
+        """Something has happened."""
+
+    def pause(self) -> None:
+        """Leave the terminal to somebody else."""
+
+    def close(self, summary: Summary) -> None:
+        """What it came to."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_screen(*, as_json: bool) -> Screen:
+    """The screen for this output: a bar on a terminal, lines elsewhere."""
+    if as_json:
+        return JsonScreen()
+    console = Console(highlight=False, markup=False)
+    return Bar(console) if console.is_terminal and not console.is_dumb_terminal else Lines()
+
+
+class Lines:
+    """A line now and then, for files and pipes."""
+
+    def __init__(self) -> None:
+        self._next_s = monotonic() + LINE_S
+
+    def show(self, status: BatchStatus) -> None:
+        if monotonic() >= self._next_s:
+            print(progress_line(status), flush=True)
+            self._next_s = monotonic() + LINE_S
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def pause(self) -> None:
+        pass
+
+    def close(self, summary: Summary) -> None:
+        print("\n".join(summary.lines()), flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class JsonScreen(Lines):
+    """Each status, word and the summary as a line of JSON, told apart by `event`."""
+
+    def show(self, status: BatchStatus) -> None:
+        _print_event("progress", **status.model_dump(exclude={"beat_ms"}), left_s=status.left_s)
+
+    def say(self, text: str) -> None:
+        _print_event("notice", text=text)
+
+    def close(self, summary: Summary) -> None:
+        _print_event("summary", **summary.to_dict())
+
+
+class Bar:
+    """A bar that moves, on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def show(self, status: BatchStatus) -> None:
+        row = Table.grid(padding=(0, 1))
+        num_settled = status.num_done + status.num_failed
+        bar = ProgressBar(total=status.num_rows or None, completed=num_settled, width=_BAR_WIDTH)
+        row.add_row(bar, progress_line(status))
+        self._live.update(row, refresh=True)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
+    def pause(self) -> None:
+        self._live.stop()
+
+    def close(self, summary: Summary) -> None:
+        self._live.stop()
+        self._console.print("\n".join(summary.lines()))
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+
+def _print_event(event: str, **fields: object) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)

@@ -1,0 +1,60 @@
+"""What a batch came to, for people and for programs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.worker.batch.figures import Percentiles
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The last status, and what only the end can tell. `prefix_hit_rate`: None when no worker said."""
+
+    status: BatchStatus
+    ttft: Percentiles
+    prefix_hit_rate: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.status.model_dump(exclude={"beat_ms"}),
+            "ttft_p50_s": self.ttft.p50_s,
+            "ttft_p95_s": self.ttft.p95_s,
+            "prefix_hit_rate": self.prefix_hit_rate,
+        }
+
+    def lines(self) -> Sequence[str]:
+        status = self.status
+        rows = f"{status.num_done:,} rows done, {status.num_failed:,} failed in {_duration(status.elapsed_s)}"
+        if status.num_before:
+            rows += f" ({status.num_before:,} of them before this start)"
+        tokens = f"{status.prompt_tokens:,} in, {status.completion_tokens:,} out"
+        speed = f"{status.rows_per_s:,.1f} rows/s, {status.tokens_per_s:,.0f} tokens/s"
+        pairs = {"rows": rows, "tokens": tokens, "speed": speed}
+        if self.ttft.p50_s is not None:
+            pairs["first token"] = f"p50 {self.ttft.p50_s:.2f} s, p95 {self.ttft.p95_s:.2f} s"
+        if self.prefix_hit_rate is not None:
+            pairs["prefix cache"] = f"{self.prefix_hit_rate:.0%} of prompt tokens, as the workers last said"
+        return [f"{name:<13}{value}" for name, value in pairs.items()]
+
+
+def progress_line(status: BatchStatus) -> str:
+    """How a batch stands, in one line."""
+    num_settled = status.num_done + status.num_failed
+    rows = f"{num_settled:,} of {status.num_rows:,} rows" if status.num_rows else f"{num_settled:,} rows"
+    parts = [
+        f"{rows}, {status.num_failed:,} failed, {status.num_under_way:,} under way",
+        f"{status.rows_per_s:,.1f} rows/s, {status.tokens_per_s:,.0f} tokens/s",
+    ]
+    if status.left_s is not None and status.is_running:
+        parts.append(f"{_duration(status.left_s)} left")
+    return "; ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

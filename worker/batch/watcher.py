@@ -1,0 +1,33 @@
+"""A batch that runs somewhere else, shown as it is there."""
+
+from time import sleep
+
+from llama_herd.errors import JobNotFound
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.client import Client
+from llama_herd.worker.batch.screen import Screen
+from llama_herd.worker.batch.summary import progress_line
+
+POLL_S = 1.0
+
+
+def watch(client: Client, run_id: str, screen: Screen) -> BatchStatus:
+    """Show a batch until it ends, and return its last word. Raises JobNotFound when it is silent."""
+    with screen:
+        while True:
+            status = _status(client, run_id)
+            screen.show(status)
+            if not status.is_running:
+                screen.say(f"{status.state}: {progress_line(status)}")
+                return status
+            sleep(POLL_S)
+
+
+def _status(client: Client, run_id: str) -> BatchStatus:
+    for status in client.batches():
+        if status.run_id == run_id:
+            return status
+    raise JobNotFound(
+        f"no batch {run_id}: it never ran, ended over an hour ago, or was killed. Fix, if it was killed: run "
+        "the command again that began it"
+    )

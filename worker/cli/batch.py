@@ -1,0 +1,174 @@
+"""`herd batch`: a file of prompts in, a file of answers out; the same command again goes on."""
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llama_herd.errors import BadInput
+
+if TYPE_CHECKING:
+    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.batch.plan import Plan
+
+#: What becomes of jobs that are under way when the command ends.
+STAYS = "go on at the workers"
+ENDS = "end with this run, and begin again"
+
+
+def batch(
+    input: Annotated[
+        str | None,
+        typer.Argument(help="JSON lines, .gz, .csv or .parquet; - is standard input.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where answers go; those that failed go beside it.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model for all rows; with --local a GGUF file, unless set the bundled.")
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="Bring a Redis and a worker for this run.")] = False,
+    in_order: Annotated[bool, typer.Option("--in-order", help="Answers in the order of the rows.")] = False,
+    max_errors: Annotated[
+        int | None, typer.Option(min=0, help="Stop when more rows than this have failed.")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Most jobs under way; absent: what the workers hold.")
+    ] = None,
+    priority: Annotated[int, typer.Option(help="-10 to 10; higher goes first.")] = -10,
+    seed: Annotated[
+        int | None, typer.Option(help="Same seed, same text of each row; absent: another in each run.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of a row that says nothing else.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="The same: 0 takes the likeliest token.")] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any other sampling field for such rows, its value as JSON."
+        ),
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="A bare prompt is a message; the model's chat template is used.")
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(help="What the model is told before such a message; brings --chat.")
+    ] = None,
+    prompt_column: Annotated[str, typer.Option(help="Column of a table with the prompt.")] = "prompt",
+    id_column: Annotated[
+        str | None, typer.Option(help="Column with the row's name; absent: its line.", show_default=False)
+    ] = None,
+    watch: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Show a run from anywhere, instead of running one.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON, one a line.")] = False,
+) -> None:
+    """Run every row of a file, and go on where a killed run stopped.
+
+    Reads OpenAI's batch lines, lines with a prompt or messages, and tables. Exit code 0 when all rows are
+    done, 1 when some failed, 2 when it asks for what cannot be done, 130 when it was interrupted.
+    """
+    if watch is not None:
+        raise typer.Exit(_watch(watch, as_json=as_json))
+    if input is None or output is None:
+        raise BadInput("herd batch needs a file to read and one to write: herd batch in.jsonl -o out.jsonl")
+    from llama_herd.worker.batch.plan import Plan
+    from llama_herd.worker.batch.request import RowOptions
+    from llama_herd.worker.batch.source import Columns
+    from llama_herd.worker.cli.generate import named_value
+
+    sampling = {"max_tokens": max_tokens, "temperature": temperature}
+    given = {name: value for name, value in sampling.items() if value is not None}
+    plan = Plan(
+        input,
+        output,
+        RowOptions(
+            model=None if local else model,
+            system=system,
+            is_chat=chat or system is not None,
+            priority=priority,
+            seed=seed,
+            sampling=given | dict(map(named_value, others or ())),
+        ),
+        Columns(prompt_column, id_column),
+        window,
+        in_order,
+        max_errors,
+    )
+    raise typer.Exit(_run_local(plan, model, as_json=as_json) if local else _run(plan, as_json=as_json))
+
+
+def _run(plan: "Plan", *, as_json: bool) -> int:
+    """Run it at the workers that are there."""
+    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.cli.environment import read
+
+    settings = read(Settings)
+    with Client(settings=settings) as client:
+        model = plan.options.model or settings.default_model
+        if all(worker.model != model for worker in client.workers()):
+            print(f"herd: no worker serves {model}; its rows wait", file=sys.stderr)
+        return _run_with(client, settings, plan, as_json=as_json)
+
+
+def _run_local(plan: "Plan", model: str | None, *, as_json: bool) -> int:
+    """Run it at a worker of its own."""
+    from dataclasses import replace
+
+    from llama_herd.tasks.client import Client
+    from llama_herd.worker.batch.own_herd import own_herd
+    from llama_herd.worker.cli.environment import override, read
+    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_worker_extra("herd batch --local")
+    override(model=model)
+    with own_herd(read(WorkerSettings)) as herd, Client(settings=herd.settings) as client:
+        options = replace(plan.options, model=herd.settings.served_model)
+        plan = replace(plan, options=options)
+        return _run_with(client, herd.settings, plan, as_json=as_json, check=herd.worker.check)
+
+
+def _run_with(
+    client: "Client",
+    settings: "Settings",
+    plan: "Plan",
+    *,
+    as_json: bool,
+    check: Callable[[], None] | None = None,
+) -> int:
+    from llama_herd.worker.batch.files import BatchFiles
+    from llama_herd.worker.batch.runner import Runner
+    from llama_herd.worker.batch.screen import open_screen
+
+    with BatchFiles(plan) as files:
+        rows = files.rows(settings)
+        batch = client.batch(rows, run_id=files.run.run_id, window=plan.window, in_order=plan.in_order)
+        command = shlex.join(["herd", *sys.argv[1:]])
+        runner = Runner(
+            files,
+            batch,
+            client,
+            open_screen(as_json=as_json),
+            max_errors=plan.max_errors,
+            check=check or (lambda: None),
+            farewell=f"{ENDS if check else STAYS}. To come back: {command}",
+        )
+        return runner.run()
+
+
+def _watch(run_id: str, *, as_json: bool) -> int:
+    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.batch.screen import open_screen
+    from llama_herd.worker.batch.watcher import watch
+    from llama_herd.worker.cli.environment import read
+
+    with Client(settings=read(Settings)) as client:
+        return int(watch(client, run_id, open_screen(as_json=as_json)).num_failed > 0)
