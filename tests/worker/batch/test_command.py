@@ -49,7 +49,7 @@ def test_every_row_has_an_answer_and_redis_keeps_nothing(
     assert command.failures() == []
     assert "300 rows done, 0 failed" in done.stdout
     assert "1,200 in, 4,800 out" in done.stdout
-    keys = [key for key in redis.keys("*{batch-*") if redis.type(key) == b"stream"]  # type: ignore[union-attr]
+    keys = [key for key in redis.keys("*{batch-*") if redis.type(key) == b"stream"]
     assert keys == []
 
 
