@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from llama_herd.errors import HerdError
 from llama_herd.worker.cli.acl import acl
+from llama_herd.worker.cli.batch import batch
 from llama_herd.worker.cli.cancel import cancel
 from llama_herd.worker.cli.chaos import chaos
 from llama_herd.worker.cli.dead import dead
