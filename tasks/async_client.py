@@ -7,16 +7,19 @@ from typing import Any, Self, TypeVar
 
 from redis.exceptions import NoPermissionError
 
+from llama_herd.tasks.admission import checked_id
 from llama_herd.tasks.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.async_batch import AsyncBatch
 from llama_herd.tasks.batch_row import BatchRow
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.batch_window import BatchWindow
 from llama_herd.tasks.call import Talk, run_async, run_talk_async
-from llama_herd.tasks.client_core import ClientCore, History, Retried, Status, checked_id
+from llama_herd.tasks.client_core import ClientCore, Status
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
+from llama_herd.tasks.dead import Retried
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.follow import Follower
+from llama_herd.tasks.history import History, history
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import CancelReason
 from llama_herd.tasks.purge import purge, purge_ended
@@ -99,23 +102,23 @@ class AsyncClient:
 
     async def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
         """Jobs that were given up and messages that could not be accepted."""
-        return await self._hold(self._core.dead(limit))
+        return await self._hold(self._core.dead.list(limit))
 
     async def retry(self, name: str) -> Retried:
         """Run a dead job again under a new id, or push a dead message back to its queue."""
-        return await self._hold(self._core.retry(name))
+        return await self._hold(self._core.dead.retry(name))
 
     async def letter(self, number: str) -> DeadLetter | None:
         """A dead message by its number."""
-        return await self._hold(self._core.letter(number))
+        return await self._hold(self._core.dead.letter(number))
 
     async def drop(self, name: str) -> None:
         """Forget a dead message, or purge a job."""
-        await self._hold(self._core.drop(name))
+        await self._hold(self._core.dead.drop(name, self._core.queue))
 
     async def history(self, job_id: str) -> History:
         """All that is kept of a job."""
-        return await self._hold(self._core.history(job_id))
+        return await self._hold(history(self._core.ledger, job_id))
 
     def batch(
         self,

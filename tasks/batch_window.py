@@ -12,13 +12,14 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import InvalidJob
+from llama_herd.tasks.admission import Order, queue_full
 from llama_herd.tasks.answers import Submission
 from llama_herd.tasks.batch_order import InOrder
 from llama_herd.tasks.batch_pace import Pace
 from llama_herd.tasks.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.batch_try import BatchTry
 from llama_herd.tasks.call import Call
-from llama_herd.tasks.client_core import ClientCore, Order
+from llama_herd.tasks.client_core import ClientCore
 from llama_herd.tasks.events import Event, Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.message import Envelope, queue_name
@@ -196,7 +197,7 @@ class BatchWindow:
             one.number += 1
             self._waiting.append(one)
         elif answer.kind in (Submission.QUEUE_FULL, Submission.TOKENS_FULL):
-            self._submit_at_s = now_s + self._core.full(order, answer).retry_after_s
+            self._submit_at_s = now_s + queue_full(self._core.ledger, order, answer).retry_after_s
             self._waiting.append(one)
         else:
             self._under_way[one.job_id] = one

@@ -8,16 +8,19 @@ from typing import Any, Self, TypeVar
 from redis.client import PubSub
 from redis.exceptions import NoPermissionError
 
+from llama_herd.tasks.admission import checked_id
 from llama_herd.tasks.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.batch import Batch
 from llama_herd.tasks.batch_row import BatchRow
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.batch_window import BatchWindow
 from llama_herd.tasks.call import Talk, run, run_talk
-from llama_herd.tasks.client_core import ClientCore, History, Retried, Status, checked_id
+from llama_herd.tasks.client_core import ClientCore, Status
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
+from llama_herd.tasks.dead import Retried
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.follow import Follower
+from llama_herd.tasks.history import History, history
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import CancelReason
 from llama_herd.tasks.purge import purge, purge_ended
@@ -122,7 +125,7 @@ class Client:
 
         They are kept for HERD_DEAD_TTL_S, of the messages the newest thousand.
         """
-        return self._hold(self._core.dead(limit))
+        return self._hold(self._core.dead.list(limit))
 
     def retry(self, name: str) -> Retried:
         """Run a dead job again under a new id, or push a dead message back to its queue, by id or number.
@@ -130,19 +133,19 @@ class Client:
         The new job has no deadline and no `not_before`, and nothing of Celery's links, chains and chords.
         Raises JobNotFound when it is not among the dead, InvalidJob when too little was kept, QueueFull.
         """
-        return self._hold(self._core.retry(name))
+        return self._hold(self._core.dead.retry(name))
 
     def letter(self, number: str) -> DeadLetter | None:
         """A dead message by its number; None when there is none."""
-        return self._hold(self._core.letter(number))
+        return self._hold(self._core.dead.letter(number))
 
     def drop(self, name: str) -> None:
         """Forget a dead message by its number, or purge a job by its id. Raises JobNotFound."""
-        self._hold(self._core.drop(name))
+        self._hold(self._core.dead.drop(name, self._core.queue))
 
     def history(self, job_id: str) -> History:
         """All that is kept of a job: its record, its events, its body. Raises JobNotFound."""
-        return self._hold(self._core.history(job_id))
+        return self._hold(history(self._core.ledger, job_id))
 
     def batch(
         self,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from llama_herd.tasks.answers import DeadJob, DeadLetter
     from llama_herd.tasks.client import Client
-    from llama_herd.tasks.client_core import History
+    from llama_herd.tasks.history import History
 
 dead = typer.Typer(no_args_is_help=True, help="Jobs that were given up, and messages that nobody could read.")
 

@@ -1,0 +1,28 @@
+"""All that is kept of a job."""
+
+import json
+from typing import Any, NamedTuple
+
+from llama_herd.errors import JobNotFound
+from llama_herd.tasks.admission import checked_id
+from llama_herd.tasks.answers import Record
+from llama_herd.tasks.call import Talk
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.ledger import Ledger
+
+
+class History(NamedTuple):
+    """A job's record, its events, and `body`, the job as it was accepted, with its prompt."""
+
+    record: Record
+    events: list[Event]
+    body: dict[str, Any]
+
+
+def history(ledger: Ledger, job_id: str) -> Talk[History]:
+    """Read it all. Raises JobNotFound."""
+    record = yield ledger.record(checked_id(job_id))
+    body = yield ledger.body(job_id)
+    if record is None or body is None:
+        raise JobNotFound(f"no job {job_id}: it was never submitted, or has been forgotten")
+    return History(record, (yield ledger.read(job_id)), json.loads(body))
