@@ -15,6 +15,8 @@ redis.call('HSET', key.job, 'state', 'queued', 'lease', 0)
 redis.call('HDEL', key.job, 'owner')
 if record[5] == ARGV[3] and tonumber(record[6]) > 0 then redis.call('HINCRBY', key.job, 'attempts', -1) end
 redis.call('ZREM', key.leases, id)
-begin_waiting(key, id, record[4], record[7], record[8])
-if ARGV[4] == '1' then push(key.job, id, now_ms()) end
+-- A message that is pushed stands behind all others; one that returns by itself stands where it was.
+local now, is_pushed = now_ms(), ARGV[4] == '1'
+begin_waiting(key, id, is_pushed and now or record[4], record[7], record[8])
+if is_pushed then push(key.job, id, now) end
 return 'released'

@@ -62,6 +62,18 @@ def test_it_waits_before_it_is_pushed_again_and_longer_each_time(herd: Herd) -> 
     assert herd.field("a", "waits") == "0"
 
 
+def test_a_job_that_was_released_with_a_push_is_not_pushed_once_more(herd: Herd) -> None:
+    """Its message stands behind what came while a worker held it: nothing has overtaken it."""
+    herd.submit("a")
+    lose_message(herd)
+    claimed = herd.claimed("a")
+    herd.redis.hincrby(herd.ledger.job_key("a"), "due_ms", -60_000)
+    herd.submit("b")
+    run(herd.redis, herd.ledger.release("a", "one", claimed.epoch, push=True))
+    assert sweep(herd) == Swept()
+    assert ids(herd) == ["b", "a"]
+
+
 def test_a_lost_message_comes_back_while_the_queue_is_empty(herd: Herd) -> None:
     herd.submit("a")
     lose_message(herd)
