@@ -164,6 +164,6 @@ def test_a_message_would_go_back_to_its_own_queue_whatever_its_sender_says(
     next(event for event in client.stream(job_id, timeout_s=20) if event.type == "token")
     (note,) = redis.hvals("herd:default:unacked")
     assert json.loads(note)[1:] == ["", QUEUE]  # kombu's note of where it goes if this worker dies
-    assert redis.hget(Keys().job_key(job_id), "queue") == QUEUE.encode()
+    assert redis.hget(Ledger().job_key(job_id), "queue") == QUEUE.encode()
     client.cancel(job_id)
     assert client.result(job_id, timeout_s=20).finish_reason == "cancelled"
