@@ -24,7 +24,8 @@ if hold <= last and now - last > tonumber(ARGV[6]) then
   hold = now + lease_ms
   redis.call('HSET', sweep, 'hold', hold)
 end
-if now < hold then return {'held'} end
+-- A hold that lasts longer than a lease is from before the clock of Redis was put back.
+if now < hold and hold - now <= lease_ms then return {'held'} end
 
 local function job_key(id) return ARGV[1] .. id .. ARGV[2] end
 

@@ -213,6 +213,16 @@ def test_after_a_gap_owners_get_one_lease_to_come_back(herd: Herd) -> None:
     assert run(herd.redis, herd.ledger.sweep()) == Swept(("a",))
 
 
+def test_a_grace_from_before_the_clock_was_put_back_holds_nobody_up(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a")
+    herd.pass_lease("a")
+    assert run(herd.redis, herd.ledger.sweep()) == Swept(held=True)
+    for name in ("last", "hold"):
+        herd.redis.hincrby(SWEEP, name, 3_600_000)
+    assert run(herd.redis, herd.ledger.sweep()) == Swept(("a",))
+
+
 def test_what_is_over_leaves_the_indexes(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a")
