@@ -73,3 +73,9 @@ def test_every_file_that_the_readme_names_is_there() -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", README)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_a_batch_runs_from_python_in_order(url: str) -> None:
+    lines = run(url, "batch.py").splitlines()
+    assert [line.split()[0] for line in lines] == [str(number) for number in range(20)]
+    assert "failed" not in " ".join(lines)

@@ -15,6 +15,9 @@ from llama_herd.worker.batch.request import Request
 #: How a token is named in log-probabilities: a client knows ids, and no vocabulary.
 _TOKEN = "token_id:{}"
 
+#: Characters that some readers take for the end of a line.
+_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+
 _FINGERPRINT = f"llama-herd-{version('llama-herd')}"
 
 
@@ -37,7 +40,8 @@ def error_line(line_id: str, item: BatchItem) -> bytes:
 
 def _line(line_id: str, fields: Mapping[str, Any]) -> bytes:
     """The id comes first: what is done is read from the beginnings of lines."""
-    return json.dumps({"id": line_id, **fields}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    text = json.dumps({"id": line_id, **fields}, ensure_ascii=False, separators=(",", ":"))
+    return text.translate(_LINE_ENDS).encode() + b"\n"
 
 
 def _body(item: BatchItem, endpoint: Endpoint | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Self
 
 from llama_herd.errors import HerdError
 from llama_herd.worker.cli.environment import child_environment
+from llama_herd.worker.embedded_redis import END_WITH_PARENT
 from llama_herd.worker.settings import WorkerSettings
 
 NUM_TAIL_LINES = 12
@@ -19,7 +20,7 @@ class WorkerDied(HerdError):
 
 
 class WorkerProcess:
-    """Runs as long as the block lasts.
+    """Runs as long as the block lasts; on Linux not longer than the thread that started it.
 
     with WorkerProcess(settings) as worker:
         worker.check()
@@ -55,6 +56,7 @@ class WorkerProcess:
                 cwd=self._folder.name,
                 # Ctrl-C in a terminal is for the demo, which ends its worker.
                 start_new_session=True,
+                preexec_fn=END_WITH_PARENT,
             )
         return self
 

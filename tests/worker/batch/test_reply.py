@@ -55,6 +55,13 @@ def test_a_completion_has_text_and_usage() -> None:
     assert found["choices"] == [{"index": 0, "text": " wörld", "logprobs": None, "finish_reason": "stop"}]
 
 
+def test_a_line_is_one_line_to_every_reader() -> None:
+    text = "\n\r\x0b\x1c\x85\u2028\u2029"
+    line = output_line("batch_req_r-4", item(COMPLETIONS, text=text)).decode()
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["response"]["body"]["choices"][0]["text"] == text
+
+
 def test_a_chat_has_a_message() -> None:
     found = body(CHAT)
     message = {"role": "assistant", "content": " wörld", "refusal": None}

@@ -1,0 +1,242 @@
+"""`herd batch`: its own cost beside a stand-in engine, its speed with the bundled model, what a kill costs.
+
+    python -m benchmarks.batch [--write]
+
+The command and its workers are processes of their own; memory is looked at five times a second. The peers
+run the first rows of the same file, one after the other.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic, perf_counter, sleep
+from typing import Any
+
+from redis import Redis
+
+from benchmarks.conditions import conditions
+from benchmarks.measured import ROOT, Report, Table, for_readers, run_command, with_section
+from llama_herd.worker.cli.environment import child_environment
+from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+
+STAND_IN_ROWS, MODEL_ROWS, PEER_ROWS = 100_000, 2000, 200
+MAX_TOKENS = 32
+STAND_IN_WINDOW = 512
+
+PROMPTS = ("Once upon a time, {} days ago", "One sunny morning {} birds", "There was a little village of {}")
+PEERS = ("transformers", "llama-cpp-python")
+_LOOK_S = 0.2
+
+#: vLLM's `run-batch` reads all rows, raises at one that is no request, and writes the file once, at the end.
+VLLM = ("vLLM `run-batch` (documented)", "not run here", "whole file", "ends the run", "all rows again")
+
+COMMAND = (sys.executable, "-m", "llama_herd.worker.cli", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
+
+
+@dataclass
+class Peak:
+    """The most memory that a process and a Redis held while the block lasted."""
+
+    command_bytes: int = 0
+    redis_bytes: int = 0
+    redis_keys: int = 0
+    _is_over: Event = field(default_factory=Event)
+
+    def look(self, pid: int, redis: Any) -> None:
+        while not self._is_over.wait(_LOOK_S):
+            self.command_bytes = max(self.command_bytes, rss_bytes(pid))
+            self.redis_bytes = max(self.redis_bytes, int(redis.info("memory")["used_memory"]))
+            self.redis_keys = max(self.redis_keys, int(redis.dbsize()))
+
+    @contextmanager
+    def watching(self, pid: int, url: str) -> Iterator[None]:
+        with Redis.from_url(url) as redis:
+            thread = Thread(target=self.look, args=(pid, redis))
+            thread.start()
+            try:
+                yield
+            finally:
+                self._is_over.set()
+                thread.join()
+
+
+def rss_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def write_rows(path: Path, num_rows: int) -> None:
+    with path.open("w") as file:
+        for n in range(num_rows):
+            prompt = PROMPTS[n % len(PROMPTS)].format(n)
+            row = {"custom_id": f"row-{n}", "prompt": prompt, "max_tokens": MAX_TOKENS}
+            file.write(json.dumps(row | {"temperature": 0, "ignore_eos": True}) + "\n")
+
+
+@contextmanager
+def child(command: list[str], settings: WorkerSettings, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    with (folder / "child.log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env=child_environment(settings), stdout=log, stderr=log, text=True
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def run_batch(url: str, folder: Path, *options: str) -> Report:
+    """One run to its end: the summary, and the most memory on the way."""
+    env = child_environment(WorkerSettings(redis_url=url))
+    with subprocess.Popen(
+        [*COMMAND, *options], cwd=folder, env=env, stdout=subprocess.PIPE, text=True
+    ) as process:
+        peak = Peak()
+        with peak.watching(process.pid, url):
+            output, _ = process.communicate()
+    summary: Report = json.loads(output.splitlines()[-1])
+    return summary | {
+        "command_peak_bytes": peak.command_bytes,
+        "redis_peak_bytes": peak.redis_bytes,
+        "redis_peak_keys": peak.redis_keys,
+    }
+
+
+def with_stand_in() -> Report:
+    """Everything but a model."""
+    with tempfile.TemporaryDirectory() as name, EmbeddedRedis() as server:
+        folder = Path(name)
+        write_rows(folder / "in.jsonl", STAND_IN_ROWS)
+        command = [sys.executable, "-m", "benchmarks.stand_in", server.url]
+        with child(command, WorkerSettings(redis_url=server.url), folder):
+            return run_batch(server.url, folder, "--window", str(STAND_IN_WINDOW))
+
+
+@contextmanager
+def bundled_worker(folder: Path) -> Iterator[tuple[str, int]]:
+    """A Redis and a worker that has done a first job: the address and the worker's process."""
+    with EmbeddedRedis() as server:
+        settings = WorkerSettings(redis_url=server.url, model=BUNDLED_MODEL)
+        command = [sys.executable, "-m", "llama_herd.worker.cli", "worker"]
+        with child(command, settings, folder) as worker:
+            warm = folder / "warm"
+            warm.mkdir()
+            write_rows(warm / "in.jsonl", 8)
+            run_batch(server.url, warm)
+            yield server.url, worker.pid
+
+
+def with_bundled_model(folder: Path) -> Report:
+    write_rows(folder / "in.jsonl", MODEL_ROWS)
+    with bundled_worker(folder) as (url, pid):
+        return run_batch(url, folder) | {"worker_bytes": rss_bytes(pid)}
+
+
+def killed_at_half_time(folder: Path, whole_s: float) -> Report:
+    """The same file: kill -9 when half of the time is over, and the same command at once."""
+    write_rows(folder / "in.jsonl", MODEL_ROWS)
+    with bundled_worker(folder) as (url, _):
+        started = monotonic()
+        env = child_environment(WorkerSettings(redis_url=url))
+        with subprocess.Popen(COMMAND, cwd=folder, env=env, stdout=subprocess.DEVNULL) as process:
+            sleep(whole_s / 2)
+            process.kill()
+        second = run_batch(url, folder)
+        seconds = monotonic() - started
+    names = [json.loads(line)["custom_id"] for line in (folder / "out.jsonl").open()]
+    return {
+        "seconds": seconds,
+        "uninterrupted_s": whole_s,
+        "lost_s": seconds - whole_s,
+        "done_before": second["num_before"],
+        "answers": len(names),
+        "different_answers": len(set(names)),
+    }
+
+
+def peer(name: str, folder: Path) -> Report | None:
+    """A peer's figures; None where it is not installed."""
+    if find_spec(name.removesuffix("-python").replace("-", "_")) is None:
+        return None
+    command = [sys.executable, "-m", "benchmarks.batch_peer", name, str(folder / "in.jsonl"), str(PEER_ROWS)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    report: Report = json.loads(found.splitlines()[-1])
+    return report
+
+
+def measure() -> Report:
+    stand_in = with_stand_in()
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as torn:
+        started = perf_counter()
+        model = with_bundled_model(Path(whole))
+        print(f"bundled model: {perf_counter() - started:.0f} s", file=sys.stderr)
+        killed = killed_at_half_time(Path(torn), model["elapsed_s"])
+        peers = {name: peer(name, Path(whole)) for name in PEERS}
+    return {
+        "benchmark": "batch",
+        "stand_in": stand_in,
+        "bundled_model": model,
+        "killed": killed,
+        "peers": peers,
+        "conditions": conditions(),
+    }
+
+
+def tables(report: Report) -> Iterator[Table]:
+    runs = {f"stand-in, {STAND_IN_ROWS:,} rows": report["stand_in"]}
+    runs[f"bundled model, {MODEL_ROWS:,} rows"] = report["bundled_model"]
+    yield Table(
+        ("", "rows/s", "tokens/s", "command, MB", "Redis, MB", "most keys"),
+        [
+            (
+                name,
+                run["rows_per_s"],
+                run["tokens_per_s"],
+                run["command_peak_bytes"] / 1e6,
+                run["redis_peak_bytes"] / 1e6,
+                run["redis_peak_keys"],
+            )
+            for name, run in runs.items()
+        ],
+    )
+    yield against_peers(report)
+
+
+def against_peers(report: Report) -> Table:
+    """The table of the README."""
+    model, killed = report["bundled_model"], report["killed"]
+    memory = (model["command_peak_bytes"] + model["worker_bytes"]) / 1e6
+    loss = f"{killed['lost_s']:.1f} s"
+    rows = [("`herd batch`", f"{model['rows_per_s']:.1f}", f"{memory:.0f}", "one error line", loss)]
+    for name, found in report["peers"].items():
+        if found is not None:
+            speed, peak = f"{found['rows_per_s']:.1f}", f"{found['peak_bytes'] / 1e6:.0f}"
+            rows.append((f"{name} in a loop", speed, peak, "ends the loop", "all rows again"))
+    kill = f"kill -9 at half of {killed['uninterrupted_s']:.0f} s costs"
+    return Table(("", "rows/s", "memory, MB", "a bad line", kill), [*rows, VLLM])
+
+
+def main() -> None:
+    is_kept = "--write" in sys.argv
+    run_command(measure, tables, __doc__ or "")
+    if is_kept:
+        readme = ROOT / "README.md"
+        report = json.loads((ROOT / "benchmarks" / "results" / "batch.json").read_text())
+        text = for_readers(report, [against_peers(report)])
+        readme.write_text(with_section(readme.read_text(), "batch", text))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""Run many prompts, however many there are. Needs a worker: `herd worker --with-redis`."""
+
+from llama_herd.tasks import Client
+
+jobs = ({"prompt": f"Once upon a time, {n} llamas", "sampling": {"max_tokens": 20}} for n in range(20))
+
+with Client() as client:
+    for item in client.batch(jobs, in_order=True):
+        if item.result and not item.failure:
+            print(item.index, item.result.text.strip())
+        else:
+            print(item.index, "failed:", item.failure)

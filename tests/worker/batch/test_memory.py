@@ -1,0 +1,17 @@
+"""A hundred thousand rows: bounded memory, here and in Redis."""
+
+import pytest
+
+from benchmarks import batch
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(600)]
+
+#: Of a million rows: 300 MB. Names and marks grow with the rows, the rest does not.
+MAX_BYTES = 120e6
+
+
+def test_a_hundred_thousand_rows_stay_within_their_memory() -> None:
+    found = batch.with_stand_in()
+    assert found["num_done"] == batch.STAND_IN_ROWS
+    assert found["command_peak_bytes"] < MAX_BYTES
+    assert found["redis_peak_bytes"] < MAX_BYTES
