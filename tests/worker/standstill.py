@@ -2,6 +2,7 @@
 
 STANDSTILL=folder    `engine` in it holds up the next step, `consumer` the next question for a message;
                      `crash` makes the next step fail
+STANDSTILL_RATE=1/m  Celery's rate limit
 """
 
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from llama_herd.tasks.generate import generate
 from llama_herd.worker.engine import Engine
 from llama_herd.worker.guards import Channel
 
@@ -30,5 +32,6 @@ def ask_unless_held(channel: Channel, **options: Any) -> Any:
     return None if (FOLDER / "consumer").exists() else ask(channel, **options)
 
 
+generate.rate_limit = os.environ.get("STANDSTILL_RATE")
 Engine.step = step_unless_held  # type: ignore[method-assign]
 Channel._brpop_start = ask_unless_held

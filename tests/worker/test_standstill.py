@@ -92,6 +92,19 @@ def test_a_worker_with_a_full_batch_may_leave_messages_waiting(
         assert {client.result(job, timeout_s=30).finish_reason for job in jobs} == {"cancelled"}
 
 
+def test_a_rate_limit_may_leave_messages_waiting(
+    settings: WorkerSettings, client: Client, redis: Redis, tmp_path: Path
+) -> None:
+    slow = {"STANDSTILL": str(tmp_path), "STANDSTILL_RATE": "1/m"}
+    with WorkerProcess(settings, "slow@test", tmp_path / "log", include=INCLUDE, env=slow) as worker:
+        for _ in range(12):
+            client.submit(**SHORT)
+        wait_until(lambda: redis.llen("herd.m") == 2, "one has run, and nine are held for their time")
+        wait_for_beats(client, worker, 4)
+        assert redis.llen("herd.m") == 2
+        assert status(client, worker).state == "ready"
+
+
 def test_an_engine_that_stands_still_loses_its_job_and_comes_back(
     worker: WorkerProcess, client: Client, settings: WorkerSettings, tmp_path: Path
 ) -> None:
