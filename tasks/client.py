@@ -112,12 +112,13 @@ class Client:
         """Forget a job: no byte of its prompt and its text stays in Redis. One that waits is cancelled first.
 
         Its id can be used again after HERD_STREAM_TTL_S. Raises JobRunning while a worker runs it, and
-        JobNotFound. A worker that is just storing the job's result at its end may do so after the purge.
+        JobNotFound. A message that was sent without our client and not claimed yet is looked for in the queue
+        of this client's model. A worker that is just storing a job's result may do so after the purge.
         """
         self._hold(purge(self._core.ledger, checked_id(job_id), self._core.queue))
 
     def purge_ended(self) -> int:
-        """Forget all jobs that are over; return how many."""
+        """Forget all jobs that are over, also those that were given up; return how many."""
         return self._hold(purge_ended(self._core.ledger))
 
     def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
