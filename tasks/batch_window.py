@@ -7,6 +7,7 @@ again names the same job, whose tokens so far go on, or whose result is read.
 import uuid
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice, takewhile
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -34,6 +35,9 @@ MIN_WINDOW = 32
 LOOK_AHEAD = 8
 #: How often workers are counted.
 MEASURE_S = 3.0
+
+#: Bytes of prompts that are submitted at once.
+MAX_SUBMIT_BYTES = 4 << 20
 
 #: Rows that are handed out at once, at most about so many.
 MAX_GROUP = 1024
@@ -179,15 +183,22 @@ class BatchWindow:
         return checked.model_copy(update={"model": checked.model or self._core.settings.default_model})
 
     def _submit(self, now_s: float) -> _Step:
-        tries = list(self._waiting)
+        tries = self._portion()
         orders = [_order(one, self._core.ledger.tenant) for one in tries]
         answers = yield [
             self._core.ledger.submit(order.job_id, order.job, order.envelope) for order in orders
         ]
-        self._waiting.clear()
+        for _ in tries:
+            self._waiting.popleft()
         for one, order, answer in zip(tries, orders, answers, strict=True):
             self._note_submission(one, order, answer, now_s)
         _check(answers)
+
+    def _portion(self) -> list[BatchTry]:
+        """Those that wait longest, as many as one round trip should carry."""
+        sizes = accumulate(one.job.num_prompt_bytes for one in self._waiting)
+        num_small = sum(1 for _ in takewhile(lambda size: size <= MAX_SUBMIT_BYTES, sizes))
+        return list(islice(self._waiting, max(1, num_small)))
 
     def _note_submission(self, one: BatchTry, order: Order, answer: Any, now_s: float) -> None:
         if isinstance(answer, ResponseError):

@@ -15,7 +15,7 @@ from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
 from llama_herd.tasks.batch_pace import MAX_PAUSE_S, MIN_PAUSE_S, Pace
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.batch_window import HELD_BACK, LOOK_AHEAD, MIN_WINDOW
+from llama_herd.tasks.batch_window import HELD_BACK, LOOK_AHEAD, MAX_SUBMIT_BYTES, MIN_WINDOW
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob as Job
 
@@ -51,6 +51,27 @@ def test_every_job_comes_out_once_and_redis_forgets_all_of_them(
     assert all(item.failure is None for item in items)
     assert job_keys(redis) == []
     assert redis.keys("celery-task-meta-*") == []
+
+
+def test_redis_keeps_what_was_handed_out_until_more_is_asked_for(
+    client: Client, redis_url: str, redis: Redis
+) -> None:
+    batch = client.batch(prompts(1))
+    with StandIn(redis_url):
+        next(batch)
+    assert len(job_keys(redis)) == 2
+    assert list(batch) == []
+    assert job_keys(redis) == []
+
+
+def test_long_prompts_are_submitted_a_few_at_a_time(client: Client, redis: Redis) -> None:
+    long = {"prompt": "x" * 200_000}
+    batch = client.batch([long] * 60, window=60)
+    batch.poll()
+    assert batch.window.num_under_way == MAX_SUBMIT_BYTES // 200_000
+    for _ in range(3):
+        batch.poll()
+    assert batch.window.num_under_way == redis.llen("herd.tales") == 60
 
 
 def test_no_more_jobs_are_under_way_than_the_window_holds(client: Client, redis: Redis) -> None:

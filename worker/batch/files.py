@@ -13,7 +13,7 @@ from llama_herd.worker.batch.plan import Plan
 from llama_herd.worker.batch.reply import error_line, output_line
 from llama_herd.worker.batch.request import RequestReader
 from llama_herd.worker.batch.run_file import RunFile
-from llama_herd.worker.batch.source import open_source
+from llama_herd.worker.batch.source_file import open_source
 
 
 class BatchFiles:

@@ -17,15 +17,17 @@ class Wish(Enum):
 
 
 class Interruption:
-    """Which signal has come, if one has."""
+    """Which signal has come last, if one has, and how many have."""
 
     def __init__(self) -> None:
         self.number: signal.Signals | None = None
+        self.num_signals = 0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         def note(number: signal.Signals) -> None:
             self.number = number
+            self.num_signals += 1
 
         with (
             on_signals((signal.SIGINT,), lambda: note(signal.SIGINT)),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_herd.worker.batch.request import RowOptions
-from llama_herd.worker.batch.source import Columns
+from llama_herd.worker.batch.tables import Columns
 
 
 @dataclass(frozen=True)

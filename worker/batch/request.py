@@ -36,6 +36,15 @@ class RowOptions:
     seed: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
+    def check(self, settings: Settings) -> None:
+        """Raise InvalidJob when no row could be run with them."""
+        own = {
+            "priority": self.priority,
+            "model": self.model,
+            "sampling": {"seed": self.seed, **self.sampling},
+        }
+        GenerationJob.parse({"prompt": "any", **own}, settings)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -125,9 +125,13 @@ class Runner:
         return self._interruption.exit_code
 
     def _cancel(self) -> None:
-        """Rows that were cancelled get no answer: they are for later; in order, so are those behind."""
+        """Rows that were cancelled get no answer: they are for later; in order, so are those behind.
+
+        Another signal ends the waiting for workers that do not answer.
+        """
         self._batch.cancel()
-        while not self._batch.window.is_over:
+        num_signals = self._interruption.num_signals
+        while not self._batch.window.is_over and self._interruption.num_signals == num_signals:
             items = self._poll()
             kept = [one for one in items if one.failure is None or one.failure.code != CANCELLED]
             if len(kept) == len(items) or not self._batch.window.is_in_order:

@@ -79,7 +79,7 @@ def batch(
         raise BadInput("herd batch needs a file to read and one to write: herd batch in.jsonl -o out.jsonl")
     from llama_herd.worker.batch.plan import Plan
     from llama_herd.worker.batch.request import RowOptions
-    from llama_herd.worker.batch.source import Columns
+    from llama_herd.worker.batch.tables import Columns
     from llama_herd.worker.cli.generate import named_value
 
     sampling = {"max_tokens": max_tokens, "temperature": temperature}
@@ -147,6 +147,7 @@ def _run_with(
     from llama_herd.worker.batch.runner import Runner
     from llama_herd.worker.batch.screen import open_screen
 
+    plan.options.check(settings)
     with BatchFiles(plan) as files:
         rows = files.rows(settings)
         batch = client.batch(rows, run_id=files.run.run_id, window=plan.window, in_order=plan.in_order)

@@ -142,6 +142,11 @@ def test_a_table_and_its_columns_make_rows(command: BatchCommand, worker: StandI
         (("batch", "in.jsonl", "-o", "foreign.jsonl"), "Fix: take another -o"),
         (("batch", "in.csv", "-o", "out.jsonl"), "in.csv has no column prompt, but question"),
         (("batch", "in.jsonl", "-o", "out.jsonl", "--set", "top_k"), "--set top_k: must be followed by"),
+        (
+            ("batch", "in.jsonl", "-o", "out.jsonl", "--temperature", "7"),
+            "sampling.temperature: input should",
+        ),
+        (("batch", "in.jsonl", "-o", "out.jsonl", "--priority", "11"), "priority: input should be"),
         (("batch", "--watch", "nothing"), "no batch nothing"),
     ],
 )

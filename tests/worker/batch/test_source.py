@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from pyarrow.parquet import write_table
 
 from llama_herd.errors import BadInput
 from llama_herd.worker.batch.lines import MAX_LINE_BYTES, Line, read_lines
-from llama_herd.worker.batch.source import Columns, SourceRow, open_source
+from llama_herd.worker.batch.source import SourceRow
+from llama_herd.worker.batch.source_file import open_source
+from llama_herd.worker.batch.tables import Columns
 
 ROWS = [{"prompt": "a"}, {"prompt": "ä\n"}]
 TEXT = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -109,10 +112,12 @@ def test_columns_of_a_parquet_file_become_rows(tmp_path: Path) -> None:
     assert source.num_rows() == 1000
 
 
-@pytest.mark.parametrize("name", ["none.jsonl", "in.csv", "in.parquet"])
+@pytest.mark.parametrize("name", ["none.jsonl", "in.csv", "in.parquet", "cut.jsonl.gz", "no.jsonl.gz"])
 def test_an_input_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "in.csv").write_text("question\nx\n")
     (tmp_path / "in.parquet").write_bytes(b"PAR1 is not enough")
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(os.urandom(1000))[:-20])
+    (tmp_path / "no.jsonl.gz").write_bytes(TEXT)
     with pytest.raises(BadInput, match=name) as caught:
         rows(tmp_path / name)
     assert "\n" not in str(caught.value)
