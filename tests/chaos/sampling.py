@@ -2,4 +2,4 @@
 
 SAMPLED = {"max_tokens": 200, "temperature": 0.8, "seed": 11}
 SHORT = {**SAMPLED, "max_tokens": 20}
-LONG = {**SAMPLED, "max_tokens": 450}
+LONG = {**SAMPLED, "max_tokens": 300}

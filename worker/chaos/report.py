@@ -73,7 +73,7 @@ class Report:
     @property
     def bound(self) -> float:
         """With 95 % confidence a strike breaks a law less often than this, if none of these did: 3/N."""
-        return 3 / max(1, len(self.blows))
+        return min(1.0, 3 / max(1, len(self.blows)))
 
     @property
     def lines(self) -> list[Line]:
