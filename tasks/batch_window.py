@@ -6,15 +6,15 @@ again names the same job, whose tokens so far go on, or whose result is read.
 
 import uuid
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import accumulate, islice, takewhile
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from llama_herd.errors import InvalidJob
 from llama_herd.tasks.admission import Order, queue_full
 from llama_herd.tasks.answers import Submission
+from llama_herd.tasks.batch_feed import RowFeed
 from llama_herd.tasks.batch_order import InOrder
 from llama_herd.tasks.batch_pace import Pace
 from llama_herd.tasks.batch_row import BatchItem, BatchRow
@@ -25,9 +25,6 @@ from llama_herd.tasks.events import Event, Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.result import Result
-
-#: Fields of a job that says nothing else: all others go first, and few events are enough.
-BULK: Mapping[str, Any] = {"priority": -10, "flush_ms": 500}
 
 #: Jobs under way while no worker is known.
 MIN_WINDOW = 32
@@ -69,8 +66,7 @@ class BatchWindow:
         self.run_id = run_id or uuid.uuid4().hex
         self.size = size or MIN_WINDOW
         self._core = core
-        self._rows = _rows(jobs)
-        self._has_more = True
+        self._feed = RowFeed(jobs, core.settings, self.run_id)
         self._follows_workers = size is None
         self._measure_at_s = 0.0
         self._submit_at_s = 0.0
@@ -91,7 +87,7 @@ class BatchWindow:
     def is_over(self) -> bool:
         """Whether nothing more is to come, and Redis has forgotten what came."""
         is_busy = self._waiting or self._under_way or self._ended or self._order or self._handed_out
-        return not (self._has_more or is_busy)
+        return not (self._feed.is_open or is_busy)
 
     @property
     def models(self) -> frozenset[str]:
@@ -109,7 +105,7 @@ class BatchWindow:
 
     def stop(self) -> None:
         """Take no more rows; those that were taken go on to their end."""
-        self._has_more = False
+        self._feed.close()
 
     def cancel(self) -> _Step:
         """Take no more rows, and end what is under way. It comes out as cancelled."""
@@ -146,41 +142,28 @@ class BatchWindow:
         self._measure_at_s = now_s + MEASURE_S
 
     def _fill(self) -> None:
-        """Take rows as long as there is room for their jobs. One that is no job has its item at once."""
-        while self._has_more and len(self._waiting) + len(self._under_way) < self.size and self._has_room:
-            row = next(self._rows, None)
-            if row is None:
-                self._has_more = False
+        """Take rows as long as there is room for their jobs."""
+        while len(self._waiting) + len(self._under_way) < self.size and self._has_room:
+            taken = self._feed.take()
+            if taken is None:
                 return
             if self._order is not None:
-                self._order.expect(row.index)
-            self._take(row)
+                self._order.expect(taken.row.index)
+            if isinstance(taken, BatchItem):
+                self._ended.append(taken)
+            else:
+                self._waiting.append(taken)
+                self._note_model(str(taken.job.model))
+
+    def _note_model(self, model: str) -> None:
+        if model not in self._models:
+            self._models.add(model)
+            self._measure_at_s = 0.0
 
     @property
     def _has_room(self) -> bool:
         num_held = len(self._order) if self._order is not None else 0
         return len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
-
-    def _take(self, row: BatchRow) -> None:
-        """Let the row's job wait to be submitted; a row that is no job has its item at once."""
-        if row.failure is not None:
-            self._ended.append(BatchItem(row, rejection=row.failure))
-            return
-        try:
-            job = self._job(row.job or {})
-        except InvalidJob as error:
-            self._ended.append(BatchItem(row, rejection=Failure(code="invalid_job", message=str(error))))
-            return
-        self._waiting.append(BatchTry(row, job, self.run_id))
-        if job.model not in self._models:
-            self._models.add(str(job.model))
-            self._measure_at_s = 0.0
-
-    def _job(self, job: GenerationJob | Mapping[str, Any]) -> GenerationJob:
-        """A job with all that it does not say itself. Raises InvalidJob."""
-        given = job.model_dump(exclude_unset=True) if isinstance(job, GenerationJob) else job
-        checked = GenerationJob.parse({**BULK, **given}, self._core.settings)
-        return checked.model_copy(update={"model": checked.model or self._core.settings.default_model})
 
     def _submit(self, now_s: float) -> _Step:
         tries = self._portion()
@@ -255,12 +238,6 @@ class BatchWindow:
             items = self._order.sort(items)
         self._handed_out += (item.job_id for item in items if item.job_id)
         return items
-
-
-def _rows(jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow]) -> Iterator[BatchRow]:
-    """What was given as rows; a bare job's number is its place."""
-    for index, job in enumerate(jobs):
-        yield job if isinstance(job, BatchRow) else BatchRow(index, job)
 
 
 def _order(one: BatchTry, tenant: str) -> Order:

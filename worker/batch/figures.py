@@ -1,15 +1,14 @@
 """What a batch comes to so far: rows, tokens, speed."""
 
-import math
 from array import array
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
 from llama_herd.tasks.batch_row import BatchItem
 from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.worker.demo.figures import Percentiles
 
 #: Speed is that of so many last seconds.
 SPAN_S = 15.0
@@ -21,14 +20,6 @@ class _Mark(NamedTuple):
     at_s: float
     num_rows: int
     num_tokens: int
-
-
-@dataclass(frozen=True)
-class Percentiles:
-    """Seconds that half, and 95 of 100, of the rows stay within; None without a row."""
-
-    p50_s: float | None
-    p95_s: float | None
 
 
 class Figures:
@@ -60,8 +51,7 @@ class Figures:
     @property
     def ttft(self) -> Percentiles:
         """Seconds from a row's submission to its first token."""
-        ordered = sorted(self._ttft_s)
-        return Percentiles(_nearest_rank(ordered, 0.50), _nearest_rank(ordered, 0.95))
+        return Percentiles.of(self._ttft_s)
 
     def note(self, items: Iterable[BatchItem]) -> None:
         for item in items:
@@ -97,7 +87,3 @@ class Figures:
                 "elapsed_s": now.at_s - self._started_s,
             }
         )
-
-
-def _nearest_rank(ordered: list[float], share: float) -> float | None:
-    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llama_herd.worker.batch.request import RowOptions
+from llama_herd.worker.batch.row_options import RowOptions
 from llama_herd.worker.batch.tables import Columns
 
 

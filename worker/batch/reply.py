@@ -7,7 +7,6 @@ from time import time
 from typing import Any
 
 from llama_herd.tasks.batch_row import BatchItem
-from llama_herd.tasks.events import Usage
 from llama_herd.tasks.result import Choice, Result
 from llama_herd.worker.batch.openai_body import CHAT, Endpoint
 from llama_herd.worker.batch.request import Request
@@ -129,9 +128,3 @@ def _named(top: tuple[tuple[int, float], ...]) -> dict[str, float]:
 
 def _token(token_id: int, logprob: float) -> dict[str, Any]:
     return {"token": _TOKEN.format(token_id), "logprob": logprob, "bytes": None}
-
-
-def usage_of(item: BatchItem) -> Usage:
-    """The tokens that a row cost; none when no worker said."""
-    usage = item.result.usage if item.result else None
-    return usage or Usage(prompt_tokens=0, completion_tokens=0, total_tokens=0)

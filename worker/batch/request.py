@@ -1,16 +1,19 @@
 """What a row of the input asks for: a line of OpenAI's batch form, or one with the fields of our job."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.batch_feed import BULK
 from llama_herd.tasks.batch_row import BatchRow
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
+from llama_herd.worker.batch.custom_ids import MAX_ID_CHARS, CustomIds, is_custom_id
 from llama_herd.worker.batch.openai_body import CHAT, COMPLETIONS, ENDPOINTS, Body, Endpoint
+from llama_herd.worker.batch.row_options import RowOptions
 from llama_herd.worker.batch.source import SourceRow
 
 BAD_LINE = "invalid_line"
@@ -18,32 +21,6 @@ BAD_LINE = "invalid_line"
 #: What only a line of OpenAI's form has.
 _OPENAI_FIELDS = frozenset({"method", "url", "body"})
 _SAMPLING_FIELDS = frozenset(SamplingParams.model_fields)
-_MAX_ID_CHARS = 512
-
-
-@dataclass(frozen=True)
-class RowOptions:
-    """What holds for every row that says nothing else; `model` holds for those that do, too.
-
-    seed: rows get theirs from it and their line, the same in each run; without one, from the run.
-    """
-
-    model: str | None = None
-    system: str | None = None
-    is_chat: bool = False
-    priority: int = -10
-    flush_ms: int = 500
-    seed: int | None = None
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-
-    def check(self, settings: Settings) -> None:
-        """Raise InvalidJob when no row could be run with them."""
-        own = {
-            "priority": self.priority,
-            "model": self.model,
-            "sampling": {"seed": self.seed, **self.sampling},
-        }
-        GenerationJob.parse({"prompt": "any", **own}, settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +38,7 @@ class RequestReader:
         self._settings = settings
         self._options = options
         self._root = run_id if options.seed is None else options.seed
-        #: Lines by the hash of their id: a million of them must not fill the memory.
-        self._lines: dict[int, int] = {}
+        self._names = CustomIds()
 
     def read(self, row: SourceRow) -> BatchRow:
         """Never raises: a bad line stops nothing."""
@@ -120,10 +96,10 @@ class RequestReader:
         """The row's name, which no other row has."""
         is_openai = bool(_OPENAI_FIELDS & fields.keys())
         custom_id = fields.get("custom_id", None if is_openai else f"line-{line}")
-        if not _is_name(custom_id):
-            errors.append(FieldError("custom_id", f"must be a text of 1 to {_MAX_ID_CHARS} characters"))
+        if not is_custom_id(custom_id):
+            errors.append(FieldError("custom_id", f"must be a text of 1 to {MAX_ID_CHARS} characters"))
             return None
-        first = self._lines.setdefault(hash(custom_id), line)
+        first = self._names.first_line(str(custom_id), line)
         if first != line:
             errors.append(FieldError("custom_id", f"lines {first} and {line} have the same"))
         return str(custom_id)
@@ -134,12 +110,12 @@ class RequestReader:
         fields: Mapping[str, Any],
         sampling: Mapping[str, Any],
         errors: list[FieldError],
-        name_of: "type[str] | Any",
+        name_of: Callable[[str], str],
     ) -> GenerationJob | None:
         """The job, or None once all that is wrong with it stands in `errors`, by the names of the line."""
         options = self._options
         own = {"seed": seed_of(f"{self._root}-{line}"), **options.sampling, **sampling}
-        given = {"flush_ms": options.flush_ms, "priority": options.priority, **fields, "sampling": own}
+        given = {**BULK, "priority": options.priority, **fields, "sampling": own}
         model = options.model or given.get("model") or self._settings.default_model
         try:
             job = GenerationJob.parse(given | {"model": model}, self._settings)
@@ -154,13 +130,6 @@ _OPENAI_LINE = _OPENAI_FIELDS | {"custom_id"}
 def _refused(line: int, request: Request, errors: list[FieldError]) -> BatchRow:
     failure = Failure(code=BAD_LINE, message=str(InvalidJob(list(dict.fromkeys(errors)))))
     return BatchRow(line, failure=failure, tag=request)
-
-
-def _is_name(value: object) -> bool:
-    """Whether it can be written as an id: a text, without halves of characters."""
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_ID_CHARS:
-        return False
-    return not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _openai_name(field: str) -> str:

@@ -78,7 +78,7 @@ def batch(
     if input is None or output is None:
         raise BadInput("herd batch needs a file to read and one to write: herd batch in.jsonl -o out.jsonl")
     from llama_herd.worker.batch.plan import Plan
-    from llama_herd.worker.batch.request import RowOptions
+    from llama_herd.worker.batch.row_options import RowOptions
     from llama_herd.worker.batch.tables import Columns
     from llama_herd.worker.cli.generate import named_value
 

@@ -10,7 +10,7 @@ from llama_herd.errors import BadInput
 from llama_herd.worker.batch.answer_file import AnswerFile, CannotWrite, line_id
 from llama_herd.worker.batch.done_lines import DoneLines
 from llama_herd.worker.batch.plan import Plan
-from llama_herd.worker.batch.request import RowOptions
+from llama_herd.worker.batch.row_options import RowOptions
 from llama_herd.worker.batch.run_file import RunFile
 
 

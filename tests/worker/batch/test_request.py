@@ -8,7 +8,8 @@ from llama_herd.tasks.batch_row import BatchRow
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.batch.openai_body import CHAT, COMPLETIONS
-from llama_herd.worker.batch.request import Request, RequestReader, RowOptions
+from llama_herd.worker.batch.request import Request, RequestReader
+from llama_herd.worker.batch.row_options import RowOptions
 from llama_herd.worker.batch.source import SourceRow
 
 OPTIONS = RowOptions()
