@@ -74,8 +74,8 @@ class Watchdog(threading.Thread):
                 boot.end_at_once(boot.EXIT_SILENT)
 
     def _is_silent(self, poller: Poller) -> bool:
-        num_polls, self._num_polls = self._num_polls, poller.num_polls
-        if num_polls != poller.num_polls or not poller.has_room:
+        before, self._num_polls = self._num_polls, poller.num_polls
+        if before != self._num_polls or not poller.has_room:
             return False
         try:
             return run(self._redis, self._depth) > 0

@@ -17,7 +17,7 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 from tests.worker.herd_command import invoke
 
-pytestmark = [pytest.mark.redis, pytest.mark.worker]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 INCLUDE = "tests.worker.standstill"
 
