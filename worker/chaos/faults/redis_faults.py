@@ -15,6 +15,9 @@ PAUSE_S = 5.0
 #: Jobs that are told again what Redis has forgotten of them.
 NUM_FORGOTTEN = 6
 
+#: None of them ends on the way: the end of a job that Redis forgets is nobody's to tell again.
+ENDURING = {"max_tokens": 200, "temperature": 0.8, "seed": 11, "ignore_eos": True}
+
 
 @contextmanager
 def keeping_owners(herd: Herd) -> Iterator[list[str]]:
@@ -58,7 +61,7 @@ def flush_scripts(herd: Herd) -> Iterator[list[str]]:
 def roll_back(herd: Herd) -> Iterator[list[str]]:
     """With jobs of its own, as a power loss takes what was accepted or ended in the last second along."""
     with herd.jobs.alone():
-        job_ids = herd.jobs.submit(NUM_FORGOTTEN, {"max_tokens": 200, "temperature": 0.8, "seed": 11})
+        job_ids = herd.jobs.submit(NUM_FORGOTTEN, ENDURING)
         herd.jobs.wait_for(job_ids, "n", 20)
         with herd.server.forgetting():
             herd.jobs.wait_for_progress(job_ids, 20)
