@@ -15,7 +15,7 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.tasks.answers import Adopt, Busy, ClaimAnswer, Claimed, Ended, Unknown
+from llama_herd.tasks.answers import Adopt, Busy, ClaimAnswer, Claimed, Early, Ended, Unknown
 from llama_herd.tasks.call import run, run_many
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
@@ -166,6 +166,8 @@ class Intake(threading.Thread):
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended():
                 self._finisher.settle(delivery.job_id, [delivery])
+            case Early():
+                delivery.acknowledge()  # a sweep pushes another message when the job is due
             case Unknown():
                 log.warning("message names a job that is not known", job_id=delivery.job_id)
                 delivery.acknowledge()

@@ -1,6 +1,7 @@
 """The whole way of a job, through a real redis-server and real Celery worker processes."""
 
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -102,6 +103,21 @@ def test_a_bare_celery_message_brings_its_job(
     assert_exact(events, result)
     assert sent.get(timeout=PATIENCE_S) == result.model_dump(mode="json")
     assert result.seed == 5
+
+
+def test_a_bare_message_that_comes_too_early_is_run_when_it_is_due(
+    client: Client, worker: WorkerProcess, celery_app: Celery
+) -> None:
+    due_ms = int(time.time() * 1000) + 1500
+    fields = {"prompt": "a tale", "not_before": due_ms, "sampling": {"max_tokens": 9}}
+    sent = celery_app.send_task(TASK_NAME, kwargs=fields, queue=queue_name("endless"))
+    with Redis.from_url(client._core.url) as redis:
+        wait_until(lambda: redis.exists(Ledger().job_key(sent.id)), "the worker knows of it")
+        wait_until(lambda: not redis.hlen(Ledger().unacked_key), "its message is acked")
+    result = client.result(sent.id, timeout_s=PATIENCE_S)
+    assert sent.get(timeout=PATIENCE_S) == result.model_dump(mode="json")
+    assert time.time() * 1000 >= due_ms
+    assert result.attempts == 1
 
 
 def test_an_invalid_job_names_every_wrong_field_and_stops_nothing_else(
