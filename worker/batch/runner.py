@@ -63,13 +63,13 @@ class Runner:
         with self._interruption.listening(), self._screen:
             self._begin()
             while not self._batch.window.is_over:
+                if self._has_too_many_failures:
+                    self._batch.window.stop()
                 self._settle(self._poll())
                 self._check()
                 if self._interruption.number is not None:
                     return self._interrupted()
                 self._report()
-                if self._has_too_many_failures:
-                    self._batch.window.stop()
             return self._end("stopped" if self._has_too_many_failures else "done")
 
     def _begin(self) -> None:
@@ -130,11 +130,13 @@ class Runner:
         Another signal ends the waiting for workers that do not answer.
         """
         self._batch.cancel()
+        is_cut = False
         num_signals = self._interruption.num_signals
         while not self._batch.window.is_over and self._interruption.num_signals == num_signals:
             items = self._poll()
             kept = [one for one in items if one.failure is None or one.failure.code != CANCELLED]
-            if len(kept) == len(items) or not self._batch.window.is_in_order:
+            is_cut |= len(kept) < len(items)
+            if not (is_cut and self._batch.window.is_in_order):
                 self._settle(kept)
 
     def _end(self, state: str) -> int:

@@ -186,14 +186,16 @@ def test_sigterm_leaves_the_jobs_running_and_the_same_command_fetches_them(
     assert len(worker.answered) == len(set(worker.answered)) == 40
 
 
-@pytest.mark.parametrize(("answer", "num_left"), [("c", 0), ("l", 16)])
+@pytest.mark.parametrize(
+    ("answer", "num_left", "options"), [("c", 0, ()), ("c", 0, ("--in-order",)), ("l", 16, ())]
+)
 def test_ctrl_c_on_a_terminal_asks_once(
-    command: BatchCommand, worker: StandIn, answer: str, num_left: int
+    command: BatchCommand, worker: StandIn, answer: str, num_left: int, options: tuple[str, ...]
 ) -> None:
     command.write(rows(40))
     worker.hold()
     master, slave = pty.openpty()
-    arguments = [*COMMAND, "batch", "in.jsonl", "-o", "out.jsonl", "--window", "16"]
+    arguments = [*COMMAND, "batch", "in.jsonl", "-o", "out.jsonl", "--window", "16", *options]
     env = environment(HERD_REDIS_URL=command.url, TERM="xterm")
     with (
         Client(command.url) as client,
@@ -212,8 +214,9 @@ def test_ctrl_c_on_a_terminal_asks_once(
     os.close(slave)
     os.close(master)
     worker.go_on()
-    assert command.run().exit_code == 0
-    assert sorted(command.names()) == sorted(f"c{n}" for n in range(40))
+    assert command.run(*options).exit_code == 0
+    expected = [f"c{n}" for n in range(40)]
+    assert (command.names() if options else sorted(command.names(), key=expected.index)) == expected
     assert command.failures() == []
 
 
