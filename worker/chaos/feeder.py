@@ -10,8 +10,8 @@ from redis.exceptions import RedisError
 
 from llama_herd.worker.chaos.jobs import Jobs
 
-#: More than two workers hold, so that one that joins them finds messages in the queue.
-NUM_IN_FLIGHT = 40
+#: No more than one worker has room for, so that the jobs of a dead one need not wait for others to end.
+NUM_IN_FLIGHT = 16
 
 INTERVAL_S = 0.1
 

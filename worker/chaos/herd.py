@@ -20,7 +20,7 @@ from llama_herd.worker.settings import WorkerSettings
 #: So slow that a job of a few hundred tokens is met in its middle, so fast that a run is short.
 STEP_S = 0.01
 
-SETTINGS: dict[str, Any] = {"deterministic": True, "slots": 8, "kv_cache_tokens": 8192, "threads": 1}
+SETTINGS: dict[str, Any] = {"deterministic": True, "slots": 16, "kv_cache_tokens": 8192, "threads": 1}
 
 
 class Herd:
