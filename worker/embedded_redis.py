@@ -32,7 +32,7 @@ def _end_with_parent() -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-#: For Popen's `preexec_fn`: on Linux the child ends with the thread that started it, also when that is killed.
+#: For Popen's `preexec_fn`: on Linux the child ends with the thread that started it, however that ends.
 END_WITH_PARENT = _end_with_parent if sys.platform == "linux" else None
 
 

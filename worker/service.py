@@ -90,9 +90,7 @@ class Service:
             on_released=lambda released: self._publisher.put([Released(attempt) for attempt in released]),
         )
         self._reconciler = Reconciler(self._redis, self._ledger, overflow)
-        self.watchdog = Watchdog(
-            self._redis, self._ledger, settings.queue, settings.silence_s
-        )
+        self.watchdog = Watchdog(self._redis, self._ledger, settings.queue, settings.silence_s)
         self._state: State = "starting"
         self._is_hurried = threading.Event()
 
