@@ -17,6 +17,9 @@ from tests.worker.batch.killing import OPTIONS, long_rows, random_offsets, run_w
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
 
+CHAT = "{{ bos_token }}{% for turn in messages %}{{ turn.role }}: {{ turn.content }}, {% endfor %}"
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedRedis]:
     with EmbeddedRedis() as server:
@@ -26,7 +29,7 @@ def server() -> Iterator[EmbeddedRedis]:
 @pytest.fixture(scope="module")
 def workers(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerProcess]]:
     folder = tmp_path_factory.mktemp("workers")
-    model = write_tiny_gguf(folder / "tiny.gguf", eos=False, context_length=4096)
+    model = write_tiny_gguf(folder / "tiny.gguf", eos=False, context_length=4096, chat_template=CHAT)
     with two_workers(server, model, folder) as workers:
         yield workers
 
@@ -46,6 +49,24 @@ def test_an_interactive_job_overtakes_a_batch(
     assert isinstance(first, Started)
     # A row must end for its message to be taken and another for its place; there are 16 places.
     assert num_after - num_before <= 3 * 16
+
+
+def test_chats_use_the_models_template_and_share_their_beginning(
+    server: EmbeddedRedis, workers: list[WorkerProcess], tmp_path: Path
+) -> None:
+    command = BatchCommand(tmp_path, server.url)
+    system = {"role": "system", "content": "a llama is in the herd " * 20}
+    line = {"method": "POST", "url": "/v1/chat/completions"}
+    command.write(
+        line | {"custom_id": f"c{n}", "body": {"messages": [system, {"role": "user", "content": f"{n}"}]}}
+        for n in range(60)
+    )
+    done = command.run("--max-tokens", "4")
+    assert done.exit_code == 0, done.output
+    choice = command.answers()[0]["response"]["body"]["choices"][0]
+    assert (choice["message"]["role"], choice["finish_reason"]) == ("assistant", "length")
+    with Client(server.url) as client:
+        wait_until(lambda: all(one.prefix_hit_rate > 0.3 for one in client.workers()), "pages are shared")
 
 
 def test_killed_at_two_bytes_with_a_worker_each_it_comes_to_the_same(
