@@ -19,7 +19,7 @@ TTL_S = 4 * 3600
 
 
 def test_workers_with_wrong_clocks_take_no_job_from_others_and_lose_none(herd: Herd) -> None:
-    (right,) = herd.workers(1, step_s=0.05)
+    (right,) = herd.workers(1, step_s=0.03)
     herd.jobs.wait_for(herd.jobs.submit(4, LONG), "n", 1)
     # Each says so when a job has changed hands.
     with skewed(HOUR_S)(herd) as met, skewed(-HOUR_S)(herd):

@@ -51,13 +51,13 @@ def test_jobs_of_every_kind_killed_while_they_decode_go_on_as_if_nothing_had_hap
 
 def test_many_kills_in_a_row_blame_no_job(herd: Herd) -> None:
     """More deaths than the attempts that a job has, each between recorded tokens."""
+    (victim,) = herd.workers(1, step_s=0.05)  # slow, lest they end before
     job_ids = herd.jobs.submit(4, SAMPLED)
     for _ in range(4):
-        herd.workers(1, step_s=0.05)  # slow, lest they end before
         herd.jobs.wait_for_progress(job_ids)
-        with kill(herd):
-            pass
-    herd.workers(1)
+        successor = herd.worker(step_s=0.05)
+        victim.kill()
+        victim = herd.ready(successor)
     assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
 
 

@@ -41,7 +41,7 @@ def test_a_bad_line_costs_time_only(herd: Herd, strike: Strike) -> None:
 
 
 def test_a_worker_in_a_black_hole_loses_its_jobs_cleanly_and_consumes_again(herd: Herd) -> None:
-    (away,) = herd.workers(1, is_behind_proxy=True, step_s=0.05)  # slow, lest it be done before the fault
+    (away,) = herd.workers(1, is_behind_proxy=True, step_s=0.03)  # slow, lest it be done before the fault
     job_ids = herd.jobs.submit(4, SAMPLED)
     herd.jobs.wait_for(job_ids, "n", 20)
     (rescuer,) = herd.workers(1)

@@ -18,6 +18,9 @@ from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine import Engine
 from llama_herd.worker.scheduler import Row, Scheduler
 
+#: Soon, so that a run need not wait for kombu's backstop.
+RESTORE_INTERVAL_S = 1
+
 
 def die() -> None:
     """As a lost machine would."""
@@ -46,7 +49,9 @@ def die_in_prefill(_: Scheduler, row: Row) -> None:
 
 
 def apply(sabotage: Sabotage) -> None:
-    app.conf.broker_transport_options["visibility_timeout"] = sabotage.visibility_s
+    app.conf.broker_transport_options.update(
+        visibility_timeout=sabotage.visibility_s, unacked_restore_interval=RESTORE_INTERVAL_S
+    )
     before(Engine, "step", lambda engine: time.sleep(sabotage.step_s))
     before(Scheduler, "note_computed", die_of_poison)
     match sabotage.dies:

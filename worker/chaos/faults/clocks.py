@@ -12,7 +12,7 @@ from llama_herd.worker.chaos.sabotage import Sabotage
 HOUR_S = 3600.0
 
 #: Longer than kombu's interval between two looks at messages that are held for too long.
-STAY_S = 7.0
+STAY_S = 3.0
 
 
 def skewed(clock_s: float) -> Strike:
