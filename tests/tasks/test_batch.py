@@ -153,6 +153,14 @@ def test_jobs_of_a_batch_come_last_and_flush_seldom_unless_they_say_otherwise(
     assert [(body["priority"], body["flush_ms"]) for body in bodies] == [(-10, 500), (3, 0)]
 
 
+def test_celery_is_told_to_keep_no_result_which_could_come_after_the_purge(
+    client: Client, redis: Redis
+) -> None:
+    client.batch(prompts(1)).poll()
+    (message,) = redis.lrange("herd.tales", 0, -1)
+    assert json.loads(message)["headers"]["ignore_result"] is True
+
+
 def test_the_same_run_again_finds_its_jobs_and_reads_those_that_have_ended(
     client: Client, redis_url: str
 ) -> None:

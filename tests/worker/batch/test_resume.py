@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.events import Started
@@ -65,6 +66,8 @@ def test_chats_use_the_models_template_and_share_their_beginning(
     assert done.exit_code == 0, done.output
     choice = command.answers()[0]["response"]["body"]["choices"][0]
     assert (choice["message"]["role"], choice["finish_reason"]) == ("assistant", "length")
+    with Redis.from_url(server.url) as redis:
+        assert redis.keys("celery-task-meta-batch-*") == []
     with Client(server.url) as client:
         wait_until(lambda: all(one.prefix_hit_rate > 0.3 for one in client.workers()), "pages are shared")
 
