@@ -71,18 +71,12 @@ class Scheduler:
         return admitted
 
     def next_batch(self) -> list[Row]:
-        """All that decode, and of those that prefill, oldest first, as much as the token budget allows."""
-        rows, budget = [], self._prefill_tokens
-        if all(sequence.num_uncached > 1 for sequence in self.running):
-            budget *= ALONE_FACTOR
-        for sequence in self.running:
-            num_tokens = sequence.num_uncached
-            if num_tokens > 1:
-                num_tokens = min(num_tokens, budget)
-                budget -= num_tokens
-            if num_tokens:
-                rows.append(Row(sequence, num_tokens))
-        return rows
+        """All that decode, and of those that prefill as much as the token budget allows."""
+        prefilling = [sequence for sequence in self.running if sequence.num_uncached > 1]
+        is_alone = len(prefilling) == len(self.running)
+        budget = self._prefill_tokens * (ALONE_FACTOR if is_alone else 1)
+        shares = dict.fromkeys(self.running, 1) | _shares(prefilling, budget)
+        return [Row(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
 
     def note_computed(self, row: Row) -> None:
         """The row's tokens are in the cache now; full pages may serve others."""
@@ -159,6 +153,24 @@ class Scheduler:
         if sequence.params.n == 1:
             return []
         return [one for one in self.running if one.job_id == sequence.job_id]
+
+
+def _shares(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
+    """Tokens for each that prefills: half of the budget to the oldest, the rest to who needs least.
+
+    So no prompt waits for ever, and a short one does not wait for a long one.
+    """
+    if not prefilling:
+        return {}
+    oldest = prefilling[0]
+    shares = dict.fromkeys(prefilling, 0)
+    shares[oldest] = min(oldest.num_uncached, (budget + 1) // 2)
+    left = budget - shares[oldest]
+    for sequence in sorted(prefilling, key=lambda one: one.num_uncached):
+        more = min(sequence.num_uncached - shares[sequence], left)
+        shares[sequence] += more
+        left -= more
+    return shares
 
 
 def _wanted_digests(sequence: Sequence) -> list[Digest]:

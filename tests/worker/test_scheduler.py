@@ -198,9 +198,27 @@ def test_prompts_that_keep_no_stream_waiting_are_computed_in_large_steps() -> No
     scheduler.submit(sequence("first", 100, 5))
     scheduler.submit(sequence("second", 40, 5, token_id=2))
     scheduler.admit()
-    assert [row.num_tokens for row in scheduler.next_batch()] == [100, 28]
+    assert [row.num_tokens for row in scheduler.next_batch()] == [88, 40]
     step(scheduler)
-    assert [row.num_tokens for row in scheduler.next_batch()] == [1, 4]
+    assert [row.num_tokens for row in scheduler.next_batch()] == [4, 1]
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one_which_gets_half_of_each_step() -> None:
+    scheduler = new_scheduler()
+    scheduler.submit(sequence("decoding", 1, 40))
+    scheduler.submit(sequence("long", 300, 5, token_id=2))
+    scheduler.admit()
+    steps = 0
+    while not (steps and scheduler.running[1].num_uncached <= 1):
+        if len(scheduler.running) < MAX_ROWS:
+            scheduler.submit(sequence(f"short-{steps}", BUDGET // 2, 1, token_id=3 + steps))
+            scheduler.admit()
+        rows = {row.sequence.job_id: row.num_tokens for row in scheduler.next_batch()}
+        assert rows["long"] >= min(BUDGET // 2, scheduler.running[1].num_uncached)
+        assert rows[f"short-{steps}"] == BUDGET // 2, "it has its first token after one step"
+        step(scheduler)
+        steps += 1
+    assert steps == 300 / (BUDGET // 2)
 
 
 def test_a_resumed_sequence_prefills_what_it_has() -> None:
