@@ -13,47 +13,56 @@ if TYPE_CHECKING:
     from llama_herd.worker.cli.transcript import Transcript
 
 
+Prompt = Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="PROMPT is a message; the model's chat template makes the prompt.")
+]
+System = Annotated[str | None, typer.Option(help="What the model is told before the message; brings --chat.")]
+Model = Annotated[
+    str | None, typer.Option(help="Name of the model; with --local a GGUF file, unless set the bundled.")
+]
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.")]
+Temperature = Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")]
+TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0: all.")]
+TopP = Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same text; absent: from the job's id.")]
+Stop = Annotated[list[str] | None, typer.Option(help="Text that ends it; may be repeated.")]
+Others = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other sampling field, its value as JSON; may be repeated.",
+    ),
+]
+Priority = Annotated[int | None, typer.Option(help="-10 to 10; higher goes first among jobs that wait.")]
+NotBefore = Annotated[int | None, typer.Option(help="Run it from this time on, in milliseconds since 1970.")]
+IdempotencyKey = Annotated[
+    str | None, typer.Option(help="A name of your own: the same job under it again is one job.")
+]
+DeadlineMs = Annotated[int | None, typer.Option(help="Give up after this time, in milliseconds since 1970.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")]
+Local = Annotated[bool, typer.Option("--local", help="In this process: no queue, no Redis.")]
+
+
 def generate(
-    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")],
-    chat: Annotated[
-        bool, typer.Option("--chat", help="PROMPT is a message; the model's chat template makes the prompt.")
-    ] = False,
-    system: Annotated[
-        str | None, typer.Option(help="What the model is told before the message; brings --chat.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Name of the model; with --local a GGUF file, unless set the bundled.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same text; absent: from the job's id.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends it; may be repeated.")] = None,
-    others: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Any other sampling field, its value as JSON; may be repeated.",
-        ),
-    ] = None,
-    priority: Annotated[
-        int | None, typer.Option(help="-10 to 10; higher goes first among jobs that wait.")
-    ] = None,
-    not_before: Annotated[
-        int | None, typer.Option(help="Run it from this time on, in milliseconds since 1970.")
-    ] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="A name of your own: the same job under it again is one job.")
-    ] = None,
-    deadline_ms: Annotated[
-        int | None, typer.Option(help="Give up after this time, in milliseconds since 1970.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
-    local: Annotated[bool, typer.Option("--local", help="In this process: no queue, no Redis.")] = False,
+    prompt: Prompt,
+    chat: Chat = False,
+    system: System = None,
+    model: Model = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    others: Others = None,
+    priority: Priority = None,
+    not_before: NotBefore = None,
+    idempotency_key: IdempotencyKey = None,
+    deadline_ms: DeadlineMs = None,
+    as_json: AsJson = False,
+    local: Local = False,
 ) -> None:
     """Continue a prompt and stream the text.
 
