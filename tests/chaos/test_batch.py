@@ -4,9 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.embedded_redis import EmbeddedRedis
-from tests.worker.batch.batch_command import BatchCommand
-from tests.worker.batch.killing import OPTIONS, long_rows, random_offsets, run_with_kills, size, two_workers
+from tests.tiny import write_tiny_gguf
+from tests.worker.batch.batch_command import BatchCommand, rows
+from tests.worker.batch.killing import (
+    OPTIONS,
+    children_of,
+    is_alive,
+    long_rows,
+    random_offsets,
+    run_with_kills,
+    size,
+    two_workers,
+)
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(400)]
 
@@ -28,3 +39,25 @@ def test_twenty_kills_of_a_batch_and_its_workers_change_no_answer(
     assert torn.texts() == whole.texts()
     assert sorted(one["line"] for one in torn.failures()) == sorted(one["line"] for one in whole.failures())
     figures.append(f"batch: {NUM_KILLS} kills, {len(names)} answers, none missing, none twice, no other text")
+
+
+def test_a_batch_with_its_own_redis_and_worker_goes_on_after_a_kill(tmp_path: Path) -> None:
+    write_tiny_gguf(tmp_path / "tiny.gguf", eos=False, context_length=4096)
+    command = BatchCommand(tmp_path, "redis://127.0.0.1:1/0")
+    long = [row["body"] | {"custom_id": row["custom_id"], "max_tokens": 300} for row in rows(150)]
+    command.write(long)
+    options = ("--local", "--model", "tiny.gguf")
+    with command.start(*options) as process:
+        wait_until(lambda: size(command.output) > 0, "first answers")
+        children = children_of(process.pid)
+        process.kill()
+        process.communicate()
+    num_before = command.output.read_bytes().count(b"\n")
+    assert num_before < 150
+    assert len(children) >= 2
+    wait_until(lambda: not any(map(is_alive, children)), "its Redis and its worker ended")
+    with command.start(*options) as process:
+        output, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    assert f"goes on, {num_before} rows are done" in output
+    assert sorted(command.names()) == sorted(f"c{n}" for n in range(150))

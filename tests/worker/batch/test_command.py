@@ -102,14 +102,14 @@ def test_in_order_is_the_order_of_the_input(command: BatchCommand, redis_url: st
 
 
 def test_too_many_failures_stop_it_and_a_higher_limit_goes_on(command: BatchCommand, redis_url: str) -> None:
-    command.write(rows(500))
+    command.write(rows(200))
     with StandIn(redis_url, verdict=lambda _, job: BROKEN):
         done = command.run("--max-errors", "3", "--window", "5")
         assert done.exit_code == 1
         assert "stopped: more than 3 rows failed" in done.stdout
         assert 3 < len(command.failures()) < 20
         assert command.run("--window", "5").exit_code == 1
-    assert len(command.failures()) == 500
+    assert len(command.failures()) == 200
 
 
 def test_json_events_are_lines_and_the_last_is_the_summary(command: BatchCommand, worker: StandIn) -> None:

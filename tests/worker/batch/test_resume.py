@@ -78,9 +78,9 @@ def test_killed_at_two_bytes_with_a_worker_each_it_comes_to_the_same(
     whole, torn = (BatchCommand(tmp_path / name, server.url) for name in ("whole", "torn"))
     for command in (whole, torn):
         command.folder.mkdir()
-        command.write(long_rows(100))
+        command.write(long_rows(60))
     assert whole.run(*OPTIONS).exit_code == 1
     run_with_kills(torn, workers, random_offsets(size(whole.output), 2, seed=1))
     assert torn.texts() == whole.texts()
-    assert len(torn.answers()) == len(whole.answers()) == 80
-    assert sorted(one["line"] for one in torn.failures()) == list(range(5, 101, 5))
+    assert len(torn.answers()) == len(whole.answers()) == 48
+    assert sorted(one["line"] for one in torn.failures()) == list(range(5, 61, 5))
