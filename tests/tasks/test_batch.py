@@ -13,6 +13,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
+from llama_herd.tasks.acl import Acl, Role
 from llama_herd.tasks.batch_pace import MAX_PAUSE_S, MIN_PAUSE_S, Pace
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.batch_window import HELD_BACK, LOOK_AHEAD, MAX_SUBMIT_BYTES, MIN_WINDOW
@@ -248,6 +249,19 @@ def test_the_asyncio_client_cancels_and_reports(redis_url: str) -> None:
             assert [status.run_id for status in await client.batches()] == ["r"]
 
     asyncio.run(talk())
+
+
+def test_an_operator_of_redis_may_run_one(redis_url: str, redis: Any) -> None:
+    line = Acl("default", ["herd.tales"]).rights(Role.OPERATOR).user("op", "word")
+    redis.execute_command("ACL", "SETUSER", *line.split()[1:])
+    try:
+        with StandIn(redis_url), Client(redis_url.replace("://", "://op:word@")) as client:
+            assert len(list(client.batch(prompts(5)))) == 5
+            client.batch(prompts(1)).cancel()
+            client.report_batch(BatchStatus(run_id="r", state="running", input_name="in"))
+            assert len(client.batches()) == 1
+    finally:
+        redis.execute_command("ACL", "DELUSER", "op")
 
 
 def test_a_batch_that_fell_silent_is_not_listed_and_an_ended_one_is_for_a_while(
