@@ -41,6 +41,7 @@ def make_app(settings: Settings) -> Celery:
         # Messages that wait for their time are held beyond the prefetch count: bound them.
         worker_eta_task_limit=1000,
         # Anybody who reaches the queue could send `shutdown`; `Client.cancel` does not need it.
+        # A worker with HERD_REMOTE_CONTROL turns it on.
         worker_enable_remote_control=False,
         # Events would show arguments, and so prompts.
         worker_send_task_events=False,

@@ -48,6 +48,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         conf.worker_concurrency = settings().slots + NUM_LOOK_AHEAD
         conf.task_default_queue = settings().queue
         conf.broker_transport = "llama_herd.worker.guards:Transport"
+        conf.worker_enable_remote_control = settings().remote_control
         device()
     except BadInput as error:
         print(f"herd worker: {error}", file=sys.stderr)

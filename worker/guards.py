@@ -47,6 +47,7 @@ class RawMessage(virtual.Message):  # type: ignore[misc]
     """
 
     def __init__(self, payload: Any, channel: "Channel", **options: Any) -> None:
+        """A message of remote control comes by no queue, and goes back to none."""
         properties = payload["properties"]
         place = {"exchange": "", "routing_key": channel.queue_read}
         properties["delivery_info"] = {**properties["delivery_info"], **place}
@@ -91,8 +92,8 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
 
     @property
     def queue_read(self) -> str:
-        """The queue of the last message; kombu has a list for each of a few priorities."""
-        return str(bytes_to_str(self._last_reply[0]).partition(self.sep)[0])
+        """The queue of the last message, if there was one; kombu has a list for each of a few priorities."""
+        return str(bytes_to_str(self._last_reply[0]).partition(self.sep)[0]) if self._last_reply else ""
 
     @property
     def message_read(self) -> bytes:

@@ -15,18 +15,19 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.tasks.answers import Adopt, Busy, ClaimAnswer, Claimed, Early, Ended, Unknown
+from llama_herd.tasks.answers import Adopt, Busy, Cancellation, ClaimAnswer, Claimed, Early, Ended, Unknown
 from llama_herd.tasks.call import run, run_many
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import CancelReason, Ledger
+from llama_herd.tasks.message import Envelope
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.finisher import Finisher
 from llama_herd.worker.gate import POLL_S, Gate
 from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.order import Order
+from llama_herd.worker.order import NO_JOB, Order
 from llama_herd.worker.output import Output
 from llama_herd.worker.publisher import Publisher, Refusal
 from llama_herd.worker.settings import WorkerSettings
@@ -133,9 +134,20 @@ class Intake(threading.Thread):
 
     def _end(self, end: CeleryEnd) -> None:
         try:
-            run(self._redis, self._ledger.cancel(end.job_id, end.reason))
+            answer = run(self._redis, self._ledger.cancel(end.job_id, end.reason))
+            if answer is Cancellation.UNKNOWN:
+                self._put_on_record(end.job_id)
+                run(self._redis, self._ledger.cancel(end.job_id, end.reason))
         except RedisError:
             self._put_off(end, RETRY_S)
+
+    def _put_on_record(self, job_id: str) -> None:
+        """Make a record for a message that came without our client and never was claimed, to be ended."""
+        envelope = Envelope.of_request({"id": job_id}, None, self._settings.queue)
+        claim = self._ledger.claim(job_id, self._owner, job=NO_JOB, envelope=envelope)
+        claimed = run(self._redis, claim)
+        if isinstance(claimed, Claimed):
+            run(self._redis, self._ledger.release(job_id, self._owner, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         orders = [Order.read(d.body, d.headers, self._settings) for d in deliveries]
