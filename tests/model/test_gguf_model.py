@@ -1,7 +1,6 @@
 """A model file holds exactly a Llama's weights; they come out in their blocks, Q and K un-permuted."""
 
 import gc
-import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
