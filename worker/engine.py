@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence as Rows
 
+import structlog
 import torch
 
 from llama_herd.model.cache import Cache
@@ -12,6 +13,8 @@ from llama_herd.worker.forward import Reading, run_rows
 from llama_herd.worker.output import Output
 from llama_herd.worker.scheduler import Row, Scheduler
 from llama_herd.worker.sequence import Sequence
+
+log = structlog.get_logger(__name__)
 
 NUMERIC_ERROR = Failure(code="numeric_error", message="the model's logits are no numbers", retriable=False)
 MEMORY_ERROR = Failure(
@@ -87,27 +90,39 @@ class Engine:
         self._hand_on([Output(sequence, has_started=True) for sequence in admitted])
 
     def _compute(self, rows: Rows[Row]) -> None:
-        """Run rows in one forward; in halves where memory lacks, so that only who lacks it alone fails.
+        """Run rows in one forward; in halves where that breaks off, so that only who breaks it alone fails.
 
         A forward that broke off may be repeated: it writes the same keys and values to the same cells.
         """
         if not rows:
             return
+        failure: Failure | None = None
         try:
             readings = run_rows(self.llama, self.cache, rows)
-        except torch.OutOfMemoryError:
-            readings = []  # what the forward held is free once the error is gone
-        if readings:
+        except Exception as error:
+            failure = failure_of(error)  # what the forward held is free once the error is gone
+            if len(rows) == 1:
+                log.exception("row failed", job_id=rows[0].sequence.job_id)
+        if failure is None:
             self._hand_on([output for reading in readings for output in self._advance(reading)])
         elif len(rows) == 1:
-            self._hand_on([self._failed(rows[0].sequence, MEMORY_ERROR)])
+            self._hand_on([self._failed(rows[0].sequence, failure)])
         else:
             middle = len(rows) // 2
             self._compute(rows[:middle])
             self._compute(rows[middle:])
 
     def _advance(self, reading: Reading) -> list[Output]:
-        """Note what a row's sequence has now; what there is to say of it."""
+        """What there is to say of a row; what goes wrong with it ends its sequence and no other."""
+        sequence = reading.row.sequence
+        try:
+            return self._note(reading)
+        except Exception as error:
+            log.exception("row failed", job_id=sequence.job_id)
+            return [self._failed(sequence, failure_of(error))]
+
+    def _note(self, reading: Reading) -> list[Output]:
+        """Note what a row's sequence has now."""
         sequence, token = reading.row.sequence, reading.drawn
         sequence.prompt_scores += reading.prompt_scores
         prompt_scores = tuple(sequence.prompt_scores) if sequence.scores_prompt else None
@@ -130,3 +145,11 @@ class Engine:
     def _hand_on(self, outputs: list[Output]) -> None:
         if outputs:
             self._sink(outputs)
+
+
+def failure_of(error: Exception) -> Failure:
+    """What a job is told of an error in its step: the kind, since the text may quote a prompt."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return MEMORY_ERROR
+    message = f"{type(error).__name__} in the model's forward"
+    return Failure(code="model_error", message=message, retriable=True)

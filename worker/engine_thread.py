@@ -6,8 +6,7 @@ from time import monotonic
 
 import structlog
 
-from llama_herd.tasks.events import Failure
-from llama_herd.worker.engine import Engine
+from llama_herd.worker.engine import Engine, failure_of
 from llama_herd.worker.sequence import Abort, Sequence
 
 log = structlog.get_logger(__name__)
@@ -67,8 +66,7 @@ class EngineThread(threading.Thread):
                 self._engine.step()
             except Exception as error:
                 log.exception("step failed")
-                message = f"{type(error).__name__} in the model's forward"
-                self._engine.fail_running(Failure(code="model_error", message=message, retriable=True))
+                self._engine.fail_running(failure_of(error))
             self.num_steps += 1
             self.last_step_s = monotonic()
 

@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from llama_herd.worker.output import Output
 from llama_herd.worker.scheduler import Row
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.writer import Writer
 from tests.tiny import write_tiny_gguf
 
 
@@ -203,6 +205,37 @@ def test_a_sequence_that_lacks_memory_fails_alone(
     assert sink.ends == {"large": ["error"], **{one.job_id: ["length"] for one in small}}
     assert {name: ids for name, ids in sink.ids.items() if ids} == expected
     assert {output.error.code for output in sink if output.error} == {"out_of_memory"}
+
+
+def no_such_bias(broken: Sequence) -> None:
+    broken.params = SamplingParams(logit_bias={10**6: 1.0})
+
+
+def no_such_prompt_id(broken: Sequence) -> None:
+    broken.prompt_ids = [10**6]
+
+
+def no_piece_for_what_is_drawn(broken: Sequence) -> None:
+    broken.writer = Writer([])
+
+
+@pytest.mark.parametrize("spoil", [no_such_bias, no_such_prompt_id, no_piece_for_what_is_drawn])
+def test_a_row_that_raises_an_exception_fails_alone(
+    tiny_settings: WorkerSettings, spoil: Callable[[Sequence], None]
+) -> None:
+    """What is checked before a job comes so far is left out here: in the forward, the sampler, the text."""
+    settings = tiny_settings.model_copy(update={"deterministic": True})
+    fixed = LoadedModel.load(settings, "cpu")
+    jobs = [(f"job-{n}", "a tale " * n) for n in range(1, 5)]
+    expected = run(fixed, settings, [sequence(fixed, *job) for job in jobs]).ids
+    sequences = [sequence(fixed, *job) for job in jobs]
+    spoil(sequences[2])
+    sink = run(fixed, settings, sequences)
+    assert sink.ends == {name: ["error" if name == "job-3" else "length"] for name, _ in jobs}
+    assert [output.error.code for output in sink if output.error] == ["model_error"]
+    assert {name: ids for name, ids in sink.ids.items() if ids} == {
+        name: ids for name, ids in expected.items() if name != "job-3"
+    }
 
 
 def always(token_id: int) -> dict[str, Any]:
