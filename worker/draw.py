@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from llama_herd.tasks.sampling import SamplingParams
 
+#: Below it the likeliest token is taken, as in vLLM: logits divided by less would not be finite.
+LEAST_TEMPERATURE = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -26,7 +29,7 @@ class Draw:
 
     @property
     def is_random(self) -> bool:
-        return self.params.temperature > 0
+        return self.params.temperature >= LEAST_TEMPERATURE
 
     @property
     def is_plain(self) -> bool:

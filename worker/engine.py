@@ -16,7 +16,11 @@ from llama_herd.worker.sequence import Sequence
 
 log = structlog.get_logger(__name__)
 
-NUMERIC_ERROR = Failure(code="numeric_error", message="the model's logits are no numbers", retriable=False)
+NUMERIC_ERROR = Failure(
+    code="numeric_error",
+    message="the logits are no finite numbers, as the model or the job's penalties make them",
+    retriable=False,
+)
 MEMORY_ERROR = Failure(
     code="out_of_memory", message="the device lacks memory for its next tokens", retriable=True
 )

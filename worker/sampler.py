@@ -23,9 +23,9 @@ NUCLEUS_TOKENS = 1024
 def sample(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
     """Draw one token a row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
-    Penalties and biases come first. Then temperature 0 takes the largest logit; else temperature, min_p,
-    top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one of them. A row with
-    logits that are no numbers gets NO_TOKEN, and no other row is touched by it.
+    Penalties and biases come first. Then temperature 0, or next to it, takes the largest logit; else
+    temperature, min_p, top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one
+    of them. A row with logits that are no numbers gets NO_TOKEN, and no other row is touched by it.
     """
     ruled = apply_rules(logits, draws)
     largest, ids = ruled.max(dim=-1)  # (B,) each; NaN counts as the largest

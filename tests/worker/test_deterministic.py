@@ -1,7 +1,7 @@
 """The deterministic mode: a job's ids depend on neither its batch mates nor on crashes, bit for bit."""
 
 import random
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.tiling import FIXED
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.draw import Drawn
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.output import Output
 from llama_herd.worker.sequence import Sequence
@@ -51,17 +52,30 @@ def sequences(model: LoadedModel, number: int) -> list[Sequence]:
         stop=rng.choice([(), ("e", "th")]),
         stop_token_ids=rng.choice([(), (12, 30)]),
         seed=number,
+        logprobs=True,
+        top_logprobs=rng.choice([0, 3]),
+        prompt_logprobs=rng.choice([None, 0, 2]),
     )
     prompt = "once upon a time in a village " * rng.randint(1, 3)
     return model.sequences(f"job-{number}", GenerationJob(prompt=prompt, sampling=sampling), now_ms=0)
 
 
-class Outcome(NamedTuple):
-    """What came of one output of a job."""
+@dataclass
+class Outcome:
+    """What an engine said of one output of a job."""
 
-    ids: list[int]
-    text: str
-    finish_reason: str | None
+    drawn: list[Drawn] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+    prompt_scores: tuple[Drawn, ...] | None = None
+
+    def add(self, output: Output) -> None:
+        self.drawn += output.tokens
+        self.text += output.text
+        self.finish_reason = output.finish_reason
+        if output.prompt_scores is not None:
+            assert self.prompt_scores is None, "a prompt is scored once"
+            self.prompt_scores = output.prompt_scores
 
 
 class Mix:
@@ -71,7 +85,7 @@ class Mix:
         self._model = model
         self._engine = model.engine(settings, self._note)
         self._running = {one.name: one for number in numbers for one in sequences(model, number)}
-        self._texts = dict.fromkeys(self._running, "")
+        self._outcomes = {name: Outcome() for name in self._running}
         for sequence in self._running.values():
             self._engine.submit(sequence)
 
@@ -83,19 +97,16 @@ class Mix:
                 lost = self._running[crashes.choice(list(self._running))]
                 if lost.finish_reason is None:
                     self._resume(lost)
-        return {
-            name: Outcome(one.ids, self._texts[name], one.finish_reason)
-            for name, one in self._running.items()
-        }
+        return self._outcomes
 
     def _note(self, outputs: list[Output]) -> None:
         for output in outputs:
-            self._texts[output.sequence.name] += output.text
+            self._outcomes[output.sequence.name].add(output)
 
     def _resume(self, lost: Sequence) -> None:
         self._engine.scheduler.remove(lost)
         again = sequences(self._model, int(lost.job_id.removeprefix("job-")))[lost.choice]
-        assert again.replay(lost.ids) == self._texts[lost.name]
+        assert again.replay(lost.ids) == self._outcomes[lost.name].text
         self._running[lost.name] = again
         self._engine.submit(again)
 

@@ -7,7 +7,7 @@ import torch
 
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker import sampler
-from llama_herd.worker.draw import Draw
+from llama_herd.worker.draw import NO_TOKEN, Draw
 from llama_herd.worker.sampler import sample as sample_all
 
 LOGITS = torch.tensor([1.0, 2.0, 0.5, -1.0, 1.5, 0.0])
@@ -54,6 +54,26 @@ def chi_square(counts: list[int], probs: list[float]) -> float:
     ],
 )
 def test_draws_follow_the_reference_distribution(params: SamplingParams) -> None:
+    check_distribution(params)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=1.0, top_p=0.7),
+        SamplingParams(temperature=0.5, top_p=0.8, min_p=0.05),
+        SamplingParams(temperature=2.0, top_p=0.9),
+    ],
+    ids=["few tokens suffice", "beside min_p, too", "they do not"],
+)
+def test_draws_by_top_p_follow_it_where_few_tokens_are_looked_at_first(
+    params: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 3)
+    check_distribution(params)
+
+
+def check_distribution(params: SamplingParams) -> None:
     draws = [draw(params, 7, position) for position in range(NUM_DRAWS)]
     ids = sample(LOGITS.expand(NUM_DRAWS, -1), draws)
     counts = [ids.count(i) for i in range(len(LOGITS))]
@@ -64,6 +84,21 @@ def test_draws_follow_the_reference_distribution(params: SamplingParams) -> None
 
 def test_temperature_zero_takes_the_largest() -> None:
     assert sample(LOGITS[None], [draw(SamplingParams(temperature=0), 1, 0)]) == [1]
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-40, 1e-300])
+def test_temperatures_next_to_zero_take_the_largest_too(temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, top_p=0.9, min_p=0.1)
+    draws = [draw(params, seed, 0) for seed in range(50)]
+    assert set(sample(LOGITS.expand(50, -1), draws)) == {1}
+
+
+def test_penalties_that_leave_no_finite_logit_fail_their_row_alone() -> None:
+    params = SamplingParams(repetition_penalty=1e-300)
+    draws = [draw(SamplingParams(), 1, 3), draw(params, 1, 3), draw(SamplingParams(temperature=0), 1, 3)]
+    first, broken, last = sample(LOGITS.expand(3, -1), draws)
+    assert broken == NO_TOKEN
+    assert [first, last] == sample(LOGITS.expand(2, -1), [draws[0], draws[2]])
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
