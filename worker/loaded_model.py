@@ -58,6 +58,7 @@ class LoadedModel:
             tokenizer = file.read_tokenizer()
             chat = _chat_template(settings, file, tokenizer)
             plan = MemoryPlan.of(settings, file, device)
+            plan.check(settings.model.name, device)
             llama = Llama.load(file, place, dtype, on_layer, tiling)
         cache = Cache(llama.config, plan.num_pages, place, dtype, keeps_prefixes=settings.prefix_cache)
         return cls(llama, tokenizer, chat, cache, plan.max_length)

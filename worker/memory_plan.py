@@ -1,7 +1,6 @@
 """How much memory a model takes on a device at the current settings."""
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,6 +10,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.model.cache import Cache
 from llama_herd.model.model_file import ModelFile
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.worker.free_memory import free_bytes
 from llama_herd.worker.settings import WorkerSettings
 
 
@@ -23,6 +23,7 @@ class MemoryPlan:
     weight_bytes: int  # laid out on the device
     kv_bytes_per_token: int  # in all layers
     num_pages: int
+    free_bytes: int  # on the device, before anything is allocated
 
     @classmethod
     def of(cls, settings: WorkerSettings, file: ModelFile, device: str) -> Self:
@@ -31,9 +32,10 @@ class MemoryPlan:
         max_length = _max_length(settings, file.config.context_length)
         weight_bytes = sum(_dense_bytes(info.shape, dtype) for info in file.tensors)
         kv_bytes_per_token = Cache.bytes_per_token(file.config, dtype)
-        room_bytes = max(0, _free_bytes(device) - weight_bytes)
+        free = free_bytes(device)
+        room_bytes = max(0, free - weight_bytes)
         num_pages = _num_pages(settings, device, max_length, PAGE_TOKENS * kv_bytes_per_token, room_bytes)
-        return cls(dtype, max_length, weight_bytes, kv_bytes_per_token, num_pages)
+        return cls(dtype, max_length, weight_bytes, kv_bytes_per_token, num_pages, free)
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -42,6 +44,15 @@ class MemoryPlan:
     @property
     def kv_cache_bytes(self) -> int:
         return self.kv_cache_tokens * self.kv_bytes_per_token
+
+    def check(self, model: str, device: str) -> None:
+        """Raise SettingsError, with both numbers, when the device has no room for this."""
+        num_bytes = self.weight_bytes + self.kv_cache_bytes
+        if num_bytes > self.free_bytes:
+            raise SettingsError(
+                f"{model} takes {num_bytes:,} bytes as {self.dtype} with its KV cache, but {device} has "
+                f"{self.free_bytes:,} free. Fix: a smaller model, HERD_DTYPE=bfloat16, or more memory"
+            )
 
 
 def compute_dtype(settings: WorkerSettings, device: str) -> torch.dtype:
@@ -75,9 +86,3 @@ def _num_pages(
             f"but the weights leave {room_bytes:,} free on {device}. Fix: lower it"
         )
     return wanted if settings.kv_cache_tokens else max(1, min(wanted, room_bytes // 2 // bytes_per_page))
-
-
-def _free_bytes(device: str) -> int:
-    if device == "cpu":
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return torch.cuda.mem_get_info(device)[0]

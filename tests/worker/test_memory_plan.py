@@ -9,6 +9,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.model.linear import DenseSegment, Linear
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.model_file import open_model
+from llama_herd.worker import memory_plan
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.memory_plan import MemoryPlan
 from llama_herd.worker.settings import WorkerSettings
@@ -55,3 +56,16 @@ def test_a_cache_that_does_not_fit_is_refused_with_both_numbers(tiny_path: Path)
 def test_a_context_longer_than_the_models_is_refused_with_both_numbers(tiny_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"HERD_CONTEXT_TOKENS=513, but .* was made for 512"):
         plan(WorkerSettings.read(model=tiny_path, context_tokens=513))
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
+    tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_bytes = plan(tiny_settings).weight_bytes
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: num_bytes - 1)
+    monkeypatch.delattr(Llama, "load")
+    settings = tiny_settings.model_copy(update={"kv_cache_tokens": 0})
+    with pytest.raises(
+        SettingsError, match=rf"tiny.gguf takes [\d,]+ bytes .* {num_bytes - 1:,} are free on cpu"
+    ):
+        LoadedModel.load(settings, "cpu")
