@@ -66,6 +66,6 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     monkeypatch.delattr(Llama, "load")
     settings = tiny_settings.model_copy(update={"kv_cache_tokens": 0})
     with pytest.raises(
-        SettingsError, match=rf"tiny.gguf takes [\d,]+ bytes .* {num_bytes - 1:,} are free on cpu"
+        SettingsError, match=rf"tiny.gguf takes [\d,]+ bytes .* cpu has {num_bytes - 1:,} free"
     ):
         LoadedModel.load(settings, "cpu")
