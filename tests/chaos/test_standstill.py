@@ -23,7 +23,7 @@ INCLUDE = "tests.worker.standstill"
 
 #: Longer than any test, unless it is cancelled.
 LONG: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 4000, "ignore_eos": True}}
-SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2}}
+SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2, "ignore_eos": True}}
 
 
 @pytest.fixture

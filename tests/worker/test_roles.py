@@ -23,7 +23,7 @@ from tests.guarded_redis import GuardedRedis
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
-SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2}}
+SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2, "ignore_eos": True}}
 LONG: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 400, "ignore_eos": True}}
 
 #: What is refused without harm: redis-py tells its name, a subscriber looks for the record of a job that has

@@ -90,7 +90,7 @@ def test_queue_worker_and_results_go_over_tls(
     settings = WorkerSettings.read(
         redis_url=url, redis_ca_file=str(here.file), model_name="m", model=tiny_path, threads=1
     )
-    job: dict[str, Any] = {"prompt": "Once", "sampling": {"max_tokens": 3}}
+    job: dict[str, Any] = {"prompt": "Once", "sampling": {"max_tokens": 3, "ignore_eos": True}}
     with (
         Client(settings=settings) as client,
         WorkerProcess(settings, "tls@test", tmp_path / "log"),
