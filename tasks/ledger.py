@@ -43,7 +43,7 @@ from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 
 #: Age of a waiting job, against the front of its queue, at which its message is taken for lost.
-SWEEP_PATIENCE_MS = 10_000
+SWEEP_PATIENCE_MS = 3_000
 SWEEP_MAX_PUSHES = 64
 SWEEP_MAX_LOOKS = 512
 #: A worker that is silent this long is not listed any more.

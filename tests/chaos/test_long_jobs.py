@@ -28,7 +28,7 @@ def test_a_job_longer_than_the_visibility_timeout_is_delivered_once(herd: Herd) 
 
 def test_a_backlog_older_than_the_patience_of_the_sweep_is_pushed_once(herd: Herd) -> None:
     (worker,) = herd.workers(1, slots=1)
-    herd.jobs.submit(80, SHORT)
+    herd.jobs.submit(30, SHORT)
     assert longest_wait_s(herd) > SWEEP_PATIENCE_MS / 1000
     assert num_pushed_again(worker.log) == 0
 

@@ -7,7 +7,7 @@ import pytest
 from llama_herd.tasks.answers import Swept, Yours
 from llama_herd.tasks.call import run
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES
+from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, end, started
 
@@ -52,9 +52,8 @@ def test_it_waits_before_it_is_pushed_again_and_longer_each_time(herd: Herd) -> 
         herd.pass_lease("a")
         assert sweep(herd) == Swept(("a",))
         assert sweep(herd) == Swept()
-        waits.append(
-            round((herd.redis.zscore("herd:default:leases", "a") - herd.redis.time()[0] * 1000) / 10_000)
-        )
+        wait_ms = herd.redis.zscore("herd:default:leases", "a") - herd.redis.time()[0] * 1000
+        waits.append(round(wait_ms / SWEEP_PATIENCE_MS))
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 256]
     tags = [json.loads(message)["properties"]["delivery_tag"] for message in herd.messages()]
     assert len(set(tags)) == 11
@@ -77,16 +76,16 @@ def test_a_job_that_was_released_with_a_push_is_not_pushed_once_more(herd: Herd)
 def test_a_lost_message_comes_back_while_the_queue_is_empty(herd: Herd) -> None:
     herd.submit("a")
     lose_message(herd)
-    herd.pass_time("a", 9_000)
+    herd.pass_time("a", SWEEP_PATIENCE_MS - 1_000)
     assert sweep(herd) == Swept()
     herd.pass_time("a", 1_000)
     assert sweep(herd) == Swept(("a",))
     assert ids(herd) == ["a"]
     lose_message(herd)
     assert sweep(herd) == Swept()
-    herd.pass_time("a", 10_000)
+    herd.pass_time("a", SWEEP_PATIENCE_MS)
     assert sweep(herd) == Swept(("a",))
-    herd.pass_time("a", 10_000)
+    herd.pass_time("a", SWEEP_PATIENCE_MS)
     assert sweep(herd) == Swept()
 
 
@@ -95,7 +94,7 @@ def test_a_lost_message_comes_back_while_the_queue_is_full(herd: Herd) -> None:
     lose_message(herd)
     for name in "bcd":
         herd.submit(name)
-    herd.pass_time("a", 10_000)
+    herd.pass_time("a", SWEEP_PATIENCE_MS)
     assert sweep(herd) == Swept(("a",))
     assert ids(herd) == ["b", "c", "d", "a"]
 
@@ -133,18 +132,18 @@ def test_behind_foreign_messages_alone_age_decides(herd: Herd) -> None:
     herd.submit("a")
     lose_message(herd)
     herd.redis.rpush(QUEUE, *[b"foreign"] * 40)
-    herd.pass_time("a", 10_000)
+    herd.pass_time("a", SWEEP_PATIENCE_MS)
     assert sweep(herd) == Swept(("a",))
 
 
 def test_each_queue_has_its_own_front(herd: Herd) -> None:
     for name, queue in (("a", "herd.one"), ("b", "herd.two")):
         run(herd.redis, herd.ledger.submit(name, JOB, Envelope.of(name, queue)))
-        herd.pass_time(name, 10_000)
+        herd.pass_time(name, SWEEP_PATIENCE_MS)
     herd.redis.delete("herd.one")
     herd.redis.delete("herd.two")
     run(herd.redis, herd.ledger.submit("c", JOB, Envelope.of("c", "herd.two")))
-    herd.pass_time("b", -9_000)
+    herd.pass_time("b", 1_000 - SWEEP_PATIENCE_MS)
     assert sweep(herd) == Swept(("a",))
     assert herd.redis.llen("herd.one") == 1
 
@@ -178,14 +177,14 @@ def test_a_backlog_of_one_model_does_not_hide_the_lost_job_of_another(herd: Herd
     age_messages(herd, 3_600_000)
     run(herd.redis, herd.ledger.submit("lost", JOB, Envelope.of("lost", "herd.other")))
     herd.redis.delete("herd.other")
-    herd.pass_time("lost", 10_000)
+    herd.pass_time("lost", SWEEP_PATIENCE_MS)
     assert sweep(herd).jobs + sweep(herd).jobs == ("lost",)
 
 
 def test_the_look_goes_back_to_the_oldest_when_it_reached_the_end(herd: Herd) -> None:
     herd.submit("a")
     lose_message(herd)
-    herd.pass_time("a", 10_000)
+    herd.pass_time("a", SWEEP_PATIENCE_MS)
     herd.redis.hset(SWEEP, "offset", 1)
     assert sweep(herd).jobs + sweep(herd).jobs == ("a",)
 
