@@ -40,6 +40,11 @@ class Attempt:
     def num_prompt_tokens(self) -> int | None:
         return len(self.sequences[0].prompt_ids) if self.sequences else None
 
+    @property
+    def is_aborted(self) -> bool:
+        """Whether it is cancelled or overdue."""
+        return any(one.abort is not None or one.is_overdue for one in self.sequences)
+
     def record(self, output: Output) -> list[Entry]:
         """The events that an output of the engine brings at once; its tokens wait in the stream."""
         if self.has_ended:

@@ -33,14 +33,23 @@ class Gate:
         self.open()
 
     def open(self) -> None:
-        """Let in all that may come in; what has been claimed anew or lost since is forgotten."""
+        """Let in all that may come in; what has been claimed anew or lost since is forgotten.
+
+        What is cancelled or overdue harms nobody: the engine ends it and computes nothing of it.
+        """
         self._held = deque(one for one in self._held if self._attempts.get(one.job_id) is one)
+        for attempt in [one for one in self._held if one.is_aborted]:
+            self._held.remove(attempt)
+            self._let_in(attempt)
         while self._held and self._may_enter(self._held[0]):
             attempt = self._held.popleft()
             self._suspect = attempt if attempt.is_last else None
-            for sequence in attempt.sequences:
-                if sequence.finish_reason is None:
-                    self._engine.submit(sequence)
+            self._let_in(attempt)
+
+    def _let_in(self, attempt: Attempt) -> None:
+        for sequence in attempt.sequences:
+            if sequence.finish_reason is None:
+                self._engine.submit(sequence)
 
     def _may_enter(self, attempt: Attempt) -> bool:
         if self._suspect is not None and not self._is_cleared(self._suspect):

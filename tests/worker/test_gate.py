@@ -91,3 +91,18 @@ def test_a_job_that_is_claimed_anew_is_held_once(desk: Desk) -> None:
     desk.end(runs)
     assert desk.engine.num_waiting == 2
     assert not desk.gate.is_holding
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_what_is_cancelled_or_overdue_waits_for_nobody(desk: Desk, is_last: bool) -> None:
+    desk.put("runs")
+    desk.put("suspect", is_last=True)
+    cancelled, overdue = desk.put("cancelled", is_last=is_last), desk.put("overdue", is_last=is_last)
+    assert desk.engine.num_waiting == 1
+    cancelled.sequences[0].abort = "cancelled"
+    desk.gate.open()
+    assert desk.engine.num_waiting == 2
+    overdue.sequences[0].deadline_s = 0.0
+    desk.gate.open()
+    assert desk.engine.num_waiting == 3
+    assert desk.gate.is_holding, "the suspect waits for its turn"
