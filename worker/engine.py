@@ -108,7 +108,7 @@ class Engine:
             if len(rows) == 1:
                 log.exception("row failed", job_id=rows[0].sequence.job_id)
         if failure is None:
-            self._hand_on([output for reading in readings for output in self._advance(reading)])
+            self._hand_on([output for reading in readings for output in self._advance_alone(reading)])
         elif len(rows) == 1:
             self._hand_on([self._failed(rows[0].sequence, failure)])
         else:
@@ -116,17 +116,17 @@ class Engine:
             self._compute(rows[:middle])
             self._compute(rows[middle:])
 
-    def _advance(self, reading: Reading) -> list[Output]:
-        """What there is to say of a row; what goes wrong with it ends its sequence and no other."""
+    def _advance_alone(self, reading: Reading) -> list[Output]:
+        """The same as `_advance`, but what goes wrong ends the one sequence."""
         sequence = reading.row.sequence
         try:
-            return self._note(reading)
+            return self._advance(reading)
         except Exception as error:
             log.exception("row failed", job_id=sequence.job_id)
             return [self._failed(sequence, failure_of(error))]
 
-    def _note(self, reading: Reading) -> list[Output]:
-        """Note what a row's sequence has now."""
+    def _advance(self, reading: Reading) -> list[Output]:
+        """Note what a row's sequence has now; what there is to say of it."""
         sequence, token = reading.row.sequence, reading.drawn
         sequence.prompt_scores += reading.prompt_scores
         prompt_scores = tuple(sequence.prompt_scores) if sequence.scores_prompt else None

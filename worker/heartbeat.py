@@ -5,15 +5,15 @@ from collections.abc import Callable
 from time import monotonic
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.answers import Renewal, Renewed
 from llama_herd.tasks.call import keep_loaded, run, run_many
-from llama_herd.tasks.ledger import PRODUCER_SCRIPTS, Ledger, read_notice
+from llama_herd.tasks.ledger import PRODUCER_SCRIPTS, read_notice
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.engine_thread import EngineThread
+from llama_herd.worker.owner import Owner
 
 log = structlog.get_logger(__name__)
 
@@ -32,19 +32,17 @@ class Heartbeat(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
-        ledger: Ledger,
+        owner: Owner,
         *,
-        owner: str,
         attempts: dict[str, Attempt],
         engine: EngineThread,
         status: Callable[[], WorkerStatus],
         stall_s: float,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        self._redis = redis
-        self._ledger = ledger
-        self._owner = owner
+        self._redis = owner.redis
+        self._ledger = owner.ledger
+        self._owner_id = owner.id
         self._attempts = attempts
         self._engine = engine
         self._status = status
@@ -83,7 +81,7 @@ class Heartbeat(threading.Thread):
             return
         attempts = list(self._attempts.values())
         answers = run_many(
-            self._redis, [self._ledger.renew(a.job_id, self._owner, a.stream.epoch) for a in attempts]
+            self._redis, [self._ledger.renew(a.job_id, self._owner_id, a.stream.epoch) for a in attempts]
         )
         for attempt, answer in zip(attempts, answers, strict=True):
             if isinstance(answer, Renewed) and answer.kind is Renewal.CANCELLED:

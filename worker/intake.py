@@ -11,7 +11,6 @@ from time import monotonic
 from typing import NamedTuple
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
@@ -19,7 +18,7 @@ from llama_herd.tasks.answers import Adopt, Busy, Cancellation, ClaimAnswer, Cla
 from llama_herd.tasks.call import run, run_many
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import CancelReason, Ledger
+from llama_herd.tasks.ledger import CancelReason
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.delivery import Delivery
@@ -29,6 +28,7 @@ from llama_herd.worker.gate import POLL_S, Gate
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.order import NO_JOB, Order
 from llama_herd.worker.output import Output
+from llama_herd.worker.owner import Owner
 from llama_herd.worker.publisher import Publisher, Refusal
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author, Recorded, Stream
@@ -65,23 +65,21 @@ class Intake(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
-        ledger: Ledger,
+        owner: Owner,
         settings: WorkerSettings,
         model: LoadedModel,
         *,
-        owner: str,
         author: Author,
         publisher: Publisher,
         engine: EngineThread,
         finisher: Finisher,
     ) -> None:
         super().__init__(name="intake", daemon=True)
-        self._redis = redis
-        self._ledger = ledger
+        self._redis = owner.redis
+        self._ledger = owner.ledger
+        self._owner_id = owner.id
         self._settings = settings
         self._model = model
-        self._owner = owner
         self._author = author
         self._publisher = publisher
         self._gate = Gate(engine, publisher.attempts)
@@ -144,15 +142,15 @@ class Intake(threading.Thread):
     def _put_on_record(self, job_id: str) -> None:
         """Make a record for a message that came without our client and never was claimed, to be ended."""
         envelope = Envelope.of_request({"id": job_id}, None, self._settings.queue)
-        claim = self._ledger.claim(job_id, self._owner, job=NO_JOB, envelope=envelope)
+        claim = self._ledger.claim(job_id, self._owner_id, job=NO_JOB, envelope=envelope)
         claimed = run(self._redis, claim)
         if isinstance(claimed, Claimed):
-            run(self._redis, self._ledger.release(job_id, self._owner, claimed.epoch))
+            run(self._redis, self._ledger.release(job_id, self._owner_id, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         orders = [Order.read(d.body, d.headers, self._settings) for d in deliveries]
         calls = [
-            self._ledger.claim(delivery.job_id, self._owner, job=order.job, envelope=order.envelope)
+            self._ledger.claim(delivery.job_id, self._owner_id, job=order.job, envelope=order.envelope)
             for delivery, order in zip(deliveries, orders, strict=True)
         ]
         try:

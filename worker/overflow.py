@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 
 import structlog
-from redis import Redis
 
 from llama_herd.tasks.answers import Release
 from llama_herd.tasks.call import run, run_many
-from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.owner import Owner
 
 log = structlog.get_logger(__name__)
 
@@ -28,10 +27,8 @@ class Overflow:
 
     def __init__(
         self,
-        redis: Redis,
-        ledger: Ledger,
+        owner: Owner,
         *,
-        owner: str,
         attempts: Mapping[str, Attempt],
         status: Callable[[], WorkerStatus],
         on_released: Callable[[list[Attempt]], None],
@@ -40,9 +37,9 @@ class Overflow:
 
         `on_released` gets jobs that are in the queue again, under a new message.
         """
-        self._redis = redis
-        self._ledger = ledger
-        self._owner = owner
+        self._redis = owner.redis
+        self._ledger = owner.ledger
+        self._owner_id = owner.id
         self._attempts = attempts
         self._status = status
         self._on_released = on_released
@@ -55,7 +52,7 @@ class Overflow:
         num_released = min(len(waiting), (self._num_free_elsewhere() + 1) // 2)
         newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
         releases = [
-            self._ledger.release(one.job_id, self._owner, one.stream.epoch, push=True) for one in newest
+            self._ledger.release(one.job_id, self._owner_id, one.stream.epoch, push=True) for one in newest
         ]
         answers = run_many(self._redis, releases)
         released = [one for one, answer in zip(newest, answers, strict=True) if answer is Release.RELEASED]

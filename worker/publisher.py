@@ -9,15 +9,15 @@ from time import monotonic, sleep
 from typing import NamedTuple
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.answers import Emission, Emitted
 from llama_herd.tasks.call import run
 from llama_herd.tasks.events import Failure
-from llama_herd.tasks.ledger import Entry, Ledger
+from llama_herd.tasks.ledger import Entry
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.output import Output
+from llama_herd.worker.owner import Owner
 
 log = structlog.get_logger(__name__)
 
@@ -55,18 +55,14 @@ class Publisher(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
-        ledger: Ledger,
+        owner: Owner,
         *,
-        owner: str,
         on_end: Callable[[Attempt], None],
         on_lost: Callable[[Attempt], None],
         on_released: Callable[[Attempt], None],
     ) -> None:
         super().__init__(name="publisher", daemon=True)
         self.attempts: dict[str, Attempt] = {}
-        self._redis = redis
-        self._ledger = ledger
         self._owner = owner
         self._on_end = on_end
         self._on_lost = on_lost
@@ -145,11 +141,11 @@ class Publisher(threading.Thread):
 
     def _send(self, entries: list[Entry]) -> list[Emitted]:
         """Repeat the call, byte for byte, until it is answered: it may have run though its reply was lost."""
-        call = self._ledger.emit(self._owner, entries)
+        call = self._owner.ledger.emit(self._owner.id, entries)
         is_first = True
         while True:
             try:
-                return run(self._redis, call)
+                return run(self._owner.redis, call)
             except RedisError as error:
                 if is_first:
                     log.warning("redis does not take events, trying on", error=type(error).__name__)

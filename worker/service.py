@@ -1,7 +1,6 @@
 """All parts of a worker behind the Celery pool: who starts whom, and in which order they stop."""
 
 import threading
-import uuid
 from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Self
@@ -23,6 +22,7 @@ from llama_herd.worker.heartbeat import Heartbeat
 from llama_herd.worker.intake import CeleryEnd, Intake
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.overflow import Overflow
+from llama_herd.worker.owner import Owner
 from llama_herd.worker.publisher import Publisher, Released
 from llama_herd.worker.reconcile import Reconciler
 from llama_herd.worker.settings import WorkerSettings
@@ -47,50 +47,39 @@ class Service:
     def __init__(self, model: LoadedModel, settings: WorkerSettings, worker: str) -> None:
         self._settings = settings
         self._worker = worker
-        self._owner = uuid.uuid4().hex
         self._model = model
-        self._redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
-        self._ledger = Ledger.of(settings, worker)
-        self._finisher = Finisher(self._redis, self._ledger)
+        redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
+        ledger = Ledger.of(settings, worker)
+        self._owner = owner = Owner(redis, ledger)
+        self._finisher = Finisher(redis, ledger)
         self._publisher = Publisher(
-            self._redis,
-            self._ledger,
-            owner=self._owner,
-            on_end=self._finish,
-            on_lost=self._lose,
-            on_released=self._give_back,
+            owner, on_end=self._finish, on_lost=self._lose, on_released=self._give_back
         )
         self._engine = EngineThread(model.engine(settings, self._publisher.put))
         self._intake = Intake(
-            self._redis,
-            self._ledger,
+            owner,
             settings,
             model,
-            owner=self._owner,
             author=Author(worker, settings.served_model),
             publisher=self._publisher,
             engine=self._engine,
             finisher=self._finisher,
         )
         self._heartbeat = Heartbeat(
-            self._redis,
-            self._ledger,
-            owner=self._owner,
+            owner,
             attempts=self._publisher.attempts,
             engine=self._engine,
             status=self.status,
             stall_s=settings.stall_s,
         )
         overflow = Overflow(
-            self._redis,
-            self._ledger,
-            owner=self._owner,
+            owner,
             attempts=self._publisher.attempts,
             status=self.status,
-            on_released=lambda released: self._publisher.put([Released(attempt) for attempt in released]),
+            on_released=lambda released: self._publisher.put(list(map(Released, released))),
         )
-        self._reconciler = Reconciler(self._redis, self._ledger, overflow)
-        self.watchdog = Watchdog(self._redis, self._ledger, settings.queue, settings.silence_s)
+        self._reconciler = Reconciler(redis, ledger, overflow)
+        self.watchdog = Watchdog(redis, ledger, settings.queue, settings.silence_s)
         self._state: State = "starting"
         self._is_hurried = threading.Event()
 
@@ -175,9 +164,10 @@ class Service:
         pump()
 
     def _release(self, attempts: list[Attempt]) -> None:
-        releases = [self._ledger.release(a.job_id, self._owner, a.stream.epoch) for a in attempts]
+        owner = self._owner
+        releases = [owner.ledger.release(a.job_id, owner.id, a.stream.epoch) for a in attempts]
         try:
-            run_many(self._redis, releases)
+            run_many(owner.redis, releases)
             log.info("jobs handed over", num_jobs=len(attempts))
         except RedisError as error:
             log.warning("jobs are left to their leases", num_jobs=len(attempts), error=type(error).__name__)

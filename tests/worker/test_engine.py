@@ -370,6 +370,17 @@ def test_a_conversation_becomes_a_prompt_and_its_text_no_control_token(
     assert not model.tokenizer.eos_ids & set(prompt_ids)
 
 
+def test_no_job_brings_a_template_of_its_own(tiny_settings: WorkerSettings) -> None:
+    turn = {"role": "user", "content": "hi"}
+    for fields in (
+        {"messages": [turn], "chat_template": "{{ 7 * 7 }}"},
+        {"messages": [{**turn, "chat_template": "{{ 7 * 7 }}"}]},
+        {"messages": [{**turn, "role": "{{ 7 * 7 }}"}]},
+    ):
+        with pytest.raises(InvalidJob, match="messages|chat_template"):
+            GenerationJob.parse(fields, tiny_settings)
+
+
 def test_a_conversation_needs_a_model_with_a_template(model: LoadedModel) -> None:
     job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
     with pytest.raises(GenerationError, match="no_chat_template"):

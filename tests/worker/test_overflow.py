@@ -18,6 +18,7 @@ from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.overflow import PATIENCE_S, Overflow
+from llama_herd.worker.owner import Owner
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.stream import Author, Recorded, Stream
 from llama_herd.worker.writer import Writer
@@ -43,9 +44,7 @@ class FullWorker:
         self.attempts: dict[str, Attempt] = {}
         self.released: list[str] = []
         self.overflow = Overflow(
-            redis,
-            self.ledger,
-            owner=FULL,
+            Owner(redis, self.ledger, FULL),
             attempts=self.attempts,
             status=lambda: status("full@test"),
             on_released=lambda released: self.released.extend(one.job_id for one in released),

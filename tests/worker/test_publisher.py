@@ -17,6 +17,7 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.draw import Drawn
 from llama_herd.worker.output import Output
+from llama_herd.worker.owner import Owner
 from llama_herd.worker.publisher import Publisher, Refusal, Released
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.stream import Author, Recorded, Stream
@@ -54,9 +55,7 @@ class Desk:
         self.lost: list[str] = []
         self.released: list[str] = []
         self.publisher = Publisher(
-            wire or redis,
-            self.ledger,
-            owner=OWNER,
+            Owner(wire or redis, self.ledger, OWNER),
             on_end=lambda attempt: self.ended.append(attempt.job_id),
             on_lost=lambda attempt: self.lost.append(attempt.job_id),
             on_released=lambda attempt: self.released.append(attempt.job_id),
