@@ -377,7 +377,7 @@ def test_no_job_brings_a_template_of_its_own(tiny_settings: WorkerSettings) -> N
         {"messages": [{**turn, "chat_template": "{{ 7 * 7 }}"}]},
         {"messages": [{**turn, "role": "{{ 7 * 7 }}"}]},
     ):
-        with pytest.raises(InvalidJob, match="messages|chat_template"):
+        with pytest.raises(InvalidJob, match=r"messages|chat_template"):
             GenerationJob.parse(fields, tiny_settings)
 
 
