@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,33 +28,38 @@ def line_id(run_id: str, line: int) -> str:
 class AnswerFile:
     """Open for as long as the block lasts; nobody else may write it meanwhile.
 
-    A last line that was cut off by the death of its writer is taken away when the file is opened. `num_bytes`
-    is its length then and now.
+    Opening it changes nothing in it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._number = -1
-        self.num_bytes = 0
+        self._num_bytes = 0
 
     def __enter__(self) -> Self:
         try:
             self._number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from None
+        if not stat.S_ISREG(os.fstat(self._number).st_mode):
+            os.close(self._number)
+            raise BadInput(f"{self.path} is no file, by which a run could go on. Fix: take another -o")
         try:
             fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._number)
             raise BadInput(f"{self.path}: another process writes it. Fix: let that one end") from None
-        self.num_bytes = self._whole_bytes()
-        os.ftruncate(self._number, self.num_bytes)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._number)
+
+    def repair(self) -> None:
+        """Take a last line away that was cut off by the death of its writer."""
+        self._num_bytes = self._whole_bytes()
+        os.ftruncate(self._number, self._num_bytes)
 
     def lines(self, run_id: str) -> Iterator[int]:
         """The numbers of the rows of a run that stand here."""
@@ -74,11 +80,11 @@ class AnswerFile:
             os.fsync(self._number)
         except OSError as error:
             with suppress(OSError):
-                os.ftruncate(self._number, self.num_bytes)
+                os.ftruncate(self._number, self._num_bytes)
             raise CannotWrite(
                 f"{self.path} cannot be written: {error.strerror}. Fix that, and run the same command again"
             ) from None
-        self.num_bytes += sum(map(len, lines))
+        self._num_bytes += sum(map(len, lines))
 
     def _whole_bytes(self) -> int:
         """The length of the file up to its last line feed."""

@@ -32,9 +32,12 @@ class BatchFiles:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            files = [stack.enter_context(file) for file in (self._answers, self._errors)]
-            has_answers = any(file.num_bytes for file in files)
-            self.run = RunFile.open(self._plan, has_answers=has_answers)
+            stack.enter_context(self._answers)
+            self.run = RunFile.open(self._plan)
+            stack.enter_context(self._errors)
+            # Only now is it known that they are ours to change.
+            self._answers.repair()
+            self._errors.repair()
             self._done = DoneLines(self._answers.lines(self.run.run_id))
             self.num_done = len(self._done)
             for line in self._errors.lines(self.run.run_id):

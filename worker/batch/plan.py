@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llama_herd.errors import BadInput
 from llama_herd.worker.batch.row_options import RowOptions
+from llama_herd.worker.batch.source import STDIN
 from llama_herd.worker.batch.tables import Columns
 
 
@@ -20,6 +22,19 @@ class Plan:
     window: int | None = None
     in_order: bool = False
     max_errors: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises BadInput for an output to which lines cannot be appended."""
+        if self.output.name == STDIN or self.output.suffix == ".gz":
+            raise BadInput(
+                f"-o {self.output}: answers are appended to a plain file, by which a run can go on. "
+                "Fix: name one"
+            )
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether anything stands where answers go."""
+        return any(path.exists() and path.stat().st_size for path in (self.output, self.errors))
 
     @property
     def errors(self) -> Path:

@@ -23,7 +23,7 @@ class RunFile:
     options: Mapping[str, Any]
 
     @classmethod
-    def open(cls, plan: Plan, *, has_answers: bool) -> Self:
+    def open(cls, plan: Plan) -> Self:
         """The run that the plan's output belongs to, or a new one while that has no answers.
 
         Raises BadInput when it has some, and belongs to another run or to none.
@@ -33,7 +33,7 @@ class RunFile:
             known = cls._read(plan)
             known._check(asked, plan.output)
         except BadInput:
-            if has_answers:
+            if plan.has_answers:
                 raise
             asked._write(plan.run_file)
             return asked

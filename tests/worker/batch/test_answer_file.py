@@ -1,6 +1,8 @@
 """The output's files: whole lines only, what they say is done, and which run they belong to."""
 
-import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from llama_herd.errors import BadInput
 from llama_herd.worker.batch.answer_file import AnswerFile, CannotWrite, line_id
 from llama_herd.worker.batch.done_lines import DoneLines
+from llama_herd.worker.batch.files import BatchFiles
 from llama_herd.worker.batch.plan import Plan
 from llama_herd.worker.batch.row_options import RowOptions
 from llama_herd.worker.batch.run_file import RunFile
@@ -24,6 +27,7 @@ def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> Non
         path = tmp_path / f"{end}.jsonl"
         path.write_bytes(whole[:end])
         with AnswerFile(path) as file:
+            file.repair()
             assert list(file.lines("abc")) == [1]
             file.append([answer(2), answer(3)])
         assert path.read_bytes() == whole + answer(3)
@@ -32,12 +36,12 @@ def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> Non
 def test_a_torn_line_longer_than_a_chunk_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(answer(1) + b"x" * 300_000)
-    with AnswerFile(path):
-        pass
+    with AnswerFile(path) as file:
+        file.repair()
     assert path.read_bytes() == answer(1)
     path.write_bytes(b"x" * 300_000)
-    with AnswerFile(path):
-        pass
+    with AnswerFile(path) as file:
+        file.repair()
     assert path.read_bytes() == b""
 
 
@@ -62,24 +66,29 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         pass
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     with AnswerFile(path) as file:
         file.append([answer(1)])
-        write = os.write
-
-        def write_some(number: int, text: memoryview) -> int:
-            if len(text) < len(answer(2)):
-                raise OSError(28, "No space left on device")
-            return write(number, text[:10])
-
-        monkeypatch.setattr(os, "write", write_some)
-        with pytest.raises(CannotWrite, match="No space left on device"):
+        with (
+            room_for(len(answer(1)) + 10),
+            pytest.raises(CannotWrite, match="cannot be written: File too large"),
+        ):
             file.append([answer(2)])
         assert path.read_bytes() == answer(1)
-        monkeypatch.undo()
         file.append([answer(2)])
     assert path.read_bytes() == answer(1) + answer(2)
+
+
+@contextmanager
+def room_for(num_bytes: int) -> Iterator[None]:
+    """No file of this process may grow longer: a write takes what fits, and the next one fails."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_done_lines_are_a_set_of_numbers() -> None:
@@ -99,20 +108,40 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_a_run_is_known_again_by_input_and_options(plan: Plan) -> None:
-    run = RunFile.open(plan, has_answers=False)
-    assert RunFile.open(plan, has_answers=True) == run
-    assert RunFile.open(plan, has_answers=False) == run
+    run = RunFile.open(plan)
+    assert RunFile.open(plan) == run
+    plan.output.write_bytes(answer(1, run.run_id))
+    assert RunFile.open(plan) == run
     with pytest.raises(BadInput, match="begun with other options: in_order, seed"):
-        RunFile.open(replace(plan, options=RowOptions(seed=7), in_order=True), has_answers=True)
+        RunFile.open(replace(plan, options=RowOptions(seed=7), in_order=True))
     Path(plan.input_name).write_text("xy")
     with pytest.raises(BadInput, match="begun with another size of the input: 1, and now it is 2"):
-        RunFile.open(plan, has_answers=True)
-    assert RunFile.open(plan, has_answers=False).run_id != run.run_id
+        RunFile.open(plan)
+    plan.output.unlink()
+    assert RunFile.open(plan).run_id != run.run_id
 
 
-def test_answers_without_their_run_are_left_alone(plan: Plan) -> None:
-    for text in ("", "{}", "nonsense"):
-        plan.run_file.write_text(text)
-        with pytest.raises(BadInput, match=r"out.jsonl.run.*Fix: take another -o"):
-            RunFile.open(plan, has_answers=True)
-    assert RunFile.open(replace(plan, input_name="-"), has_answers=False).input_bytes is None
+@pytest.mark.parametrize("run", ["", "{}", "nonsense"])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.errors.jsonl"])
+def test_answers_without_their_run_are_left_alone_to_the_last_byte(plan: Plan, run: str, name: str) -> None:
+    plan.run_file.write_text(run)
+    foreign = plan.output.with_name(name)
+    foreign.write_text("no line feed at its end")
+    with pytest.raises(BadInput, match=r"out.jsonl.run.*Fix: take another -o"), BatchFiles(plan):
+        pass
+    assert foreign.read_text() == "no line feed at its end"
+
+
+def test_standard_input_has_no_size(plan: Plan) -> None:
+    assert RunFile.open(replace(plan, input_name="-")).input_bytes is None
+
+
+@pytest.mark.parametrize("name", ["-", "out.jsonl.gz"])
+def test_an_output_that_takes_no_lines_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match="answers are appended to a plain file"):
+        Plan("in.jsonl", Path(name))
+
+
+def test_a_device_is_no_output() -> None:
+    with pytest.raises(BadInput, match="/dev/full is no file"), AnswerFile(Path("/dev/full")):
+        pass
