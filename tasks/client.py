@@ -113,7 +113,7 @@ class Client:
 
         Its id can be used again after HERD_STREAM_TTL_S. Raises JobRunning while a worker runs it, and
         JobNotFound. A message that was sent without our client and not claimed yet is looked for in the queue
-        of this client's model. A worker that is just storing a job's result may do so after the purge.
+        of this client's model. A worker that is just storing a job's result forgets it again.
         """
         self._hold(purge(self._core.ledger, checked_id(job_id), self._core.queue))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore
+from celery.states import FAILURE, REVOKED, SUCCESS
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import app
@@ -43,3 +44,18 @@ def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
         raise Ignore
     result.raise_for_error()
     return result.model_dump(mode="json")
+
+
+def correct(result: Result) -> None:
+    """Store how a job ended over REVOKED, which Celery has said of it by itself.
+
+    It says so of a task whose message has expired, which is a deadline, and of a task that it revokes when
+    the job has just ended otherwise.
+    """
+    status = generate.backend.get_task_meta(result.job, cache=False)["status"]
+    if status != REVOKED or result.finish_reason == "cancelled":
+        return
+    try:
+        generate.backend.store_result(result.job, result.raise_for_error().model_dump(mode="json"), SUCCESS)
+    except (GenerationError, DeadlineExceeded) as error:
+        generate.backend.store_result(result.job, error, FAILURE)

@@ -289,6 +289,10 @@ class Ledger(Keys):
         """The state of a job alone; None when it is not known."""
         return Call("HGET", (self.job_key(job_id),), ("state",), read_state)
 
+    def is_purged(self, job_id: str) -> Call[bool]:
+        """Whether all that is left of a job is the mark that it is over."""
+        return Call("HGET", (self.job_key(job_id),), ("state",), lambda reply: reply == b"purged")
+
     def body(self, job_id: str) -> Call[bytes | None]:
         """The JSON of a job as it was accepted; None when it is not known."""
         return Call("HGET", (self.job_key(job_id),), ("body",), lambda reply: reply)

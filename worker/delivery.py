@@ -9,6 +9,7 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 from kombu.transport.virtual import QoS
 
+from llama_herd.tasks.generate import correct
 from llama_herd.tasks.result import Result
 from llama_herd.worker.order import embed_of
 
@@ -70,9 +71,11 @@ class Delivery:
     def settle(self, outcome: Result) -> None:
         """Run Celery's own tracer over the finished job: result, links, chains and signals, then the ack.
 
-        Runs on a finisher thread, since the result backend answers over the network.
+        Runs on a finisher thread, since the result backend answers over the network. Of a task that Celery
+        has ended itself only what it said is put right.
         """
         if self.is_revoked:
+            correct(outcome)
             return
         name, task_id, request, *_ = self._args
         # Without its arguments, so that Celery can neither stumble over them nor show them.

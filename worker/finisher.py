@@ -1,9 +1,10 @@
 """Hands finished jobs back to Celery: the result from the stream, then the tracer, then the ack."""
 
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import structlog
 from kombu.exceptions import OperationalError
@@ -11,11 +12,15 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.call import run
+from llama_herd.tasks.generate import correct
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.worker.delivery import Delivery
 
 log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NUM_THREADS = 2
 
@@ -26,8 +31,15 @@ RETRY_S = 0.5
 STOP_S = 2.0
 
 
+class Stopped(Exception):
+    """The worker stops, and Redis does not answer."""
+
+
 class Settlement(NamedTuple):
-    """A job that has its final event, and the messages to settle with its result."""
+    """A job that has its final event, and the messages to settle with its result.
+
+    Without any, Celery has ended the task by itself.
+    """
 
     job_id: str
     deliveries: list[Delivery]
@@ -71,25 +83,30 @@ class Finisher:
             self._settle(*settlement)
 
     def _settle(self, job_id: str, deliveries: list[Delivery]) -> None:
-        """Try until Redis takes the result; what fails for another reason has its final event at least."""
-        outcome = None
-        while True:
-            try:
-                outcome = outcome or self._outcome(job_id)
-                if outcome is not None:
-                    deliveries[0].settle(outcome)
-                    _log_end(outcome)
-                    deliveries = deliveries[1:]
-                break
-            except (RedisError, OperationalError) as error:
-                log.warning("result is not stored, trying on", job_id=job_id, error=type(error).__name__)
-                if self._is_stopping.wait(RETRY_S):
-                    return
-            except Exception:
-                log.exception("result cannot be stored", job_id=job_id)
-                break
+        """What fails for another reason than Redis has its final event at least."""
+        try:
+            outcome = self._insist(self._outcome, job_id)
+            if outcome is not None:
+                self._insist(_tell_celery, outcome, deliveries)
+                self._insist(self._forget_if_purged, job_id)
+                _log_end(outcome)
+                deliveries = deliveries[1:]
+        except Stopped:
+            return
+        except Exception:
+            log.exception("result cannot be stored", job_id=job_id)
         for delivery in deliveries:
             delivery.acknowledge()
+
+    def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Try until Redis takes it. Raises Stopped."""
+        while True:
+            try:
+                return act(*args, **options)
+            except (RedisError, OperationalError) as error:
+                log.warning("result is not stored, trying on", error=type(error).__name__)
+                if self._is_stopping.wait(RETRY_S):
+                    raise Stopped from None
 
     def _outcome(self, job_id: str) -> Result | None:
         events = run(self._redis, self._ledger.read(job_id))
@@ -97,6 +114,18 @@ class Finisher:
             log.warning("job is over, but its stream is forgotten", job_id=job_id)
             return None
         return Result.from_events(events)
+
+    def _forget_if_purged(self, job_id: str) -> None:
+        """A purge deletes the result that it finds; this one may have been stored just after it."""
+        if run(self._redis, self._ledger.is_purged(job_id)):
+            self._redis.delete(self._ledger.result_key(job_id))
+
+
+def _tell_celery(outcome: Result, deliveries: list[Delivery]) -> None:
+    if deliveries:
+        deliveries[0].settle(outcome)
+    else:
+        correct(outcome)
 
 
 def _log_end(result: Result) -> None:

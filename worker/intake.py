@@ -135,7 +135,9 @@ class Intake(threading.Thread):
             answer = run(self._redis, self._ledger.cancel(end.job_id, end.reason))
             if answer is Cancellation.UNKNOWN:
                 self._put_on_record(end.job_id)
-                run(self._redis, self._ledger.cancel(end.job_id, end.reason))
+                answer = run(self._redis, self._ledger.cancel(end.job_id, end.reason))
+            if answer is not Cancellation.ASKED:
+                self._finisher.settle(end.job_id, [])
         except RedisError:
             self._put_off(end, RETRY_S)
 

@@ -1,7 +1,8 @@
 """Jobs that are ended early, at every moment: one final event, and the state that fits."""
 
-import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
+from random import Random
 from time import sleep
 
 import pytest
@@ -13,25 +14,69 @@ from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 from tests.chaos.sampling import LONG, SAMPLED
 
+#: Over within some tens of milliseconds.
+BRIEF = {**SAMPLED, "max_tokens": 10}
+
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
-def test_cancels_that_race_the_whole_way_of_a_job_end_it_once(herd: Herd) -> None:
-    herd.workers(1, step_s=0, slots=4)
-    rng = random.Random(0)
-    answers, job_ids = set(), list[str]()
-    for _ in range(200):
-        job_ids += herd.jobs.submit(1, {**SAMPLED, "max_tokens": 10})
-        sleep(rng.choice([0, 0.002, 0.01, 0.03]))  # anywhere between submit and end
-        answers.add(herd.jobs.client.cancel(rng.choice([job_ids[-1], rng.choice(job_ids)])))
-    assert answers == {Cancellation.CANCELLED, Cancellation.ASKED, Cancellation.FINISHED}
-    assert {result.finish_reason for result in herd.jobs.results()} == {"cancelled", "length"}
+@pytest.mark.parametrize("num_jobs", [400, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.timeout(900)
+def test_whatever_ends_jobs_early_races_their_whole_way_and_each_ends_once(
+    herd: Herd, figures: list[str], num_jobs: int
+) -> None:
+    herd.workers(2, step_s=0.002, slots=4, remote_control=True)
+    haste = Haste(herd, Random(0))
+    for _ in range(num_jobs):
+        haste.rng.choice([haste.cancel, haste.revoke, haste.deadline, haste.expires])()
+    ends = Counter(result.finish_reason for result in herd.jobs.results())
+    assert ends.keys() == {"length", "cancelled", "deadline"}
+    assert haste.answers >= set(Cancellation) - {Cancellation.UNKNOWN}
+    figures.append(f"{num_jobs} jobs that race cancels, revokes, deadlines and expires: {dict(ends)}")
+
+
+class Haste:
+    """Submits jobs and ends them early, at any moment from before their claim until after their end."""
+
+    def __init__(self, herd: Herd, rng: Random) -> None:
+        self.rng = rng
+        self.answers = set[Cancellation]()
+        self._jobs = herd.jobs
+        self._queue = herd.queue
+        self._celery = make_app(herd.settings)
+
+    def cancel(self) -> None:
+        """This one, or any of the last few."""
+        (job_id,) = self._jobs.submit(1, BRIEF)
+        sleep(self._moment_s())
+        recent = [job_id, *list(self._jobs.accepted)[-8:]]
+        answer = self._jobs.client.cancel(self.rng.choice(recent))
+        self.answers.add(answer)
+
+    def revoke(self) -> None:
+        (job_id,) = self._jobs.submit(1, BRIEF)
+        sleep(self._moment_s())
+        self._celery.control.revoke(job_id, terminate=True)
+
+    def deadline(self) -> None:
+        seconds, micros = self._jobs.redis.time()
+        deadline_ms = 1000 * seconds + micros // 1000 + int(1000 * self._moment_s())
+        self._jobs.submit(1, BRIEF, deadline_ms=deadline_ms)
+
+    def expires(self) -> None:
+        fields = {"prompt": "a tale", "sampling": BRIEF}
+        expires = datetime.now(UTC) + timedelta(seconds=self._moment_s())
+        sent = self._celery.send_task(TASK_NAME, kwargs=fields, queue=self._queue, expires=expires)
+        self._jobs.adopt(sent.id, fields)
+
+    def _moment_s(self) -> float:
+        return self.rng.choice([0, 0.002, 0.01, 0.03, 0.1])
 
 
 def test_deadlines_end_waiting_and_running_jobs(herd: Herd) -> None:
     herd.workers(1, slots=2)
     seconds, _ = herd.jobs.redis.time()
-    rng = random.Random(0)
+    rng = Random(0)
     for _ in range(40):
         deadline_ms = 1000 * seconds + rng.randint(500, 6000)
         herd.jobs.submit(1, {**SAMPLED, "max_tokens": 30}, deadline_ms=deadline_ms)

@@ -103,8 +103,7 @@ class Evidence:
         if self.end is None:
             return
         state, status = CELERY_STATES.get(self.record.get("state", "")), self.celery.get("status")
-        # A task that Celery finds expired it ends itself, and calls that a revoke.
-        if status != state and (self.end.finish_reason, status) != ("deadline", "REVOKED"):
+        if status != state:
             yield f"Celery says {status}, the record says {self.record.get('state')}"
         elif state == "SUCCESS":
             result = Result.from_events(self.events).model_dump(mode="json")

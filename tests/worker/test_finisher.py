@@ -1,0 +1,95 @@
+"""What Celery stores of a job is what its stream says, and nothing once the job is purged."""
+
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+from celery.backends.redis import RedisBackend
+from redis import Redis
+
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.events import FinishReason
+from llama_herd.tasks.generate import generate
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.finisher import Finisher
+from tests.tasks.herd import Herd, end, started
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def backend(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> RedisBackend:
+    """The results of this Redis, also for the task."""
+    app = make_app(Settings(redis_url=redis_url))
+    monkeypatch.setattr(generate, "_backend", app.backend)
+    return app.backend
+
+
+@pytest.fixture
+def herd(redis: Redis) -> Herd:
+    return Herd(redis, Ledger())
+
+
+@pytest.fixture
+def finisher(redis: Redis) -> Iterator[Finisher]:
+    finisher = Finisher(redis, Ledger())
+    yield finisher
+    finisher.stop()
+
+
+def ended(herd: Herd, job_id: str, finish_reason: FinishReason) -> None:
+    herd.submit(job_id)
+    herd.claimed(job_id)
+    last = end(job_id, 2, 0, finish_reason=finish_reason)
+    assert herd.kinds("one", started(job_id), last) == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "state"), [("length", "SUCCESS"), ("deadline", "FAILURE"), ("cancelled", "REVOKED")]
+)
+def test_a_revoke_that_comes_too_late_does_not_change_what_came_of_the_job(
+    herd: Herd, finisher: Finisher, backend: RedisBackend, finish_reason: FinishReason, state: str
+) -> None:
+    ended(herd, "late", finish_reason)
+    backend.mark_as_revoked("late", "terminated")
+    finisher.settle("late", [])
+    finisher.stop()
+    assert backend.get_state("late") == state
+
+
+def test_a_result_that_celery_was_not_to_keep_is_not_kept(
+    herd: Herd, finisher: Finisher, backend: RedisBackend
+) -> None:
+    ended(herd, "late", "length")
+    finisher.settle("late", [])
+    finisher.stop()
+    assert not herd.redis.exists(herd.ledger.result_key("late"))
+
+
+class PurgedMeanwhile(Delivery):
+    """Its job is purged when its result has been read, and is not stored yet."""
+
+    def __init__(self, client: Client, backend: RedisBackend) -> None:
+        self._client, self._backend = client, backend
+        self.is_stored = Event()
+
+    def settle(self, outcome: Result) -> None:
+        self._client.purge(outcome.job)
+        self._backend.store_result(outcome.job, outcome.model_dump(mode="json"), "SUCCESS")
+        self.is_stored.set()
+
+
+def test_a_result_that_is_stored_in_the_instant_of_a_purge_is_forgotten(
+    herd: Herd, finisher: Finisher, backend: RedisBackend, redis_url: str
+) -> None:
+    ended(herd, "purged", "length")
+    with Client(redis_url) as client:
+        delivery = PurgedMeanwhile(client, backend)
+        finisher.settle("purged", [delivery])
+        finisher.stop()
+    assert delivery.is_stored.is_set()
+    assert not herd.redis.exists(herd.ledger.result_key("purged"))
