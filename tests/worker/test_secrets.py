@@ -15,14 +15,19 @@ from redis import Redis
 from llama_herd.tasks.acl import Acl, Role
 from llama_herd.tasks.acl_folder import write_users
 from llama_herd.tasks.app import make_app
+from llama_herd.tasks.call import run
 from llama_herd.tasks.client import Client
-from llama_herd.tasks.message import TASK_NAME, queue_name
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
 from tests.guarded_redis import GuardedRedis
+from tests.tasks.herd import Herd, started
+from tests.tiny import write_tiny_gguf
 from tests.worker.herd_command import invoke
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
@@ -36,11 +41,16 @@ JOB: dict[str, Any] = {
     "sampling": {"max_tokens": 3, "stop": [f"s{CANARY}"]},
     "metadata": {"note": CANARY},
 }
+#: Renders users' words, and fails on others with the words in its complaint.
+TEMPLATE = """{% for m in messages %}{% if m.role != "user" %}{{ raise_exception(m.content) }}{% endif %}
+{{ m.content }}{% endfor %}"""
+CHAT: dict[str, Any] = JOB | {"prompt": None, "messages": [{"role": "user", "content": f"a {CANARY}"}]}
 WRONG: dict[str, Any] = {
     "unknown field": JOB | {CANARY: CANARY},
     "wrong type": JOB | {"sampling": {"temperature": CANARY}},
     "too long": JOB | {"prompt": f"a {CANARY}" * 1000},
     "two prompts": JOB | {"messages": [{"role": "user", "content": CANARY}]},
+    "refused by the template": CHAT | {"messages": [{"role": CANARY, "content": CANARY}]},
 }
 
 
@@ -56,7 +66,8 @@ def server(tmp_path: Path) -> Iterator[GuardedRedis]:
 
 @pytest.fixture
 def worker(server: GuardedRedis, tiny_settings: WorkerSettings, tmp_path: Path) -> Iterator[WorkerProcess]:
-    own = {"redis_url": server.url_of("worker"), "model_name": "m"}
+    model = write_tiny_gguf(tmp_path / "chat.gguf", chat_template=TEMPLATE, eos=False)
+    own = {"redis_url": server.url_of("worker"), "model": model, "model_name": "m"}
     settings = WorkerSettings.read(**tiny_settings.model_dump() | own)
     loud = {
         "CELERY_WORKER_LOGLEVEL": "DEBUG",
@@ -67,6 +78,24 @@ def worker(server: GuardedRedis, tiny_settings: WorkerSettings, tmp_path: Path) 
         settings, "loud@test", tmp_path / "log", include="tests.worker.standstill", env=loud
     ) as worker:
         yield worker
+
+
+def give_up(root: Redis) -> None:
+    """A job that three workers have died of; its message comes to the one that lives."""
+    herd = Herd(root, Ledger())
+    elsewhere = Envelope.of("poison", queue_name("elsewhere"))
+    run(root, herd.ledger.submit("poison", GenerationJob.model_validate(JOB), elsewhere))
+    for number in range(1, 4):
+        claimed = herd.claimed("poison")
+        assert herd.kinds("one", started("poison", number, claimed.epoch)) == ["ok"]
+        herd.pass_lease("poison")
+    root.lpush(QUEUE, Envelope.of("poison", QUEUE).with_tag("poison"))
+
+
+def arguments_of(worker: WorkerProcess) -> str:
+    """Those of the worker and of its helpers."""
+    process = psutil.Process(worker.process.pid)
+    return str([one.cmdline() for one in (process, *process.children(recursive=True))])
 
 
 def events_of_celery(channel: Any) -> list[dict[str, Any]]:
@@ -88,15 +117,19 @@ def test_no_prompt_and_no_password_is_shown_by_anything(
     assert channel.get_message(timeout=5)["type"] == "psubscribe"
 
     with Client(server.url, model="m") as client, make_app(Settings.read(redis_url=server.url)) as app:
-        reasons = [client.result(client.submit(**JOB), timeout_s=30).finish_reason]
-        for fields in (JOB, *WRONG.values()):
+        reasons = [client.result(client.submit(**job), timeout_s=30).finish_reason for job in (JOB, CHAT)]
+        for fields in (JOB, CHAT, *WRONG.values()):
             sent = app.send_task(TASK_NAME, kwargs=fields, queue=QUEUE)
             reasons.append(client.result(sent.id, timeout_s=30).finish_reason)
-        assert reasons == ["length", "length", *["error"] * len(WRONG)]
+        assert reasons == [*["length"] * 4, *["error"] * len(WRONG)]
+        give_up(root)
+        error = client.result("poison", timeout_s=30).error
+        assert error is not None
+        assert error.code == "poisoned"
         for name in ("no.such.task", TASK_NAME):
             app.send_task(name, args=[CANARY], kwargs=JOB, queue=QUEUE, task_id=f"{name} {CANARY}")
         root.lpush(QUEUE, f"no message: {CANARY}")
-        wait_until(lambda: len(client.dead()) == 3, "what cannot be read is put aside")
+        wait_until(lambda: len(client.dead()) == 4, "what cannot be read is put aside")
 
         (tmp_path / "crash").touch()
         client.result(client.submit(**JOB), timeout_s=30)
@@ -105,9 +138,10 @@ def test_no_prompt_and_no_password_is_shown_by_anything(
         assert client.result(client.submit(**JOB), timeout_s=30).finish_reason == "length"
 
     environment = {"HERD_REDIS_URL": settings.redis_url, "HERD_MODEL_NAME": "m"}
-    commands = (["status"], ["status", "--json"], ["dead", "list"], ["health"], ["settings"], ["doctor"])
-    shown = {" ".join(command): invoke(*command, **environment).output for command in commands}
-    shown["arguments"] = " ".join(psutil.Process(worker.process.pid).cmdline())
+    lines = ("status", "status --json", "dead list", "dead list --json", "dead show poison", "health")
+    shown = {line: invoke(*line.split(), **environment).output for line in (*lines, "settings", "doctor")}
+    assert "poisoned" in shown["dead show poison"]
+    shown["arguments"] = arguments_of(worker)
 
     seen = events_of_celery(channel)
     assert {"task-received", "task-started", "task-succeeded"} <= {event["type"] for event in seen}
