@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from itertools import cycle
 
-from hypothesis import given, strategies as st
+import pytest
+from hypothesis import given, settings, strategies as st
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 from llama_herd.model.prefix_cache import PrefixCache
+from llama_herd.tasks.priority import MAX_PRIORITY
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker import waiting_line
 from llama_herd.worker.scheduler import Scheduler
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.writer import Writer
@@ -138,6 +142,56 @@ def test_who_passes_a_first_that_has_no_room_delays_it_by_no_more_steps_than_it_
         num_steps.append(steps_until_admitted(scheduler, big))
     unpassed, passed = num_steps
     assert passed <= unpassed + big.num_reserved
+
+
+jobs_of_two_tenants = st.lists(
+    st.tuples(
+        st.integers(1, 99),
+        st.integers(1, 400),
+        st.sampled_from("ab"),
+        st.integers(MAX_PRIORITY - 3, MAX_PRIORITY),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.tuples(st.integers(1, 99), st.integers(200, 400)),
+    st.integers(MAX_PRIORITY - 3, MAX_PRIORITY),
+    jobs_of_two_tenants,
+    st.booleans(),
+)
+def test_nobody_starves_under_an_endless_stream(
+    size: tuple[int, int], priority: int, stream: list[tuple[int, int, str, int]], consecutive: bool
+) -> None:
+    """The bound is that of the line, twice since each who is first may be passed: in tokens, so in steps."""
+    rise_tokens, most = 256, NUM_PAGES * PAGE_TOKENS
+    num_rises = MAX_PRIORITY - priority
+    bound = num_rises * (rise_tokens + most) + 2 * most * (num_rises + 1) + 2 * MAX_ROWS * most
+    scheduler = new_scheduler(consecutive, prefill_tokens=10_000)
+    coming = enumerate(cycle(stream))
+
+    def fill_line() -> None:
+        while len(scheduler.waiting) < 2 * MAX_ROWS:
+            n, (num_prompt, max_tokens, tenant, urgency) = next(coming)
+            scheduler.submit(
+                sequence(f"job-{n}", num_prompt, max_tokens, token_id=n + 2, tenant=tenant, priority=urgency)
+            )
+
+    fill_line()
+    scheduler.admit()
+    victim = sequence("victim", *size, tenant="a", priority=priority)
+    scheduler.submit(victim)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting_line, "RISE_TOKENS", rise_tokens)
+        num_steps = 0
+        while victim not in scheduler.admit():
+            step(scheduler)
+            fill_line()
+            num_steps += 1
+            assert num_steps <= 2 * bound
 
 
 def test_small_ones_pass_a_first_that_has_no_room_until_they_took_what_it_asks_for() -> None:
