@@ -206,6 +206,10 @@ class Intake(threading.Thread):
             self._refuse(attempt, Failure(code="invalid_job", message=str(error)))
         except GenerationError as error:
             self._refuse(attempt, Failure(code=error.code, message=error.message, retriable=error.retriable))
+        except Exception as error:  # whatever is wrong with one job, the others go on
+            log.exception("job cannot be prepared", job_id=attempt.job_id)
+            message = f"{type(error).__name__} while the job was made ready"
+            self._refuse(attempt, Failure(code="model_error", message=message))
 
     def _prepare(self, attempt: Attempt, claimed: Claimed, recorded: Recorded) -> None:
         job = GenerationJob.parse(claimed.body, self._settings)

@@ -1,0 +1,88 @@
+"""A job that cannot even be made ready ends, and nobody else hears of it."""
+
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.answers import Yours
+from llama_herd.tasks.call import run
+from llama_herd.tasks.events import End
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.message import Envelope
+from llama_herd.worker import boot
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.draw import Drawn
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.output import Output
+from llama_herd.worker.service import Service
+from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.stream import Author, Recorded, Stream
+
+pytestmark = pytest.mark.redis
+
+JOB = GenerationJob.model_validate({"prompt": "a tale", "sampling": {"max_tokens": 3, "ignore_eos": True}})
+OTHER = "owner-of-a-larger-vocabulary"
+
+
+@pytest.fixture
+def service(
+    redis_url: str, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Service]:
+    """All of a worker but Celery."""
+    monkeypatch.setattr(boot, "device", lambda: "cpu")
+    service = Service.start(tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test")
+    yield service
+    service.drain(0.0, lambda: None)
+
+
+def delivery(job_id: str) -> Delivery:
+    """A message of our client, whose acknowledgement nobody waits for."""
+    request: Any = SimpleNamespace(id=job_id, _already_revoked=False)
+    return Delivery(
+        lambda *_: (0, None, 0.0), ("herd.generate", job_id, {}, b"[[], {}, {}]"), request, ignore
+    )
+
+
+def ignore(*_: object) -> None:
+    """Nobody listens."""
+
+
+def record_id_of_another_vocabulary(redis: Redis, ledger: Ledger, model: LoadedModel, job_id: str) -> None:
+    """What a worker leaves behind that served another model by the same name."""
+    claimed = run(redis, ledger.claim(job_id, OTHER))
+    assert isinstance(claimed, Yours)
+    stream = Stream(job_id, claimed, Recorded.of([]), Author("other@test", "tiny"))
+    started = stream.start(1, 3)
+    [sequence] = model.sequences(job_id, JOB, now_ms=0)
+    stream.add(Output(sequence, (Drawn(10**6),), "x"))
+    run(redis, ledger.emit(OTHER, [started, *stream.flush()]))
+    run(redis, ledger.release(job_id, OTHER, claimed.epoch))
+
+
+def end_of(redis: Redis, ledger: Ledger, job_id: str) -> End | None:
+    events = run(redis, ledger.read(job_id))
+    return events[-1] if events and isinstance(events[-1], End) else None
+
+
+def test_a_job_that_cannot_be_made_ready_ends_alone(
+    redis: Redis, service: Service, model: LoadedModel
+) -> None:
+    ledger = Ledger()
+    for job_id in ("broken", "sound"):
+        run(redis, ledger.submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
+    record_id_of_another_vocabulary(redis, ledger, model, "broken")
+    for job_id in ("broken", "sound"):
+        service.take(delivery(job_id))
+        wait_until(partial(end_of, redis, ledger, job_id), f"the end of {job_id}")
+    broken, sound = end_of(redis, ledger, "broken"), end_of(redis, ledger, "sound")
+    assert broken is not None
+    assert broken.error is not None
+    assert broken.error.code == "model_error"
+    assert sound is not None
+    assert sound.finish_reason == "length"
