@@ -45,12 +45,16 @@ class MemoryPlan:
     def kv_cache_bytes(self) -> int:
         return self.kv_cache_tokens * self.kv_bytes_per_token
 
+    @property
+    def num_bytes(self) -> int:
+        """Of weights and cache, besides the activations of a step."""
+        return self.weight_bytes + self.kv_cache_bytes
+
     def check(self, model: str, device: str) -> None:
         """Raise SettingsError, with both numbers, when the device has no room for this."""
-        num_bytes = self.weight_bytes + self.kv_cache_bytes
-        if num_bytes > self.free_bytes:
+        if self.num_bytes > self.free_bytes:
             raise SettingsError(
-                f"{model} takes {num_bytes:,} bytes as {self.dtype} with its KV cache, but {device} has "
+                f"{model} takes {self.num_bytes:,} bytes as {self.dtype} with its KV cache, but {device} has "
                 f"{self.free_bytes:,} free. Fix: a smaller model, HERD_DTYPE=bfloat16, or more memory"
             )
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from redis import Redis
 
+from llama_herd.worker import memory_plan
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from tests.worker.herd_command import invoke
 
@@ -42,7 +43,8 @@ def test_all_is_well_with_a_redis_that_keeps_what_it_gets(tiny_path: Path) -> No
     with EmbeddedRedis(appendonly=True) as server:
         found = findings(server.url, exit_code=0, HERD_MODEL=str(tiny_path))
         shown = invoke("doctor", HERD_REDIS_URL=server.url, HERD_MODEL=str(tiny_path))
-    subjects = ["python", "open files", "settings", "redis", "eviction", "persistence", "torch", "model"]
+    subjects = ["python", "open files", "settings", "redis", "eviction", "persistence", "torch"]
+    subjects += ["model", "memory"]
     assert list(found) == subjects
     assert {state for state, _, _ in found.values()} == {"ok"}
     assert shown.exit_code == 0
@@ -105,6 +107,20 @@ def test_wrong_and_unknown_settings_are_named(redis_url: str, tmp_path: Path) ->
     warning = lines.index("warn  settings     HERD_SLOT is no setting")
     assert lines[warning + 1].split() == ["fix:", "the", "nearest", "name", "is", "HERD_SLOTS"]
     assert any(line.startswith("fail  model") and "none.gguf" in line for line in lines)
+
+
+def test_a_model_that_does_not_fit_is_named(
+    redis_url: str, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 1000)
+    found = findings(redis_url, exit_code=1, HERD_MODEL=str(tiny_path))
+    assert found["model"][0] == "ok"
+    state, detail, fix = found["memory"]
+    assert state == "fail"
+    assert detail.endswith("cpu has 1,000 free")
+    assert "smaller model" in fix
+    wrong = findings(redis_url, exit_code=1, HERD_MODEL=str(tiny_path), HERD_CONTEXT_TOKENS="513")
+    assert wrong["memory"][::2] == ("fail", "lower it, or leave it out")
 
 
 def test_few_open_files_are_a_warning(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from llama_herd.errors import BadInput
 from llama_herd.worker.cli.environment import unknown_variables
 from llama_herd.worker.cli.requirements import missing_worker_modules
+from llama_herd.worker.device import pin_device
 from llama_herd.worker.doctor.finding import Finding
 from llama_herd.worker.doctor.machine import check_open_files, check_python, check_torch
 from llama_herd.worker.doctor.redis_server import check_redis
@@ -24,9 +25,14 @@ def check_up() -> Iterator[Finding]:
         return
     yield Finding("settings", "ok", f"{len(settings.model_fields_set)} set, the others are defaults")
     yield from check_redis(settings.redis_url)
-    yield check_torch(settings)
-    if not missing_worker_modules():
-        yield check_model(settings)
+    torch = check_torch(settings)
+    yield torch
+    if missing_worker_modules():
+        return
+    model = check_model(settings)
+    yield model
+    if "fail" not in (torch.state, model.state):
+        yield check_memory(settings)
 
 
 def check_model(settings: WorkerSettings) -> Finding:
@@ -40,3 +46,19 @@ def check_model(settings: WorkerSettings) -> Finding:
     except BadInput as error:
         return Finding.of(error, "model", fix="set HERD_MODEL to another file")
     return Finding("model", "ok", detail)
+
+
+def check_memory(settings: WorkerSettings) -> Finding:
+    """Whether the model and its KV cache fit beside what runs on the device now."""
+    from llama_herd.model.model_file import open_model
+    from llama_herd.worker.memory_plan import MemoryPlan
+
+    device = pin_device(settings.device)
+    try:
+        with open_model(settings.model) as file:
+            plan = MemoryPlan.of(settings, file, device)
+        plan.check(settings.model.name, device)
+    except BadInput as error:
+        return Finding.of(error, "memory")
+    detail = f"{plan.num_bytes:,} bytes with a KV cache of {plan.kv_cache_tokens:,} tokens"
+    return Finding("memory", "ok", f"{detail}, {plan.free_bytes:,} are free on {device}")
