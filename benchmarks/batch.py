@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
@@ -22,6 +23,7 @@ from typing import Any
 
 from redis import Redis
 
+from benchmarks.batch_peer import THREADS
 from benchmarks.conditions import conditions
 from benchmarks.measured import ROOT, Report, Table, for_readers, run_command, with_section
 from llama_herd.worker.cli.environment import child_environment
@@ -114,11 +116,11 @@ def run_batch(url: str, folder: Path, *options: str) -> Report:
     }
 
 
-def with_stand_in() -> Report:
+def with_stand_in(num_rows: int = STAND_IN_ROWS) -> Report:
     """Everything but a model."""
     with tempfile.TemporaryDirectory() as name, EmbeddedRedis() as server:
         folder = Path(name)
-        write_rows(folder / "in.jsonl", STAND_IN_ROWS)
+        write_rows(folder / "in.jsonl", num_rows)
         command = [sys.executable, "-m", "benchmarks.stand_in", server.url]
         with child(command, WorkerSettings(redis_url=server.url), folder):
             return run_batch(server.url, folder, "--window", str(STAND_IN_WINDOW))
@@ -139,7 +141,6 @@ def bundled_worker(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def with_bundled_model(folder: Path) -> Report:
-    write_rows(folder / "in.jsonl", MODEL_ROWS)
     with bundled_worker(folder) as (url, pid):
         return run_batch(url, folder) | {"worker_bytes": rss_bytes(pid)}
 
@@ -173,24 +174,25 @@ def peer(name: str, folder: Path) -> Report | None:
     command = [sys.executable, "-m", "benchmarks.batch_peer", name, str(folder / "in.jsonl"), str(PEER_ROWS)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     report: Report = json.loads(found.splitlines()[-1])
-    return report
+    return report | {"version": version(name)}
 
 
 def measure() -> Report:
-    stand_in = with_stand_in()
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as torn:
+        write_rows(Path(whole) / "in.jsonl", MODEL_ROWS)
+        peers = {name: peer(name, Path(whole)) for name in PEERS}
+        stand_in = with_stand_in()
         started = perf_counter()
         model = with_bundled_model(Path(whole))
         print(f"bundled model: {perf_counter() - started:.0f} s", file=sys.stderr)
         killed = killed_at_half_time(Path(torn), model["elapsed_s"])
-        peers = {name: peer(name, Path(whole)) for name in PEERS}
     return {
         "benchmark": "batch",
         "stand_in": stand_in,
         "bundled_model": model,
         "killed": killed,
         "peers": peers,
-        "conditions": conditions(),
+        "conditions": conditions() | {"threads": THREADS},
     }
 
 
@@ -223,7 +225,9 @@ def against_peers(report: Report) -> Table:
     for name, found in report["peers"].items():
         if found is not None:
             speed, peak = f"{found['rows_per_s']:.1f}", f"{found['peak_bytes'] / 1e6:.0f}"
-            rows.append((f"{name} in a loop", speed, peak, "ends the loop", "all rows again"))
+            rows.append(
+                (f"{name} {found['version']} in a loop", speed, peak, "ends the loop", "all rows again")
+            )
     kill = f"kill -9 at half of {killed['uninterrupted_s']:.0f} s costs"
     return Table(("", "rows/s", "memory, MB", "a bad line", kill), [*rows, VLLM])
 

@@ -3,10 +3,12 @@
     python -m benchmarks.batch_peer transformers in.jsonl 200
 
 Prints one JSON object: rows a second, and the most memory that this process held. Answers are written when
-the loop is over, as such scripts do: a kill before that loses all of them.
+the loop is over, as such scripts do: a kill before that loses all of them. Each loop imports what it needs,
+so none pays for the memory of another's packages.
 """
 
 import json
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -15,10 +17,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.peer import generate, load_peer
-from llama_herd.model.gguf_model import GGUFModel
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.worker.settings import BUNDLED_MODEL
+
+#: As many as a worker has unless it is told otherwise: one for its other threads is left.
+THREADS = max(1, len(os.sched_getaffinity(0)) - 1)
 
 Row = dict[str, Any]
 #: Runs one row and returns the tokens that it generated.
@@ -26,16 +28,30 @@ Loop = Callable[[Row], int]
 
 
 def transformers_loop() -> Loop:
-    tokenizer = LoadedModel.load(WorkerSettings(slots=1), "cpu").tokenizer
+    import torch
+
+    from benchmarks.peer import generate, load_peer
+    from llama_herd.model.gguf_model import GGUFModel
+
+    torch.set_num_threads(THREADS)
     with GGUFModel.open(BUNDLED_MODEL) as file:
-        model = load_peer(file)
+        tokenizer, model = file.read_tokenizer(), load_peer(file)
     return lambda row: generate(model, [tokenizer.encode(row["prompt"])], row["max_tokens"])
 
 
 def llama_cpp_loop() -> Loop:
-    from llama_cpp import Llama
+    from llama_cpp import Llama, llama_cpp
 
-    model = Llama(str(BUNDLED_MODEL), n_ctx=512, n_threads=WorkerSettings().threads or 1, verbose=False)
+    default_params = llama_cpp.llama_model_default_params
+
+    def params() -> Any:
+        """Weights as they are in the file: laid out for AMX, llama.cpp's kernels crash on some machines."""
+        found = default_params()
+        found.use_extra_bufts = False
+        return found
+
+    llama_cpp.llama_model_default_params = params
+    model = Llama(str(BUNDLED_MODEL), n_ctx=512, n_threads=THREADS, n_threads_batch=THREADS, verbose=False)
 
     def run(row: Row) -> int:
         answer = model.create_completion(

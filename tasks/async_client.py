@@ -1,6 +1,6 @@
 """The client for asyncio; `llama_herd.tasks.client` method by method."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError
 from llama_herd.tasks.admission import checked_id
 from llama_herd.tasks.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.async_batch import AsyncBatch
-from llama_herd.tasks.batch_row import BatchRow
+from llama_herd.tasks.batch_row import BatchJob
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.batch_window import BatchWindow
 from llama_herd.tasks.call import Talk, run_async, run_talk_async
@@ -122,7 +122,7 @@ class AsyncClient:
 
     def batch(
         self,
-        jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow],
+        jobs: Iterable[BatchJob],
         *,
         run_id: str | None = None,
         window: int | None = None,

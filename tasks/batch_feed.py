@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.batch_row import BatchItem, BatchRow
+from llama_herd.tasks.batch_row import BatchItem, BatchJob, BatchRow
 from llama_herd.tasks.batch_try import BatchTry
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
@@ -17,9 +17,7 @@ BULK: Mapping[str, Any] = {"priority": -10, "flush_ms": 500}
 class RowFeed:
     """Reads rows when there is room for them, never ahead."""
 
-    def __init__(
-        self, jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow], settings: Settings, run_id: str
-    ) -> None:
+    def __init__(self, jobs: Iterable[BatchJob], settings: Settings, run_id: str) -> None:
         self.is_open = True
         self._rows = _rows(jobs)
         self._settings = settings
@@ -30,11 +28,17 @@ class RowFeed:
         self.is_open = False
 
     def take(self) -> BatchTry | BatchItem | None:
-        """The next row's job; its item, when it is no job; None when there is no next row."""
-        row = next(self._rows, None) if self.is_open else None
-        if row is None:
+        """The next row's job; its item, when it is no job; None when there is no next row, or not yet."""
+        if not self.is_open:
+            return None
+        try:
+            row = next(self._rows)
+        except StopIteration:
             self.close()
             return None
+        return None if row is None else self._try(row)
+
+    def _try(self, row: BatchRow) -> BatchTry | BatchItem:
         if row.failure is not None:
             return BatchItem(row, rejection=row.failure)
         try:
@@ -49,7 +53,12 @@ class RowFeed:
         return checked.model_copy(update={"model": checked.model or self._settings.default_model})
 
 
-def _rows(jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow]) -> Iterator[BatchRow]:
-    """What was given as rows; a bare job's number is its place."""
-    for index, job in enumerate(jobs):
+def _rows(jobs: Iterable[BatchJob]) -> Iterator[BatchRow | None]:
+    """What was given as rows; a bare job's number is its place among all that were."""
+    index = 0
+    for job in jobs:
+        if job is None:
+            yield None
+            continue
         yield job if isinstance(job, BatchRow) else BatchRow(index, job)
+        index += 1

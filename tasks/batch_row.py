@@ -23,6 +23,10 @@ class BatchRow:
     tag: Any = None
 
 
+#: What a batch takes: a job in any form, or None where the next one is not known yet.
+BatchJob = GenerationJob | Mapping[str, Any] | BatchRow | None
+
+
 @dataclass(frozen=True, slots=True)
 class BatchItem:
     """What came of a row: a result, however the job ended, or why there was no job to run.

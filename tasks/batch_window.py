@@ -6,7 +6,7 @@ again names the same job, whose tokens so far go on, or whose result is read.
 
 import uuid
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import accumulate, islice, takewhile
 from typing import Any
 
@@ -17,12 +17,11 @@ from llama_herd.tasks.answers import Submission
 from llama_herd.tasks.batch_feed import RowFeed
 from llama_herd.tasks.batch_order import InOrder
 from llama_herd.tasks.batch_pace import Pace
-from llama_herd.tasks.batch_row import BatchItem, BatchRow
+from llama_herd.tasks.batch_row import BatchItem, BatchJob
 from llama_herd.tasks.batch_try import BatchTry
 from llama_herd.tasks.call import Call
 from llama_herd.tasks.client_core import ClientCore
 from llama_herd.tasks.events import Event, Failure
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.result import Result
 
@@ -56,7 +55,7 @@ class BatchWindow:
     def __init__(
         self,
         core: ClientCore,
-        jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow],
+        jobs: Iterable[BatchJob],
         *,
         run_id: str | None = None,
         size: int | None = None,
@@ -126,8 +125,7 @@ class BatchWindow:
         self._fill()
         if self._waiting and now_s >= self._submit_at_s:
             yield from self._submit(now_s)
-        if self._under_way:
-            yield from self._collect()
+        yield from self._collect()
         return self._hand_out()
 
     def _forget(self) -> _Step:
@@ -200,7 +198,7 @@ class BatchWindow:
         """Ask how far all are, and read the events of those that have ended."""
         ledger = self._core.ledger
         tries = list(self._under_way.values())
-        states = _check((yield [ledger.state(one.job_id) for one in tries]))
+        states = _check((yield [ledger.state(one.job_id) for one in tries])) if tries else []
         over = []
         for one, state in zip(tries, states, strict=True):
             if state is None:

@@ -1,6 +1,6 @@
 """The client: submit jobs, follow their tokens, fetch results, cancel."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError
 from llama_herd.tasks.admission import checked_id
 from llama_herd.tasks.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.batch import Batch
-from llama_herd.tasks.batch_row import BatchRow
+from llama_herd.tasks.batch_row import BatchJob
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.batch_window import BatchWindow
 from llama_herd.tasks.call import Talk, run, run_talk
@@ -150,7 +150,7 @@ class Client:
 
     def batch(
         self,
-        jobs: Iterable[GenerationJob | Mapping[str, Any] | BatchRow],
+        jobs: Iterable[BatchJob],
         *,
         run_id: str | None = None,
         window: int | None = None,
@@ -160,9 +160,12 @@ class Client:
 
         So many are under way as the workers hold, or `window`; of a row that is no job the item says why.
         They come after all other jobs unless they have a `priority`. An item is forgotten by Redis when the
-        next one is asked for. A second batch with the same `run_id` and jobs takes up what is left of the
-        first: jobs that it had under way go on, and those whose items were used are run again, unless they
-        are left out as `BatchRow`s with their numbers.
+        next one is asked for. Who stops asking leaves what is under way to the workers; `cancel` ends it.
+
+        `jobs` that have to wait for the next one hold up the items, too; they yield None instead, and are
+        asked again at the next look. A second batch with the same `run_id` and jobs takes up what is left
+        of the first: jobs that it had under way go on, and those whose items were used are run again, unless
+        they are left out as `BatchRow`s with their numbers.
         """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
         return Batch(self._redis, self._core.url, with_window)

@@ -25,5 +25,7 @@ class WorkerStatus(BaseModel):
     kv_cache_tokens: int = 0
     kv_cache_usage: float = 0.0
     prefix_hit_rate: float = 0.0
+    #: Tokens of prompts that were found in the prefix cache since the worker's start.
+    prefix_cache_hits: int = 0
     #: When it said so, by the clock of Redis; the ledger fills it in.
     beat_ms: int = 0

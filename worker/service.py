@@ -126,6 +126,7 @@ class Service:
             kv_cache_tokens=pages.num_pages * PAGE_TOKENS,
             kv_cache_usage=round(pages.num_held / pages.num_pages, 4),
             prefix_hit_rate=round(self._model.cache.prefixes.hit_rate, 4),
+            prefix_cache_hits=self._model.cache.prefixes.num_found_tokens,
         )
 
     @property

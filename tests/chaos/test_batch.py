@@ -11,12 +11,12 @@ from tests.worker.batch.batch_command import BatchCommand, rows
 from tests.worker.batch.killing import (
     OPTIONS,
     children_of,
+    deterministic_workers,
     is_alive,
     long_rows,
     random_offsets,
     run_with_kills,
     size,
-    two_workers,
 )
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(400)]
@@ -27,7 +27,7 @@ NUM_ROWS, NUM_KILLS = 600, 20
 def test_twenty_kills_of_a_batch_and_its_workers_change_no_answer(
     endless: Path, tmp_path: Path, figures: list[str]
 ) -> None:
-    with EmbeddedRedis() as server, two_workers(server, endless, tmp_path) as workers:
+    with EmbeddedRedis() as server, deterministic_workers(2, server, endless, tmp_path) as workers:
         whole, torn = (BatchCommand(tmp_path / name, server.url) for name in ("whole", "torn"))
         for command in (whole, torn):
             command.folder.mkdir()

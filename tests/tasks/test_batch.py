@@ -84,6 +84,33 @@ def test_no_more_jobs_are_under_way_than_the_window_holds(client: Client, redis:
     assert redis.llen("herd.tales") == 7
 
 
+def test_jobs_that_are_not_known_yet_hold_up_no_item(client: Client, redis_url: str) -> None:
+    known: list[GenerationJob | None] = [GenerationJob(prompt="first"), None]
+    jobs = iter(lambda: known.pop(0) if known else None, "never")
+    batch = client.batch(jobs)
+    with StandIn(redis_url):
+        assert [next(batch).index, batch.poll()] == [0, []]
+        known.append(GenerationJob(prompt="second"))
+        assert next(batch).index == 1
+    assert not batch.window.is_over
+
+
+def test_who_stops_asking_leaves_the_rest_until_it_is_cancelled(
+    client: Client, redis_url: str, redis: Redis
+) -> None:
+    taken = count()
+    batch = client.batch(({"prompt": "x"} for _ in taken), window=8)
+    with StandIn(redis_url):
+        for _ in batch:
+            break
+    num_taken = next(taken)
+    assert num_taken <= 2 * 8
+    assert job_keys(redis) != []
+    batch.cancel()
+    assert 1 + len(list(batch)) == num_taken
+    assert job_keys(redis) == []
+
+
 def test_the_window_follows_the_workers_that_are_up(client: Client, redis_url: str) -> None:
     batch = client.batch(prompts(1000))
     batch.poll()
@@ -238,11 +265,32 @@ def test_the_asyncio_client_does_the_same(redis_url: str, redis: Redis) -> None:
     assert job_keys(redis) == []
 
 
+def test_the_asyncio_client_takes_no_more_jobs_than_the_window_holds_and_may_be_left(
+    redis_url: str, redis: Redis
+) -> None:
+    taken = count()
+
+    async def take_one() -> int:
+        async with AsyncClient(redis_url) as client:
+            batch = client.batch(({"prompt": "x"} for _ in taken), window=7)
+            async for _ in batch:
+                break
+            num_taken = next(taken)
+            await batch.cancel()
+            assert 1 + len([item async for item in batch]) == num_taken
+            return num_taken
+
+    with StandIn(redis_url):
+        assert asyncio.run(take_one()) <= 2 * 7
+    assert job_keys(redis) == []
+
+
 def test_the_asyncio_client_cancels_and_reports(redis_url: str) -> None:
     async def talk() -> None:
         async with AsyncClient(redis_url) as client:
             batch = client.batch(prompts(5))
             await batch.poll()
+            assert batch.window.num_under_way == 5
             await batch.cancel()
             assert {item.failure.code async for item in batch if item.failure} == {"cancelled"}
             await client.report_batch(BatchStatus(run_id="r", state="running", input_name="in"))

@@ -55,11 +55,13 @@ class BatchFiles:
         """Rows of the input; None when it can be read only once."""
         return self._source.num_rows()
 
-    def rows(self, settings: Settings) -> Iterator[BatchRow]:
-        """Those that have no answer yet."""
+    def rows(self, settings: Settings) -> Iterator[BatchRow | None]:
+        """Those that have no answer yet; None where the next one has not come."""
         reader = RequestReader(settings, self._plan.options, self.run.run_id)
         for row in self._source.rows():
-            if row.line in self._done:
+            if row is None:
+                yield None
+            elif row.line in self._done:
                 reader.skip(row)
             else:
                 yield reader.read(row)

@@ -1,47 +1,65 @@
-"""Rows in a file of JSON, an object a line."""
+"""Rows in JSON, an object a line."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from llama_herd.worker.batch.lines import MAX_LINE_BYTES, read_lines
-from llama_herd.worker.batch.source import STDIN, SourceRow, opened
+from llama_herd.errors import BadInput
+from llama_herd.worker.batch.arriving import Arriving
+from llama_herd.worker.batch.lines import MAX_LINE_BYTES, Line, read_lines
+from llama_herd.worker.batch.source import SourceRow, opened
 
 
 @dataclass(frozen=True)
 class JsonLines:
-    """A JSON object a line."""
+    """A file."""
 
     name: str
 
-    def rows(self) -> Iterator[SourceRow]:
+    def rows(self) -> Iterator[SourceRow | None]:
         with opened(self.name) as stream:
-            for line in read_lines(stream):
-                yield _read_object(line.number, line.text)
+            yield from map(_read_object, read_lines(stream))
 
     def num_rows(self) -> int | None:
-        if self.name == STDIN:
-            return None
         with opened(self.name) as stream:
             return sum(1 for _ in read_lines(stream))
 
 
-def _read_object(line: int, text: bytes | None) -> SourceRow:
+@dataclass(frozen=True)
+class StandardInput:
+    """What comes from another program, however slowly."""
+
+    number: int = 0
+
+    def rows(self) -> Iterator[SourceRow | None]:
+        try:
+            yield from map(_read_object, read_lines(Arriving(self.number)))
+        except OSError as error:
+            raise BadInput(f"standard input cannot be read: {error.strerror}") from None
+
+    def num_rows(self) -> int | None:
+        return None
+
+
+def _read_object(found: Line | None) -> SourceRow | None:
     """The object that a line holds; what is said of a wrong one never holds any of its text."""
+    if found is None:
+        return None
+    line, text = found
     if text is None:
         return SourceRow(line, None, f"is longer than {MAX_LINE_BYTES} bytes")
     try:
-        found = json.loads(text.decode(), parse_constant=_refuse)
+        fields = json.loads(text.decode(), parse_constant=_refuse)
     except UnicodeDecodeError as error:
         return SourceRow(line, None, f"is not UTF-8 text: byte {error.start} is no part of it")
     except json.JSONDecodeError as error:
         return SourceRow(line, None, f"is no JSON: {error.msg} at column {error.colno}")
     except (ValueError, RecursionError):
         return SourceRow(line, None, "is no JSON: a number or a depth that no reader takes")
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         return SourceRow(line, None, "must be a JSON object")
-    return SourceRow(line, found)
+    return SourceRow(line, fields)
 
 
 def _refuse(_: str) -> NoReturn:

@@ -1,12 +1,11 @@
 """Numbered lines of a byte stream, each of bounded length."""
 
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple, Protocol
 
 #: A longer line is not read: it holds more than the longest prompt that any setting allows.
 MAX_LINE_BYTES = 8 << 20
 
-_SKIP_BYTES = 1 << 16
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -17,20 +16,25 @@ class Line(NamedTuple):
     text: bytes | None
 
 
-def read_lines(stream: BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
-    """All lines but empty ones; holds no more than one of them."""
-    number = 0
-    while piece := stream.readline(max_bytes + 1):
-        number += 1
-        if len(piece) > max_bytes and not piece.endswith(b"\n"):
-            _skip_line(stream)
-            yield Line(number, None)
+class LineStream(Protocol):
+    """What a file is. One that never waits answers None when the line is not whole yet."""
+
+    def readline(self, limit: int, /) -> bytes | None: ...
+
+
+def read_lines(stream: LineStream, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line | None]:
+    """All lines but empty ones, and None as often as the stream says so; holds no more than one of them."""
+    number, is_rest = 0, False
+    while (piece := stream.readline(max_bytes + 1)) != b"":
+        if piece is None:
+            yield None
             continue
+        is_known, is_rest = is_rest, not piece.endswith(b"\n")
+        if is_known:
+            continue
+        number += 1
         text = piece.removeprefix(_BOM if number == 1 else b"").strip()
-        if text:
+        if is_rest and len(piece) > max_bytes:
+            yield Line(number, None)
+        elif text:
             yield Line(number, text)
-
-
-def _skip_line(stream: BinaryIO) -> None:
-    while (piece := stream.readline(_SKIP_BYTES)) and not piece.endswith(b"\n"):
-        pass

@@ -1,8 +1,9 @@
 """A batch from file to file, until it is over, too much fails, or somebody interrupts it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
+from typing import TYPE_CHECKING
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.batch import Batch
@@ -13,6 +14,9 @@ from llama_herd.worker.batch.files import BatchFiles
 from llama_herd.worker.batch.interruption import Interruption, Wish
 from llama_herd.worker.batch.screen import Screen
 from llama_herd.worker.batch.summary import Summary
+
+if TYPE_CHECKING:
+    from llama_herd.worker.batch.own_herd import OwnHerd
 
 #: How often it says how it is.
 REPORT_S = 1.0
@@ -36,19 +40,19 @@ class Runner:
         client: Client,
         screen: Screen,
         *,
-        max_errors: int | None,
-        check: Callable[[], None],
-        farewell: str,
+        command: str,
+        max_errors: int | None = None,
+        own: "OwnHerd | None" = None,
     ) -> None:
-        """`check` is called often, and raises when there is no sense in going on; `farewell` is said when
-        jobs are left."""
+        """`command` is what goes on with this run; `own` is the herd that ends with it, if it has one."""
         self._files = files
         self._batch = batch
         self._client = client
         self._screen = screen
         self._max_errors = max_errors
-        self._check = check
-        self._farewell = farewell
+        self._command = command
+        self._own = own
+        self._hits_before: Mapping[str, int] = {}
         self._interruption = Interruption()
         self._is_away = False
         self._report_at_s = 0.0
@@ -58,15 +62,16 @@ class Runner:
         )
 
     def run(self) -> int:
-        """Raises CannotWrite, and RedisUnavailable when Redis is not there at the start."""
-        self._client.workers()
+        """Raises CannotWrite, WorkerDied, and RedisUnavailable when Redis is not there at the start."""
+        self._hits_before = {one.name: one.prefix_cache_hits for one in self._client.workers()}
         with self._interruption.listening(), self._screen:
             self._begin()
             while not self._batch.window.is_over:
                 if self._has_too_many_failures:
                     self._batch.window.stop()
                 self._settle(self._poll())
-                self._check()
+                if self._own is not None:
+                    self._own.worker.check()
                 if self._interruption.number is not None:
                     return self._interrupted()
                 self._report()
@@ -75,7 +80,8 @@ class Runner:
     def _begin(self) -> None:
         run_id, num_before = self._files.run.run_id, self._files.num_done + self._files.num_failed
         how = f"goes on, {num_before:,} rows are done" if num_before else "begins"
-        self._screen.say(f"run {run_id} {how}; from elsewhere: herd batch --watch {run_id}")
+        where = "" if self._own is None else f"HERD_REDIS_URL={self._own.settings.redis_url} "
+        self._screen.say(f"run {run_id} {how}; from elsewhere: {where}herd batch --watch {run_id}")
 
     def _poll(self) -> list[BatchItem]:
         try:
@@ -115,14 +121,19 @@ class Runner:
     def _interrupted(self) -> int:
         num_under_way = self._batch.window.num_under_way
         self._screen.pause()
-        if self._interruption.wish(num_under_way) is Wish.CANCEL:
+        if self._own is not None:
+            self._leave(f"{num_under_way} jobs end with this run, and begin again")
+        elif self._interruption.wish(num_under_way) is Wish.CANCEL:
             self._cancel()
             self._tell(CANCELLED)
             self._screen.say("cancelled; the same command runs what is left")
         else:
-            self._tell("left")
-            self._screen.say(f"{num_under_way} jobs {self._farewell}")
+            self._leave(f"{num_under_way} jobs go on at the workers")
         return self._interruption.exit_code
+
+    def _leave(self, outcome: str) -> None:
+        self._tell("left")
+        self._screen.say(f"{outcome}. To come back: {self._command}")
 
     def _cancel(self) -> None:
         """Rows that were cancelled get no answer: they are for later; in order, so are those behind.
@@ -144,12 +155,14 @@ class Runner:
         if state == "stopped":
             self._screen.say(f"stopped: more than {self._max_errors} rows failed")
         status = self._figures.status(state, 0)
-        self._screen.close(Summary(status, self._figures.ttft, self._prefix_hit_rate()))
+        self._screen.close(Summary(status, self._figures.ttft, self._prefix_cache_hits()))
         return int(self._figures.num_failed > 0)
 
-    def _prefix_hit_rate(self) -> float | None:
+    def _prefix_cache_hits(self) -> int | None:
+        """Those since the start, of all that the workers ran meanwhile."""
         with suppress(RedisUnavailable):
             models = self._batch.window.models
-            rates = [one.prefix_hit_rate for one in self._client.workers() if one.model in models]
-            return sum(rates) / len(rates) if rates else None
+            workers = [one for one in self._client.workers() if one.model in models]
+            hits = [one.prefix_cache_hits - self._hits_before.get(one.name, 0) for one in workers]
+            return sum(max(0, num) for num in hits) if hits else None
         return None

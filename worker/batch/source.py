@@ -1,7 +1,6 @@
 """What a batch reads its rows from."""
 
 import gzip
-import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,20 +21,21 @@ class SourceRow(NamedTuple):
 
 
 class Source(Protocol):
-    """Something with rows. `num_rows` reads it once, and is None where it can be read only once."""
+    """Something with rows, and None in place of one that has not come yet.
 
-    def rows(self) -> Iterator[SourceRow]: ...
+    `num_rows` reads it once, and is None where it can be read only once.
+    """
+
+    def rows(self) -> Iterator[SourceRow | None]: ...
 
     def num_rows(self) -> int | None: ...
 
 
 @contextmanager
 def opened(name: str) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked, or of standard input. Raises BadInput, also for a damaged one."""
+    """The bytes of a file, unpacked. Raises BadInput, also for a damaged one."""
     try:
-        if name == STDIN:
-            yield sys.stdin.buffer
-        elif name.endswith(".gz"):
+        if name.endswith(".gz"):
             with gzip.open(name, "rb") as packed:
                 yield packed  # type: ignore[misc]
         else:

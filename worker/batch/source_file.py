@@ -3,15 +3,17 @@
 from pathlib import Path
 
 from llama_herd.errors import BadInput
-from llama_herd.worker.batch.json_lines import JsonLines
+from llama_herd.worker.batch.json_lines import JsonLines, StandardInput
 from llama_herd.worker.batch.source import STDIN, Source
 from llama_herd.worker.batch.tables import Columns, CsvTable, ParquetTable
 
 
 def open_source(name: str, columns: Columns) -> Source:
     """The rows of a file, by the end of its name; - is standard input. Raises BadInput."""
+    if name == STDIN:
+        return StandardInput()
     path = Path(name)
-    if name != STDIN and not path.is_file():
+    if not path.is_file():
         raise BadInput(f"{path}: no such file")
     match Path(name.removesuffix(".gz")).suffix:
         case ".csv":

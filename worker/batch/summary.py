@@ -10,18 +10,21 @@ from llama_herd.worker.demo.figures import Percentiles
 
 @dataclass(frozen=True)
 class Summary:
-    """The last status, and what only the end can tell. `prefix_hit_rate`: None when no worker said."""
+    """The last status, and what only the end can tell.
+
+    prefix_cache_hits: tokens of prompts that the workers need not compute; None when no worker is up.
+    """
 
     status: BatchStatus
     ttft: Percentiles
-    prefix_hit_rate: float | None
+    prefix_cache_hits: int | None
 
     def to_dict(self) -> dict[str, Any]:
         return {
             **self.status.model_dump(exclude={"beat_ms"}),
             "ttft_p50_s": self.ttft.p50_s,
             "ttft_p95_s": self.ttft.p95_s,
-            "prefix_hit_rate": self.prefix_hit_rate,
+            "prefix_cache_hits": self.prefix_cache_hits,
         }
 
     def lines(self) -> Sequence[str]:
@@ -34,8 +37,10 @@ class Summary:
         pairs = {"rows": rows, "tokens": tokens, "speed": speed}
         if self.ttft.p50_s is not None:
             pairs["first token"] = f"p50 {self.ttft.p50_s:.2f} s, p95 {self.ttft.p95_s:.2f} s"
-        if self.prefix_hit_rate is not None:
-            pairs["prefix cache"] = f"{self.prefix_hit_rate:.0%} of prompt tokens, as the workers last said"
+        if self.prefix_cache_hits is not None:
+            pairs["prefix cache"] = (
+                f"{self.prefix_cache_hits:,} tokens of prompts found, as the workers last said"
+            )
         return [f"{name:<13}{value}" for name, value in pairs.items()]
 
 

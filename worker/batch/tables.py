@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,10 +83,12 @@ class ParquetTable:
 
     def rows(self) -> Iterator[SourceRow]:
         line = 0
-        for batch in self._file().iter_batches(_PARQUET_ROWS, columns=self.columns.names):
-            for row in batch.to_pylist():
-                line += 1
-                yield SourceRow(line, self.columns.fields(row))
+        file = self._file()
+        with self._named_errors():
+            for batch in file.iter_batches(_PARQUET_ROWS, columns=self.columns.names):
+                for row in batch.to_pylist():
+                    line += 1
+                    yield SourceRow(line, self.columns.fields(row))
 
     def num_rows(self) -> int | None:
         return int(self._file().metadata.num_rows)
@@ -93,12 +96,18 @@ class ParquetTable:
     def _file(self) -> Any:
         if find_spec("pyarrow") is None:
             raise BadInput(f"{self.path} needs pyarrow to be read. Fix: pip install 'llama-herd[batch]'")
-        from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
 
-        try:
+        with self._named_errors():
             file = ParquetFile(self.path)
-        except ArrowInvalid:
-            raise BadInput(f"{self.path} is no Parquet file") from None
         self.columns.check(file.schema_arrow.names, self.path)
         return file
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        from pyarrow import ArrowException
+
+        try:
+            yield
+        except (ArrowException, OSError):
+            raise BadInput(f"{self.path} cannot be read: it is no Parquet file, or damaged") from None

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,11 +12,8 @@ from llama_herd.errors import BadInput
 if TYPE_CHECKING:
     from llama_herd.tasks.client import Client
     from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.batch.own_herd import OwnHerd
     from llama_herd.worker.batch.plan import Plan
-
-#: What becomes of jobs that are under way when the command ends.
-STAYS = "go on at the workers"
-ENDS = "end with this run, and begin again"
 
 
 def batch(
@@ -71,7 +67,7 @@ def batch(
     """Run every row of a file, and go on where a killed run stopped.
 
     Reads OpenAI's batch lines, lines with a prompt or messages, and tables. Exit code 0 when all rows are
-    done, 1 when some failed, 2 when it asks for what cannot be done, 130 when it was interrupted.
+    done, 1 when some failed, 2 when it asks for what cannot be done, 130 or 143 when it was interrupted.
     """
     if watch is not None:
         raise typer.Exit(_watch(watch, as_json=as_json))
@@ -132,7 +128,7 @@ def _run_local(plan: "Plan", model: str | None, *, as_json: bool) -> int:
     with own_herd(read(WorkerSettings)) as herd, Client(settings=herd.settings) as client:
         options = replace(plan.options, model=herd.settings.served_model)
         plan = replace(plan, options=options)
-        return _run_with(client, herd.settings, plan, as_json=as_json, check=herd.worker.check)
+        return _run_with(client, herd.settings, plan, as_json=as_json, own=herd)
 
 
 def _run_with(
@@ -141,7 +137,7 @@ def _run_with(
     plan: "Plan",
     *,
     as_json: bool,
-    check: Callable[[], None] | None = None,
+    own: "OwnHerd | None" = None,
 ) -> int:
     from llama_herd.worker.batch.files import BatchFiles
     from llama_herd.worker.batch.runner import Runner
@@ -152,15 +148,8 @@ def _run_with(
         rows = files.rows(settings)
         batch = client.batch(rows, run_id=files.run.run_id, window=plan.window, in_order=plan.in_order)
         command = shlex.join(["herd", *sys.argv[1:]])
-        runner = Runner(
-            files,
-            batch,
-            client,
-            open_screen(as_json=as_json),
-            max_errors=plan.max_errors,
-            check=check or (lambda: None),
-            farewell=f"{ENDS if check else STAYS}. To come back: {command}",
-        )
+        screen = open_screen(as_json=as_json)
+        runner = Runner(files, batch, client, screen, command=command, max_errors=plan.max_errors, own=own)
         return runner.run()
 
 
@@ -172,4 +161,5 @@ def _watch(run_id: str, *, as_json: bool) -> int:
     from llama_herd.worker.cli.environment import read
 
     with Client(settings=read(Settings)) as client:
-        return int(watch(client, run_id, open_screen(as_json=as_json)).num_failed > 0)
+        status = watch(client, run_id, open_screen(as_json=as_json))
+    return int(status.state != "done" or status.num_failed > 0)

@@ -17,14 +17,18 @@ from tests.worker.batch.batch_command import Answer, BatchCommand
 #: All that it takes for equal texts: the same seeds, and a mode that knows no batch mates.
 OPTIONS = ("--seed", "7")
 
+SLOTS = 8
+
 
 @contextmanager
-def two_workers(server: EmbeddedRedis, model: Path, folder: Path) -> Iterator[list[WorkerProcess]]:
-    """Two deterministic workers that take a dead one's jobs over soon."""
+def deterministic_workers(
+    num: int, server: EmbeddedRedis, model: Path, folder: Path
+) -> Iterator[list[WorkerProcess]]:
+    """Workers that take a dead one's jobs over soon."""
     settings = WorkerSettings(
-        redis_url=server.url, model=model, model_name="tales", slots=8, deterministic=True, lease_ms=600
+        redis_url=server.url, model=model, model_name="tales", slots=SLOTS, deterministic=True, lease_ms=600
     )
-    workers = [WorkerProcess(settings, f"w{n}@batch", folder / f"w{n}.log") for n in range(2)]
+    workers = [WorkerProcess(settings, f"w{n}@batch", folder / f"w{n}.log") for n in range(num)]
     try:
         for worker in workers:
             worker.start()

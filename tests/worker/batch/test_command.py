@@ -1,8 +1,6 @@
 """The command beside a stand-in for workers: files, failures, order, signals, other terminals."""
 
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -10,16 +8,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
+from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.events import Failure
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from tests.worker.batch.batch_command import BatchCommand, rows
-from tests.worker.herd_command import COMMAND, environment, invoke
+from tests.worker.batch.killing import size
+from tests.worker.batch.terminal import Terminal
+from tests.worker.herd_command import COMMAND, environment, invoke, start_herd
 
 pytestmark = pytest.mark.redis
 
@@ -73,11 +75,26 @@ def test_bad_lines_and_failed_rows_go_beside_with_their_line_and_stop_nothing(
     assert failures[7]["custom_id"] == "c2"
 
 
+def test_failed_rows_are_tried_again_once_their_lines_are_taken_away_and_a_name_stays_taken(
+    command: BatchCommand, redis_url: str
+) -> None:
+    command.write([*rows(3), rows(1)[0]])
+    with StandIn(redis_url, verdict=lambda _, job: BROKEN if job.prompt == "c2" else None):
+        assert command.run().exit_code == 1
+    command.errors.unlink()
+    with StandIn(redis_url):
+        assert command.run().exit_code == 1
+    assert sorted(command.names()) == ["c0", "c1", "c2"]
+    (failure,) = command.failures()
+    assert failure["error"]["message"] == "custom_id: lines 1 and 4 have the same"
+
+
 def test_the_same_command_again_does_only_what_is_left(command: BatchCommand, worker: StandIn) -> None:
     command.write([*rows(50), "nonsense"])
     assert command.run().exit_code == 1
     whole, errors = command.output.read_bytes(), command.errors.read_bytes()
     command.output.write_bytes(whole[: len(whole) // 2])  # torn in the middle of a line
+    command.errors.write_bytes(errors[:-7])
     worker.answered.clear()
     done = command.run()
     assert "goes on" in done.stdout
@@ -194,30 +211,49 @@ def test_ctrl_c_on_a_terminal_asks_once(
 ) -> None:
     command.write(rows(40))
     worker.hold()
-    master, slave = pty.openpty()
-    arguments = [*COMMAND, "batch", "in.jsonl", "-o", "out.jsonl", "--window", "16", *options]
-    env = environment(HERD_REDIS_URL=command.url, TERM="xterm")
-    with (
-        Client(command.url) as client,
-        subprocess.Popen(
-            arguments, cwd=command.folder, env=env, stdin=slave, stdout=slave, stderr=slave
-        ) as process,
-    ):
-        wait_until(lambda: client.status().pending == 16, "window full")
-        process.send_signal(signal.SIGINT)
-        shown = ""
-        while "[L/c]" not in shown:
-            shown += os.read(master, 4096).decode(errors="replace")
-        os.write(master, f"{answer}\n".encode())
-        assert process.wait(30) == 128 + signal.SIGINT
+    with Client(command.url) as client, Terminal(command) as terminal:
+        with terminal.start("batch", "in.jsonl", "-o", "out.jsonl", "--window", "16", *options) as process:
+            wait_until(lambda: client.status().pending == 16, "window full")
+            terminal.type("\x03")
+            terminal.read_until("[L/c]")
+            terminal.type(f"{answer}\n")
+            assert process.wait(30) == 128 + signal.SIGINT
         assert client.status().pending == num_left
-    os.close(slave)
-    os.close(master)
     worker.go_on()
     assert command.run(*options).exit_code == 0
     expected = [f"c{n}" for n in range(40)]
     assert (command.names() if options else sorted(command.names(), key=expected.index)) == expected
     assert command.failures() == []
+
+
+def test_a_second_ctrl_c_leaves_the_jobs_running(command: BatchCommand, worker: StandIn) -> None:
+    command.write(rows(5))
+    worker.hold()
+    with Client(command.url) as client, Terminal(command) as terminal:
+        with terminal.start("batch", "in.jsonl", "-o", "out.jsonl") as process:
+            wait_until(lambda: client.status().pending == 5, "rows are under way")
+            terminal.type("\x03")
+            terminal.read_until("[L/c]")
+            wait_until(lambda: psutil.Process(process.pid).status() == "sleeping", "it waits for the answer")
+            terminal.type("\x03")
+            terminal.read_until("5 jobs go on at the workers. To come back: herd batch in.jsonl -o out.jsonl")
+            assert process.wait(30) == 128 + signal.SIGINT
+        assert client.status().pending == 5
+
+
+def test_a_slow_pipe_holds_up_neither_answers_nor_signals(command: BatchCommand, worker: StandIn) -> None:
+    env = environment(HERD_REDIS_URL=command.url)
+    arguments = [*COMMAND, "batch", "-", "-o", "out.jsonl"]
+    with subprocess.Popen(
+        arguments, cwd=command.folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b'{"prompt": "first"}\n{"prompt": "sec')
+        process.stdin.flush()
+        wait_until(lambda: size(command.output) > 0, "the first row has its answer")
+        assert command.names() == ["line-1"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
 
 
 def test_a_running_batch_is_seen_from_elsewhere(command: BatchCommand, worker: StandIn) -> None:
@@ -227,12 +263,28 @@ def test_a_running_batch_is_seen_from_elsewhere(command: BatchCommand, worker: S
         wait_until(lambda: any(one.num_under_way == 40 for one in client.batches()), "batch reports")
         shown = invoke("status", HERD_REDIS_URL=command.url).stdout
         assert f"batch {command.run_id} of in.jsonl: 0 of 40 rows, 0 failed, 40 under way" in shown
-        worker.go_on()
-        assert process.wait(30) == 0
-    watched = invoke("batch", "--watch", command.run_id, HERD_REDIS_URL=command.url)
-    assert watched.exit_code == 0
-    assert "done: 40 of 40 rows, 0 failed" in watched.stdout
+        watching = ("batch", "--watch", command.run_id, "--json")
+        with start_herd(command.folder, *watching, HERD_REDIS_URL=command.url) as watcher:
+            assert watcher.stdout is not None
+            first = json.loads(watcher.stdout.readline())
+            worker.go_on()
+            rest, _ = watcher.communicate(timeout=30)
+        assert process.wait(30) == watcher.returncode == 0
+    assert (first["event"], first["state"], first["num_under_way"]) == ("progress", "running", 40)
+    assert json.loads(rest.splitlines()[-1])["text"].startswith("done: 40 of 40 rows, 0 failed")
     assert "batch" not in invoke("status", HERD_REDIS_URL=command.url).stdout
+
+
+@pytest.mark.parametrize(
+    ("state", "num_failed", "code"), [("done", 0, 0), ("done", 1, 1), ("left", 0, 1), ("cancelled", 0, 1)]
+)
+def test_who_watches_is_told_whether_all_rows_are_done(
+    command: BatchCommand, state: str, num_failed: int, code: int
+) -> None:
+    status = BatchStatus(run_id="r", state=state, input_name="in.jsonl", num_rows=2, num_failed=num_failed)
+    with Client(command.url) as client:
+        client.report_batch(status)
+    assert invoke("batch", "--watch", "r", HERD_REDIS_URL=command.url).exit_code == code
 
 
 def test_a_second_command_on_the_same_files_is_refused(command: BatchCommand, worker: StandIn) -> None:

@@ -1,5 +1,6 @@
 """`--local`: one command, nothing else; gone at the end, and again from where it was killed."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from llama_herd.worker.chaos.patience import wait_until
 from tests.tiny import write_tiny_gguf
 from tests.worker.batch.batch_command import BatchCommand, rows
 from tests.worker.batch.killing import children_of, is_alive
+from tests.worker.batch.terminal import Terminal
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
@@ -26,13 +28,27 @@ def test_one_command_brings_all_that_it_needs_and_leaves_none_of_it(command: Bat
     with command.start("--local", "--model", "tiny.gguf") as process:
         wait_until(lambda: len(children_of(process.pid)) >= 2 or process.poll() is not None, "all started")
         children = children_of(process.pid)
-        _, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
+    assert "from elsewhere: HERD_REDIS_URL=redis://127.0.0.1:" in output
     assert sorted(command.names()) == ["c0", "c1", "c2"]
     assert len(children) >= 2
     assert not any(map(is_alive, children))
 
 
+def test_ctrl_c_ends_all_that_it_brought_without_a_question(command: BatchCommand) -> None:
+    command.write(rows(3))
+    with (
+        Terminal(command) as terminal,
+        terminal.start("batch", "in.jsonl", "-o", "out.jsonl", "--local", "--model", "tiny.gguf") as process,
+    ):
+        terminal.read_until("begins")
+        terminal.type("\x03")
+        terminal.read_until("jobs end with this run, and begin again. To come back: herd batch in.jsonl")
+        assert process.wait(30) == 128 + signal.SIGINT
+
+
+@pytest.mark.fault
 def test_a_worker_that_cannot_start_ends_it(command: BatchCommand) -> None:
     command.write(rows(1))
     (command.folder / "tiny.gguf").write_bytes(b"no model")

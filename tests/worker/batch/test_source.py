@@ -5,13 +5,17 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
 from llama_herd.errors import BadInput
+from llama_herd.worker.batch.arriving import Arriving
+from llama_herd.worker.batch.json_lines import StandardInput
 from llama_herd.worker.batch.lines import MAX_LINE_BYTES, Line, read_lines
 from llama_herd.worker.batch.source import SourceRow
 from llama_herd.worker.batch.source_file import open_source
@@ -22,7 +26,7 @@ TEXT = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
 def rows(path: Path, prompt: str = "prompt", id: str | None = None) -> list[SourceRow]:
-    return list(open_source(str(path), Columns(prompt, id)).rows())
+    return [row for row in open_source(str(path), Columns(prompt, id)).rows() if row is not None]
 
 
 def fields(path: Path, prompt: str = "prompt", id: str | None = None) -> list[object]:
@@ -56,20 +60,46 @@ def test_a_line_of_100_mb_is_a_bad_row_and_nothing_more(tmp_path: Path) -> None:
     assert [row.fields for row in others] == ROWS
 
 
-def test_plain_and_packed_lines_and_standard_input_read_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plain_and_packed_lines_read_alike(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(TEXT)
     (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(TEXT))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
-    assert fields(tmp_path / "in.jsonl") == fields(tmp_path / "in.jsonl.gz") == fields(Path("-")) == ROWS
-    assert [
-        open_source(str(tmp_path / name), Columns()).num_rows() for name in ("in.jsonl", "in.jsonl.gz")
-    ] == [
-        2,
-        2,
-    ]
-    assert open_source("-", Columns()).num_rows() is None
+    for name in ("in.jsonl", "in.jsonl.gz"):
+        assert fields(tmp_path / name) == ROWS
+        assert open_source(str(tmp_path / name), Columns()).num_rows() == 2
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, BinaryIO]]:
+    reading, writing = os.pipe()
+    with open(reading, "rb"), open(writing, "wb", buffering=0) as end:
+        yield reading, end
+
+
+def test_rows_of_standard_input_are_there_once_they_are_whole(pipe: tuple[int, BinaryIO]) -> None:
+    number, end = pipe
+    source = StandardInput(number)
+    found = source.rows()
+    assert next(found) is None
+    end.write(b'{"n": 1}\n{"n":')
+    assert [next(found), next(found)] == [SourceRow(1, {"n": 1}), None]
+    end.write(b' 2}\n{"n": 3}')
+    assert [next(found), next(found)] == [SourceRow(2, {"n": 2}), None]
+    end.close()
+    assert list(found) == [SourceRow(3, {"n": 3})]
+    assert source.num_rows() is None
+
+
+def test_a_line_from_a_pipe_is_held_up_to_its_limit(pipe: tuple[int, BinaryIO]) -> None:
+    number, end = pipe
+    end.write(b"x" * 9 + b"\nshort\n" + b"y" * 100 + b"\n" + b"z" * 10)
+    end.close()
+    lines = read_lines(Arriving(number), 10)
+    assert list(lines) == [Line(1, b"x" * 9), Line(2, b"short"), Line(3, None), Line(4, b"z" * 10)]
+
+
+def test_a_closed_standard_input_is_one_line() -> None:
+    with pytest.raises(BadInput, match="standard input cannot be read: Bad file descriptor"):
+        list(StandardInput(1 << 19).rows())
 
 
 @pytest.mark.parametrize(
@@ -112,10 +142,15 @@ def test_columns_of_a_parquet_file_become_rows(tmp_path: Path) -> None:
     assert source.num_rows() == 1000
 
 
-@pytest.mark.parametrize("name", ["none.jsonl", "in.csv", "in.parquet", "cut.jsonl.gz", "no.jsonl.gz"])
+@pytest.mark.parametrize(
+    "name", ["none.jsonl", "in.csv", "in.parquet", "torn.parquet", "cut.jsonl.gz", "no.jsonl.gz"]
+)
 def test_an_input_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "in.csv").write_text("question\nx\n")
     (tmp_path / "in.parquet").write_bytes(b"PAR1 is not enough")
+    write_table(pyarrow.table({"prompt": [f"tale {n}" for n in range(1000)]}), tmp_path / "torn.parquet")
+    text = (tmp_path / "torn.parquet").read_bytes()
+    (tmp_path / "torn.parquet").write_bytes(text[:100] + bytes(2000) + text[2100:])
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(os.urandom(1000))[:-20])
     (tmp_path / "no.jsonl.gz").write_bytes(TEXT)
     with pytest.raises(BadInput, match=name) as caught:
