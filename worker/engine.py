@@ -96,13 +96,16 @@ class Engine:
     def _compute(self, rows: Rows[Row]) -> None:
         """Run rows in one forward; in halves where that breaks off, so that only who breaks it alone fails.
 
-        A forward that broke off may be repeated: it writes the same keys and values to the same cells.
+        A forward that broke off may be repeated: it writes the same keys and values to the same cells. Raises
+        torch.AcceleratorError when the device is lost to this process.
         """
         if not rows:
             return
         failure: Failure | None = None
         try:
             readings = run_rows(self.llama, self.cache, rows)
+        except torch.AcceleratorError:
+            raise
         except Exception as error:
             failure = failure_of(error)  # what the forward held is free once the error is gone
             if len(rows) == 1:

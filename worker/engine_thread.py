@@ -5,6 +5,7 @@ from queue import SimpleQueue
 from time import monotonic
 
 import structlog
+import torch
 
 from llama_herd.worker.engine import Engine, failure_of
 from llama_herd.worker.sequence import Abort, Sequence
@@ -64,6 +65,8 @@ class EngineThread(threading.Thread):
             self._take_waiting()
             try:
                 self._engine.step()
+            except torch.AcceleratorError:
+                raise  # a device that has failed answers nobody any more: end, and leave all jobs to others
             except Exception as error:
                 log.exception("step failed")
                 self._engine.fail_running(failure_of(error))

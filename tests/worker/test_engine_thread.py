@@ -1,9 +1,11 @@
 """The engine's thread: sleeps without work, survives a broken step, ends what is aborted."""
 
+import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
 
 import pytest
+import torch
 
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.job import GenerationJob
@@ -79,6 +81,24 @@ def test_a_broken_step_ends_its_sequences_with_an_error_and_the_next_job_runs(
     assert output.error is not None
     desk.thread.submit(sequence(model, "lucky"))
     assert desk.end().finish_reason == "length"
+
+
+def test_a_device_that_is_lost_ends_the_thread_and_no_job(
+    desk: Desk, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every later call fails, too: a worker that went on would end job after job with an error."""
+
+    def lost(*_: object) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    ended: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    monkeypatch.setattr(Llama, "forward", lost)
+    desk.thread.submit(sequence(model, "job"))
+    desk.thread.join(TIMEOUT_S)
+    assert [failure.exc_type for failure in ended] == [torch.AcceleratorError]
+    assert desk.said.get_nowait().has_started
+    assert desk.said.empty()
 
 
 def test_an_idle_thread_is_not_stalled_and_a_standing_one_is(desk: Desk, model: LoadedModel) -> None:
