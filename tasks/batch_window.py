@@ -32,6 +32,9 @@ LOOK_AHEAD = 8
 #: How often workers are counted.
 MEASURE_S = 3.0
 
+#: How long to wait after Redis has answered a submission with an error.
+REFUSED_S = 1.0
+
 #: Bytes of prompts that are submitted at once.
 MAX_SUBMIT_BYTES = 4 << 20
 
@@ -173,7 +176,12 @@ class BatchWindow:
             self._waiting.popleft()
         for one, order, answer in zip(tries, orders, answers, strict=True):
             self._note_submission(one, order, answer, now_s)
-        _check(answers)
+        refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
+        if refusals and not self._under_way:
+            raise refusals[0]
+        if refusals:
+            # Redis may be full: what is under way makes room by its end.
+            self._submit_at_s = now_s + REFUSED_S
 
     def _portion(self) -> list[BatchTry]:
         """Those that wait longest, as many as one round trip should carry."""

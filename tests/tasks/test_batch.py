@@ -245,6 +245,31 @@ def test_a_redis_that_is_away_loses_nothing(client: Client, redis_url: str) -> N
         assert texts(list(batch)) == {number: f"tale {number}" for number in range(10)}
 
 
+def test_a_redis_without_room_is_relieved_of_what_has_ended(
+    client: Client, redis_url: str, redis: Any
+) -> None:
+    batch = client.batch(prompts(20), window=8)
+    batch.poll()
+    with StandIn(redis_url) as worker:
+        while len(worker.answered) < 8:
+            sleep(0.01)
+        worker.hold()
+        redis.config_set("maxmemory", 1)
+        try:
+            batch.window.size = 12  # so that four more are to be submitted, which Redis refuses
+            assert len(batch.poll()) == 8
+            assert len(job_keys(redis)) == 16
+            batch.window._submit_at_s = 0.0
+            with pytest.raises(RedisUnavailable, match="is full"):
+                batch.poll()
+            assert job_keys(redis) == []
+        finally:
+            redis.config_set("maxmemory", 0)
+        worker.go_on()
+        batch.window._submit_at_s = 0.0
+        assert len(list(batch)) == 12
+
+
 def test_cancel_ends_what_is_under_way_and_says_so(client: Client) -> None:
     batch = client.batch(prompts(100), window=10)
     batch.poll()
