@@ -6,24 +6,50 @@ The schedules lie in worker/chaos/schedules. Exit code 0 when no law was broken.
 """
 
 import argparse
-import json
-from pathlib import Path
+from collections.abc import Iterator
+from statistics import median
 
 from benchmarks.conditions import conditions
+from benchmarks.measured import Report, Table, for_readers, keep
+from llama_herd.worker.chaos.faults.catalogue import FAULTS
 from llama_herd.worker.chaos.plan import Plan, strikes_of
 from llama_herd.worker.chaos.run import run
 from llama_herd.worker.chaos.screen import progress, show
 
-RESULT = Path(__file__).parent / "results" / "chaos.json"
-
 NUM_JOBS, MAX_TOKENS, SEED = 100, 150, 0
+
+
+def tables(report: Report) -> Iterator[Table]:
+    """What came of the jobs, how long those that a fault met stood still, and what memory was held."""
+    names = ("strikes", "jobs", "tokens", "resumed", "lost", "duplicate", "compared")
+    minutes = round(report["seconds"] / 60, 1)
+    bound = "none" if report["bound"] is None else f"{report['bound']:.1%}"
+    row = [minutes, *(report[name] for name in names), bound]
+    yield Table(["minutes", *names, "3/N"], [row], "Laws broken: " + str(len(report["violations"])))
+    yield Table(["fault", "strikes", "jobs met", "p50 s", "p99 s", "longest s"], list(_faults(report)))
+    yield Table(["MiB", "first", "median", "last", "most"], list(_memory(report)), "Resident memory")
+
+
+def _faults(report: Report) -> Iterator[list[str | float]]:
+    """The faults in the order of their list; no time where no job was met."""
+    lines = {line["fault"]: line for line in report["faults"]}
+    for name in filter(lines.__contains__, FAULTS):
+        line = lines[name]
+        times = ("" if line[key] is None else line[key] for key in ("p50_s", "p99_s", "max_s"))
+        yield [f"`{name}`", line["strikes"], line["met"], *times]
+
+
+def _memory(report: Report) -> Iterator[list[str | float]]:
+    for title, key in (("largest worker", "worker_mib"), ("Redis", "redis_mib")):
+        held = [memory[key] for memory in report["memory"]]
+        yield [title, held[0], median(held), held[-1], max(held)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("schedule")
     parser.add_argument("--minutes", type=float, default=0.0, help="again until so much time is over")
-    parser.add_argument("--write", action="store_true", help="write the report")
+    parser.add_argument("--write", action="store_true", help="keep the report and the page's tables")
     arguments = parser.parse_args()
     plan = Plan(strikes_of([], arguments.schedule), NUM_JOBS, MAX_TOKENS, SEED, arguments.minutes)
     with progress() as tell:
@@ -31,7 +57,8 @@ def main() -> None:
     show(report)
     if arguments.write:
         found = {"benchmark": "chaos", "schedule": arguments.schedule, "seed": SEED} | report.to_dict()
-        RESULT.write_text(json.dumps(found | {"conditions": conditions()}, indent=2) + "\n")
+        written = found | {"conditions": conditions()}
+        keep(written, for_readers(written, tables(written)))
     raise SystemExit(report.exit_code)
 
 

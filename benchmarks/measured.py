@@ -41,18 +41,23 @@ def run_command(
     text = for_readers(report, tables(report))
     print(text)
     if is_kept:
-        name = report["benchmark"]
-        (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
-        PAGE.write_text(with_section(PAGE.read_text(), name, text))
+        keep(report, text)
+
+
+def keep(report: Report, text: str) -> None:
+    """Write the report, and the text between the page's marks for it."""
+    name = report["benchmark"]
+    (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
+    PAGE.write_text(with_section(PAGE.read_text(), name, text))
 
 
 def for_readers(report: Report, tables: Iterable[Table]) -> str:
-    """The tables, and under which conditions they came about."""
+    """The tables, and under which conditions they came about. `schedule`: an argument of the command."""
     made = report["conditions"]
     where = f"{made['cpu']}, {made['cores']} cores, {made['threads']} threads of torch {made['torch']}"
     when = f"load {made['load_1_min']}, commit {made['commit']}"
-    command = f"`python -m benchmarks.{report['benchmark']} --write`"
-    return "\n\n".join([*map(str, tables), f"{command}: {where}, {when}."])
+    words = ["python -m", f"benchmarks.{report['benchmark']}", report.get("schedule", ""), "--write"]
+    return "\n\n".join([*map(str, tables), f"`{' '.join(filter(None, words))}`: {where}, {when}."])
 
 
 def with_section(page: str, name: str, text: str) -> str:

@@ -8,9 +8,6 @@ The floor is the weights' bytes (float32 in memory) read once a step at the meas
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from math import prod
 from pathlib import Path
 from time import perf_counter
@@ -21,12 +18,12 @@ from rich.table import Table
 
 from benchmarks.conditions import conditions, read_bandwidth
 from benchmarks.peer import generate, load_peer
+from benchmarks.shapes import PROMPTS
+from benchmarks.warm_worker import warm_worker
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.gguf_model import GGUFModel, expected_shapes
-from llama_herd.tasks.client import Client
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.output import Output
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
@@ -38,7 +35,6 @@ ROWS = (1, 8, 32)
 JOBS_PER_ROW = 4
 MAX_TOKENS = 96
 SAMPLING = SamplingParams(max_tokens=MAX_TOKENS, temperature=0, ignore_eos=True)
-PROMPTS = ("Once upon a time", "One sunny morning", "There was a little", "Continue the list: one, two,")
 
 
 def engine_alone(num_rows: int) -> float:
@@ -71,26 +67,8 @@ def engine_alone(num_rows: int) -> float:
 
 def through_the_queue(num_rows: int) -> float:
     """Tokens a second of a warm worker process, from the first submission to the last end."""
-    with EmbeddedRedis() as server, Client(server.url) as client:
-        env = {**os.environ, "HERD_REDIS_URL": server.url, "HERD_SLOTS": str(num_rows)}
-        command = [sys.executable, "-m", "celery", "-A", "llama_herd.tasks.app", "worker"]
-        worker = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            while not client.workers():
-                if worker.poll() is not None:
-                    raise RuntimeError("the worker ended before it was ready")
-            _submit_and_wait(client, num_rows)
-            return _submit_and_wait(client, JOBS_PER_ROW * num_rows)
-        finally:
-            worker.terminate()
-            worker.wait()
-
-
-def _submit_and_wait(client: Client, num_jobs: int) -> float:
-    started = perf_counter()
-    job_ids = [client.submit(prompt=PROMPTS[n % len(PROMPTS)], sampling=SAMPLING) for n in range(num_jobs)]
-    num_tokens = sum(len(client.result(job_id).ids) for job_id in job_ids)
-    return num_tokens / (perf_counter() - started)
+    with warm_worker(num_rows, SAMPLING) as queue:
+        return queue.tokens_per_s(JOBS_PER_ROW * num_rows, SAMPLING)
 
 
 def peer(file: GGUFModel, num_rows: int) -> float:

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from benchmarks import code_size, prefix, sampling, scheduler
+import pytest
+
+from benchmarks import code_size, ledger, prefix, sampling, scheduler, subscribers
 from benchmarks.shapes import random_shape
 
 TINY = random_shape("tiny", hidden_size=64, num_layers=1, num_heads=2, ffn_size=64, vocab_size=2_048)
@@ -30,6 +32,22 @@ def test_scheduling_is_timed_and_its_costs_are_named() -> None:
     assert all(0 < run["median us"] <= run["longest us"] for run in report["runs"])
     assert all(0 < one["share"] < 1 for one in report["profile"])
     assert "`benchmarks/scheduler.py`" not in {one["in"] for one in report["profile"]}
+
+
+def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
+    plan = ledger.Plan(num_jobs=4, batches=(1, 3), num_steps=5, num_waiting=8, num_sweeps=3)
+    *life, job, single, batch, sweep = ledger.measure(plan)["calls"]
+    assert [call["call"] for call in life] == ["submit", "claim", "first event", "last event"]
+    assert job["us"] == pytest.approx(sum(call["us"] for call in life))
+    assert single["call"] == "a token of each of 1 jobs"
+    assert min(call["us"] for call in (*life, single, batch, sweep)) > 0
+
+
+def test_a_worker_is_timed_beside_each_kind_of_subscriber() -> None:
+    plan = subscribers.Plan(rows=2, num_jobs=2, max_tokens=8, rounds=1, subscribers=3)
+    runs = subscribers.measure(plan)["runs"]
+    assert [run["subscribers"] for run in runs] == ["none", "3 stuck", "3 slow", "3 flapping"]
+    assert all(0 < run["slowest"] <= run["tokens/s"] <= run["fastest"] for run in runs)
 
 
 def test_functions_are_counted_from_their_definition_to_their_last_line() -> None:
