@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.upload import upload
+from llama_herd.model.upload import upload, upload_rows
 
 #: Most tokens of a chunk that attend at once. It bounds masks and scores, whatever the prompt's length.
 SPAN_TOKENS = 512
@@ -107,7 +107,7 @@ class Batch:
             positions += range(chunk.start, chunk.stop)
             cells += map(chunk.cell, range(chunk.start, chunk.stop))
             logit_rows += range(len(ids) - chunk.num_logits, len(ids))
-        token_rows = upload([ids, positions, cells], device)
+        token_rows = upload_rows([ids, positions, cells], device)
         return cls(token_rows[0], token_rows[1], token_rows[2], upload(logit_rows, device), tuple(spans))
 
     @cached_property
@@ -120,9 +120,9 @@ class Batch:
     def _group(self, spans: list[Span]) -> SpanGroup:
         device = self.ids.device
         num_pages = max(pages_for(span.stop) for span in spans)
-        rows = upload([span.rows for span in spans], device)
+        rows = upload_rows([span.rows for span in spans], device)
         tables = [(*span.pages[:num_pages], *[0] * (num_pages - len(span.pages))) for span in spans]
-        return SpanGroup(rows, self.positions[rows], upload(tables, device))
+        return SpanGroup(rows, self.positions[rows], upload_rows(tables, device))
 
 
 def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:

@@ -45,7 +45,7 @@ class Draw:
 
     def seen(self) -> set[int]:
         """The ids that the repetition penalty looks at: of prompt and output, the last `repeat_last_n`."""
-        return set(self._last([*self.prompt_ids, *self.ids]))
+        return {*self._last(self.prompt_ids, num_after=len(self.ids)), *self._last(self.ids)}
 
     def counts(self) -> Counter[int]:
         """How often each id came: of the output, among the last `repeat_last_n`."""
@@ -58,9 +58,12 @@ class Draw:
             return frozenset()
         return self.eos_ids.union(self.params.stop_token_ids)
 
-    def _last(self, ids: Ids[int]) -> Ids[int]:
-        num_kept = self.params.repeat_last_n
-        return ids if num_kept < 0 else ids[len(ids) - min(num_kept, len(ids)) :]
+    def _last(self, ids: Ids[int], num_after: int = 0) -> Ids[int]:
+        """Those of ids that are among the last `repeat_last_n`, when so many others come after them."""
+        if self.params.repeat_last_n < 0:
+            return ids
+        num_kept = max(0, self.params.repeat_last_n - num_after)
+        return ids[max(0, len(ids) - num_kept) :]
 
 
 #: Stands for a token where a row's logits are no numbers.

@@ -4,7 +4,7 @@ Letters: B rows, V vocabulary, N entries over all rows. Rows are told apart by i
 few operations for the whole batch, and rows that do not use it pay nothing.
 """
 
-from collections.abc import Iterable, Sequence as Rows
+from collections.abc import Collection, Mapping, Sequence as Rows
 from typing import NamedTuple
 
 import torch
@@ -17,21 +17,19 @@ MINUS_INFINITY = float("-inf")
 
 
 class Cells(NamedTuple):
-    """Places in the logits, with a number for each."""
+    """Places in the logits."""
 
     rows: Tensor  # (N,)
     tokens: Tensor  # (N,)
-    values: Tensor  # (N,) float32
 
     @classmethod
-    def of(cls, entries: Iterable[tuple[int, int, float]], device: torch.device) -> "Cells | None":
-        """Cells of (row, token, value); None when there are none."""
-        found = list(entries)
-        if not found:
-            return None
-        rows, tokens, values = zip(*found, strict=True)
-        places = upload([rows, tokens], device)
-        return cls(places[0], places[1], upload(values, device, torch.float32))
+    def of(cls, tokens_by_row: Mapping[int, Collection[int]], device: torch.device) -> "Cells | None":
+        """Some tokens of some rows, in this order; None when there are none."""
+        rows, tokens = list[int](), list[int]()
+        for row, some in tokens_by_row.items():
+            rows += [row] * len(some)
+            tokens += some
+        return cls(upload(rows, device), upload(tokens, device)) if rows else None
 
 
 def apply_rules(logits: Tensor, draws: Rows[Draw]) -> Tensor:
@@ -51,54 +49,38 @@ def apply_rules(logits: Tensor, draws: Rows[Draw]) -> Tensor:
 
 
 def _penalise_repetition(logits: Tensor, draws: Rows[Draw]) -> None:
-    cells = Cells.of(
-        (
-            (row, token, draw.params.repetition_penalty)
-            for row, draw in enumerate(draws)
-            if draw.params.repetition_penalty != 1
-            for token in draw.seen()
-        ),
-        logits.device,
-    )
+    penalties = [draw.params.repetition_penalty for draw in draws]
+    seen = {row: draw.seen() for row, draw in enumerate(draws) if penalties[row] != 1}
+    cells = Cells.of(seen, logits.device)
     if cells is not None:
-        seen = logits[cells.rows, cells.tokens]
-        logits[cells.rows, cells.tokens] = torch.where(seen > 0, seen / cells.values, seen * cells.values)
+        penalty = upload(penalties, logits.device, torch.float32)[cells.rows]  # (N,)
+        was = logits[cells.rows, cells.tokens]
+        logits[cells.rows, cells.tokens] = torch.where(was > 0, was / penalty, was * penalty)
 
 
 def _penalise_frequency(logits: Tensor, draws: Rows[Draw]) -> None:
-    cells = Cells.of(
-        (
-            (row, token, -draw.params.presence_penalty - draw.params.frequency_penalty * count)
-            for row, draw in enumerate(draws)
-            if draw.params.presence_penalty or draw.params.frequency_penalty
-            for token, count in draw.counts().items()
-        ),
-        logits.device,
-    )
-    _add(logits, cells)
+    penalties = {}
+    for row, draw in enumerate(draws):
+        presence, frequency = draw.params.presence_penalty, draw.params.frequency_penalty
+        if presence or frequency:
+            counts = draw.counts().items()
+            penalties[row] = {token: -presence - frequency * count for token, count in counts}
+    _add(logits, penalties)
 
 
 def _add_biases(logits: Tensor, draws: Rows[Draw]) -> None:
-    cells = Cells.of(
-        (
-            (row, token, bias)
-            for row, draw in enumerate(draws)
-            for token, bias in draw.params.logit_bias.items()
-        ),
-        logits.device,
-    )
-    _add(logits, cells)
+    _add(logits, {row: draw.params.logit_bias for row, draw in enumerate(draws)})
 
 
 def _hold_back_ends(logits: Tensor, draws: Rows[Draw]) -> None:
     """No end of sequence before min_tokens."""
-    cells = Cells.of(
-        ((row, token, MINUS_INFINITY) for row, draw in enumerate(draws) for token in draw.forbidden_ids),
-        logits.device,
-    )
-    _add(logits, cells)
+    _add(logits, {row: dict.fromkeys(draw.forbidden_ids, MINUS_INFINITY) for row, draw in enumerate(draws)})
 
 
-def _add(logits: Tensor, cells: Cells | None) -> None:
+def _add(logits: Tensor, numbers: Mapping[int, Mapping[int, float]]) -> None:
+    """Add numbers, by row and token."""
+    cells = Cells.of(numbers, logits.device)
     if cells is not None:
-        logits.index_put_((cells.rows, cells.tokens), cells.values, accumulate=True)
+        values = [value for row in numbers.values() for value in row.values()]
+        addends = upload(values, logits.device, torch.float32)  # (N,)
+        logits.index_put_((cells.rows, cells.tokens), addends, accumulate=True)

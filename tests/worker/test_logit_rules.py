@@ -42,8 +42,11 @@ def test_penalties_look_at_the_last_tokens_only() -> None:
     expected[4] -= 2.0
     torch.testing.assert_close(ruled(presence_penalty=2.0, repeat_last_n=2), expected)
     torch.testing.assert_close(ruled(presence_penalty=2.0, repeat_last_n=0), logits())
-    one_seen = RepetitionPenaltyLogitsProcessor(1.5)(torch.tensor([[4]]), logits()[None].clone())[0]
-    torch.testing.assert_close(ruled(repetition_penalty=1.5, repeat_last_n=1), one_seen)
+    for num_last in (0, 1, 4, 6, 8, 99):
+        last = [*PROMPT, *OUTPUT][-num_last:] if num_last else []
+        oracle = RepetitionPenaltyLogitsProcessor(1.5)
+        expected = oracle(torch.tensor([last], dtype=torch.int64), logits()[None].clone())[0]
+        torch.testing.assert_close(ruled(repetition_penalty=1.5, repeat_last_n=num_last), expected)
 
 
 def test_biases_are_added() -> None:
