@@ -60,6 +60,15 @@ class Later(NamedTuple):
     item: Delivery | CeleryEnd
 
 
+class Opened(NamedTuple):
+    """A claimed job with its stream; what its sequences are is yet to be found out."""
+
+    attempt: Attempt
+    order: Order
+    claimed: Claimed
+    recorded: Recorded
+
+
 class Intake(threading.Thread):
     """The one thread that claims jobs. A delivery goes on to the engine, to the finisher, or here again."""
 
@@ -150,6 +159,7 @@ class Intake(threading.Thread):
             run(self._redis, self._ledger.release(job_id, self._owner_id, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
+        """Open all that are ours before the first is begun: from then on their leases are renewed."""
         orders = [Order.read(d.body, d.headers, self._settings) for d in deliveries]
         calls = [
             self._ledger.claim(delivery.job_id, self._owner_id, job=order.job, envelope=order.envelope)
@@ -160,20 +170,24 @@ class Intake(threading.Thread):
         except RedisError as error:
             log.warning("redis does not answer claims, trying on", error=type(error).__name__)
             answers = [Busy(0)] * len(deliveries)
+        opened: list[Opened] = []
         for delivery, order, answer in zip(deliveries, orders, answers, strict=True):
             try:
-                self._act(delivery, order, answer)
+                opened += self._act(delivery, order, answer)
             except RedisError:
                 self._put_off(delivery, RETRY_S)
+        for one in opened:
+            self._begin(one)
 
-    def _act(self, delivery: Delivery, order: Order, answer: ClaimAnswer | ResponseError) -> None:
+    def _act(self, delivery: Delivery, order: Order, answer: ClaimAnswer | ResponseError) -> list[Opened]:
+        """Do what the answer asks for; if the job is ours to begin, it is in the list."""
         match answer:
             case Claimed():
                 running = self._publisher.attempts.get(delivery.job_id)
                 if isinstance(answer, Adopt) and running is not None:
                     running.deliveries.append(delivery)
                 else:
-                    self._begin(delivery, order, answer)
+                    return [self._open(delivery, order, answer)]
             case Busy():
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended():
@@ -186,9 +200,10 @@ class Intake(threading.Thread):
             case ResponseError():
                 log.error("redis refuses a claim", job_id=delivery.job_id, error=str(answer))
                 self._put_off(delivery, RETRY_S)
+        return []
 
-    def _begin(self, delivery: Delivery, order: Order, claimed: Claimed) -> None:
-        """Run a claimed job from where its stream stands, or end it at once when it cannot be run."""
+    def _open(self, delivery: Delivery, order: Order, claimed: Claimed) -> Opened:
+        """Take a claimed job's stream over from where it stands."""
         events = run(self._redis, self._ledger.read(delivery.job_id)) if claimed.seq else []
         recorded = Recorded.of(events)
         attempt = Attempt(
@@ -198,10 +213,15 @@ class Intake(threading.Thread):
             waited_s=claimed.waited_s,
         )
         self._publisher.open(attempt)
+        return Opened(attempt, order, claimed, recorded)
+
+    def _begin(self, opened: Opened) -> None:
+        """Run a job, or end it at once when it cannot be run."""
+        attempt = opened.attempt
         try:
-            if order.error is not None:
-                raise order.error
-            self._prepare(attempt, claimed, recorded)
+            if opened.order.error is not None:
+                raise opened.order.error
+            self._prepare(attempt, opened.claimed, opened.recorded)
         except InvalidJob as error:
             self._refuse(attempt, Failure(code="invalid_job", message=str(error)))
         except GenerationError as error:
@@ -216,7 +236,8 @@ class Intake(threading.Thread):
         if job.model not in (None, self._settings.served_model):
             message = f"this queue's worker serves {self._settings.served_model}, not the model asked for"
             raise InvalidJob([FieldError("model", message)])
-        sequences = self._model.sequences(attempt.job_id, job, claimed.now_ms)
+        since_ms = round(1000 * (monotonic() - attempt.claimed_s))
+        sequences = self._model.sequences(attempt.job_id, job, claimed.now_ms + since_ms)
         for sequence in sequences:
             sequence.replay(recorded.ids.get(sequence.choice, ()))
         attempt.stream.flush_s = job.flush_ms / 1000

@@ -1,5 +1,6 @@
-"""A job that cannot even be made ready ends, and nobody else hears of it."""
+"""From a claim to the engine: what is held meanwhile, and what becomes of a job that cannot be made ready."""
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -63,6 +64,33 @@ def record_id_of_another_vocabulary(redis: Redis, ledger: Ledger, model: LoadedM
     stream.add(Output(sequence, (Drawn(10**6),), "x"))
     run(redis, ledger.emit(OTHER, [started, *stream.flush()]))
     run(redis, ledger.release(job_id, OTHER, claimed.epoch))
+
+
+def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long prompt takes a while to read, and a lease that nobody renews is over by then."""
+    job_ids = ["first", "second", "third"]
+    held: list[set[str]] = []
+    have_come = threading.Event()
+    sequences = LoadedModel.sequences
+
+    def slow(*args: Any) -> Any:
+        held.append(set(service._publisher.attempts))
+        have_come.wait()
+        return sequences(*args)
+
+    monkeypatch.setattr(LoadedModel, "sequences", slow)
+    for job_id in job_ids:
+        run(redis, Ledger().submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
+    service.take(delivery("first"))
+    wait_until(lambda: held, "the first job's turn")
+    for job_id in job_ids[1:]:
+        service.take(delivery(job_id))
+    have_come.set()
+    for job_id in job_ids:
+        wait_until(partial(end_of, redis, Ledger(), job_id), f"the end of {job_id}")
+    assert {"second", "third"} <= held[1]
 
 
 def end_of(redis: Redis, ledger: Ledger, job_id: str) -> End | None:
