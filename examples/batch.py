@@ -2,7 +2,12 @@
 
 from llama_herd.tasks import Client
 
-jobs = ({"prompt": f"Once upon a time, {n} llamas", "sampling": {"max_tokens": 20}} for n in range(20))
+ANIMALS = ("fox", "badger", "hedgehog", "rabbit")
+
+jobs = (
+    {"prompt": f"Once upon a time, a brave {ANIMALS[n % 4]}", "sampling": {"max_tokens": 40, "seed": n}}
+    for n in range(20)
+)
 
 with Client() as client:
     for item in client.batch(jobs, in_order=True):

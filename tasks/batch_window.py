@@ -73,6 +73,7 @@ class BatchWindow:
         self._measure_at_s = 0.0
         self._submit_at_s = 0.0
         self._models: set[str] = set()
+        self._unserved: frozenset[str] = frozenset()
         self._waiting: deque[BatchTry] = deque()
         self._under_way: dict[str, BatchTry] = {}
         self._ended: list[BatchItem] = []
@@ -95,6 +96,11 @@ class BatchWindow:
     def models(self) -> frozenset[str]:
         """The models whose queues jobs went to."""
         return frozenset(self._models)
+
+    @property
+    def unserved(self) -> frozenset[str]:
+        """Those that no worker had when they were last counted: their jobs wait."""
+        return self._unserved
 
     @property
     def is_in_order(self) -> bool:
@@ -123,7 +129,7 @@ class BatchWindow:
         Each step counts only once its answers are there: after a lost connection the next round goes on.
         """
         yield from self._forget()
-        if self._follows_workers and now_s >= self._measure_at_s:
+        if now_s >= self._measure_at_s:
             yield from self._measure(now_s)
         self._fill()
         if self._waiting and now_s >= self._submit_at_s:
@@ -138,9 +144,11 @@ class BatchWindow:
 
     def _measure(self, now_s: float) -> _Step:
         (workers,) = _check((yield [self._core.ledger.workers()]))
-        room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self._models)
-        self.size = room or MIN_WINDOW
         self._measure_at_s = now_s + MEASURE_S
+        self._unserved = frozenset(self._models - {worker.model for worker in workers})
+        if self._follows_workers:
+            room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self._models)
+            self.size = room or MIN_WINDOW
 
     def _fill(self) -> None:
         """Take rows as long as there is room for their jobs."""

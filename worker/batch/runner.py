@@ -55,6 +55,7 @@ class Runner:
         self._hits_before: Mapping[str, int] = {}
         self._interruption = Interruption()
         self._is_away = False
+        self._named: set[str] = set()
         self._report_at_s = 0.0
         run = files.run
         self._figures = Figures(
@@ -106,6 +107,16 @@ class Runner:
             return
         self._report_at_s = monotonic() + REPORT_S
         self._tell("running")
+        if self._own is None:
+            self._name_unserved()
+
+    def _name_unserved(self) -> None:
+        """Once for each model: a file that was made for another service names one that nobody has."""
+        for model in sorted(self._batch.window.unserved - self._named):
+            self._screen.say(
+                f"no worker serves {model}: its rows wait. Fix: start one, or --model for all rows"
+            )
+            self._named.add(model)
 
     def _tell(self, state: str) -> None:
         status = self._figures.status(state, self._batch.window.num_under_way)

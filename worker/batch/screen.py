@@ -5,10 +5,9 @@ from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.worker.batch.summary import Summary, progress_line
@@ -16,7 +15,7 @@ from llama_herd.worker.batch.summary import Summary, progress_line
 #: How often a line is written where lines stay.
 LINE_S = 10.0
 
-_BAR_WIDTH = 30
+_BAR_WIDTH = 79
 
 
 class Screen(Protocol):
@@ -90,18 +89,16 @@ class JsonScreen(Lines):
 
 
 class Bar:
-    """A bar that moves, on a terminal."""
+    """A bar that moves, and a line below it, on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def show(self, status: BatchStatus) -> None:
-        row = Table.grid(padding=(0, 1))
         num_settled = status.num_done + status.num_failed
         bar = ProgressBar(total=status.num_rows or None, completed=num_settled, width=_BAR_WIDTH)
-        row.add_row(bar, progress_line(status))
-        self._live.update(row, refresh=True)
+        self._live.update(Group(bar, progress_line(status)), refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)

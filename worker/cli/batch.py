@@ -107,9 +107,7 @@ def _run(plan: "Plan", *, as_json: bool) -> int:
 
     settings = read(Settings)
     with Client(settings=settings) as client:
-        model = plan.options.model or settings.default_model
-        if all(worker.model != model for worker in client.workers()):
-            print(f"herd: no worker serves {model}; its rows wait", file=sys.stderr)
+        client.workers()  # raises where there is no Redis, before a file is made
         return _run_with(client, settings, plan, as_json=as_json)
 
 

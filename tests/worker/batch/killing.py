@@ -49,7 +49,7 @@ def long_rows(num: int) -> list[Answer]:
 
 
 def run_with_kills(command: BatchCommand, workers: Sequence[WorkerProcess], offsets: Sequence[int]) -> None:
-    """Run to the end; at each offset, kill command and a worker, and leave the output torn right there."""
+    """Run to the end; at each offset kill command and a worker, and tear both files: the output there."""
     for number, offset in enumerate(offsets):
         with command.start(*OPTIONS) as process:
             wait_until(
@@ -63,6 +63,8 @@ def run_with_kills(command: BatchCommand, workers: Sequence[WorkerProcess], offs
         worker.process.wait()
         if size(command.output) > offset:
             os.truncate(command.output, offset)
+        if size(command.errors) > 9:
+            os.truncate(command.errors, size(command.errors) - 9)
         worker.start()
     assert command.run(*OPTIONS).exit_code == 1
 
