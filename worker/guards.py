@@ -58,6 +58,9 @@ class RawMessage(virtual.Message):  # type: ignore[misc]
 class QoS(redis_transport.QoS):  # type: ignore[misc]
     """Notes which messages are held; those that this worker holds are not taken for lost, however long."""
 
+    def can_consume(self) -> bool:
+        return not self.channel.is_closed and bool(super().can_consume())
+
     def append(self, message: Message, delivery_tag: str) -> None:
         try:
             super().append(message, delivery_tag)
@@ -83,6 +86,8 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
 
     #: Answers to "is there a message?", also those that there is none.
     num_polls = 0
+    #: Whether this worker is to ask for no more messages, although there would be room for some.
+    is_closed = False
     _last_reply: Any = None
 
     @property

@@ -22,7 +22,8 @@ class Overflow:
 
     The newest go, so that who has waited longest keeps its place, and at most half of the room that others
     say they have, since other full workers see the same room. A job on its last attempt stays: it must be
-    alone wherever it runs.
+    alone wherever it runs. From a look before and meanwhile this worker asks for no messages: they would come
+    back to it.
     """
 
     def __init__(
@@ -31,25 +32,35 @@ class Overflow:
         *,
         attempts: Mapping[str, Attempt],
         status: Callable[[], WorkerStatus],
+        close: Callable[[bool], None],
         on_released: Callable[[list[Attempt]], None],
     ) -> None:
         """`attempts` are all jobs that this worker has claimed and not ended, by their ids.
 
-        `on_released` gets jobs that are in the queue again, under a new message.
+        `close(True)` keeps this worker from asking for messages, within a second. `on_released` gets jobs
+        that are in the queue again, under a new message.
         """
         self._redis = owner.redis
         self._ledger = owner.ledger
         self._owner_id = owner.id
         self._attempts = attempts
         self._status = status
+        self._close = close
+        self._is_closed = False
         self._on_released = on_released
 
     def shed(self) -> None:
-        """Release what others have room for. Raises RedisError; what is released then stays fenced here."""
+        """Release what others have room for; called once a second.
+
+        Raises RedisError; what is released then stays fenced here.
+        """
         waiting = [attempt for attempt in list(self._attempts.values()) if _waits(attempt)]
-        if not waiting:
+        num_free = self._num_free_elsewhere() if waiting else 0
+        was_closed, self._is_closed = self._is_closed, num_free > 0
+        self._close(self._is_closed)
+        if not (was_closed and num_free):
             return
-        num_released = min(len(waiting), (self._num_free_elsewhere() + 1) // 2)
+        num_released = min(len(waiting), (num_free + 1) // 2)
         newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
         releases = [
             self._ledger.release(one.job_id, self._owner_id, one.stream.epoch, push=True) for one in newest

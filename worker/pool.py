@@ -62,7 +62,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def watch(self, poller: "Poller") -> None:
         """Called for each connection that messages come by."""
-        self._service.watchdog.watch(poller)
+        self._service.watch(poller)
 
     def on_apply(
         self,

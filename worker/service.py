@@ -27,7 +27,7 @@ from llama_herd.worker.publisher import Publisher, Released
 from llama_herd.worker.reconcile import Reconciler
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author
-from llama_herd.worker.watchdog import UNREADY_S, Watchdog
+from llama_herd.worker.watchdog import UNREADY_S, Poller, Watchdog
 
 log = structlog.get_logger(__name__)
 
@@ -76,10 +76,12 @@ class Service:
             owner,
             attempts=self._publisher.attempts,
             status=self.status,
+            close=self._close,
             on_released=lambda released: self._publisher.put(list(map(Released, released))),
         )
         self._reconciler = Reconciler(redis, ledger, overflow)
         self.watchdog = Watchdog(redis, ledger, settings.queue, settings.silence_s)
+        self._poller: Poller | None = None
         self._state: State = "starting"
         self._is_hurried = threading.Event()
 
@@ -104,6 +106,11 @@ class Service:
     def note_consuming(self) -> None:
         """Messages are asked for from now on."""
         self._state = "ready"
+
+    def watch(self, poller: Poller) -> None:
+        """Messages come by this connection from now on."""
+        self._poller = poller
+        self.watchdog.watch(poller)
 
     def take(self, delivery: Delivery) -> None:
         self._intake.put(delivery)
@@ -172,6 +179,11 @@ class Service:
             log.info("jobs handed over", num_jobs=len(attempts))
         except RedisError as error:
             log.warning("jobs are left to their leases", num_jobs=len(attempts), error=type(error).__name__)
+
+    def _close(self, is_closed: bool) -> None:
+        """Ask for no more messages, or ask again."""
+        if self._poller is not None:
+            self._poller.is_closed = is_closed
 
     def _finish(self, attempt: Attempt) -> None:
         self._drop(attempt)

@@ -20,7 +20,9 @@ UNREADY_S = 5.0
 
 
 class Poller(Protocol):
-    """Who asks Redis for messages."""
+    """Who asks Redis for messages, but while it is closed."""
+
+    is_closed: bool
 
     @property
     def num_polls(self) -> int:

@@ -43,10 +43,12 @@ class FullWorker:
         self.ledger = Ledger(lease_ms=60_000)
         self.attempts: dict[str, Attempt] = {}
         self.released: list[str] = []
+        self.closed: list[bool] = []
         self.overflow = Overflow(
             Owner(redis, self.ledger, FULL),
             attempts=self.attempts,
             status=lambda: status("full@test"),
+            close=self.closed.append,
             on_released=lambda released: self.released.extend(one.job_id for one in released),
         )
 
@@ -62,6 +64,11 @@ class FullWorker:
         self.attempts[job_id] = attempt
         return attempt
 
+    def look_twice(self) -> None:
+        self.overflow.shed()
+        assert self.released == []
+        self.overflow.shed()
+
     def hear(self, *others: WorkerStatus) -> None:
         for other in others:
             run(self.redis, self.ledger.report(other))
@@ -76,12 +83,25 @@ def test_the_newest_go_to_a_worker_that_idles(full: FullWorker) -> None:
     for number in range(5):
         full.claim(f"job-{number}", waited_s=10 - number)
     full.hear(status(IDLE, running=1))
-    full.overflow.shed()
+    full.look_twice()
     assert full.released == ["job-3", "job-4"], "half of the three rows that are free, rounded up"
     assert full.redis.llen("herd.m") == 2
     record = run(full.redis, full.ledger.record("job-4"))
     assert record is not None
     assert (record.state, record.owner, record.attempts) == ("queued", None, 0)
+
+
+def test_who_gives_away_asks_for_no_messages_before_and_meanwhile(full: FullWorker) -> None:
+    full.claim("job", waited_s=10)
+    full.overflow.shed()
+    full.hear(status(IDLE))
+    full.overflow.shed()
+    assert (full.closed, full.released) == ([False, True], [])
+    full.overflow.shed()
+    assert (full.closed, full.released) == ([False, True, True], ["job"])
+    full.attempts.clear()
+    full.overflow.shed()
+    assert full.closed[-1] is False
 
 
 @pytest.mark.parametrize(
@@ -101,7 +121,7 @@ def test_nothing_goes_where_no_worker_of_the_model_idles(
 ) -> None:
     full.claim("job", waited_s=10)
     full.hear(*others)
-    full.overflow.shed()
+    full.look_twice()
     assert full.released == []
     assert full.redis.llen("herd.m") == 0
 
@@ -113,7 +133,7 @@ def test_what_runs_has_just_come_or_must_run_alone_stays(full: FullWorker) -> No
     full.claim("ended", waited_s=10).sequences[0].finish_reason = "stop"
     full.claim("refused", waited_s=10).sequences = []
     full.hear(status(IDLE))
-    full.overflow.shed()
+    full.look_twice()
     assert full.released == []
 
 
@@ -121,7 +141,7 @@ def test_a_job_that_has_another_owner_by_now_is_left_alone(full: FullWorker) -> 
     full.claim("job", waited_s=10)
     full.redis.hset(full.ledger.job_key("job"), "owner", "somebody else")
     full.hear(status(IDLE))
-    full.overflow.shed()
+    full.look_twice()
     assert full.released == []
     assert full.redis.llen("herd.m") == 0
 
