@@ -36,8 +36,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield server.url
 
 
-def start(url: str, name: str, *arguments: str) -> subprocess.Popen[str]:
-    env = {**os.environ, "HERD_REDIS_URL": url}
+def start(url: str, name: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "HERD_REDIS_URL": url, **environment}
     return subprocess.Popen(
         ["node", str(FOLDER / name), *arguments], env=env, stdout=subprocess.PIPE, text=True
     )
@@ -63,9 +63,25 @@ def test_subscribers_from_node_read_the_same_before_and_after(url: str) -> None:
         assert numbers(again) == everything[5:]
 
 
-def test_celery_node_submits_a_job_and_gets_its_result(url: str) -> None:
-    with start(url, "submit_celery_node.mjs") as process, Client(url) as client:
+def output_of(url: str, name: str, *arguments: str, **environment: str) -> str:
+    with start(url, name, *arguments, **environment) as process:
         output, _ = process.communicate(timeout=60)
-        assert process.returncode == 0
-        job_id, text = output.split("\n", 1)
+    assert process.returncode == 0
+    return output
+
+
+def test_node_submits_by_the_script_and_is_told_of_conflicts_and_full_queues(url: str) -> None:
+    assert output_of(url, "submit.mjs", "by-script", "Long ago").startswith("submitted ")
+    assert output_of(url, "submit.mjs", "by-script", "Long ago").startswith("exists ")
+    assert output_of(url, "submit.mjs", "by-script", "Just now").startswith("conflict ")
+    with Client(url) as client:
+        assert client.result("by-script", timeout_s=60).finish_reason in ("stop", "length")
+        client.submit(prompt="waits", not_before=int(1e13), job_id="waits")
+        assert output_of(url, "submit.mjs", "one-more", HERD_MAX_QUEUE="1").startswith("queue_full 1 ")
+        client.cancel("waits")
+
+
+def test_celery_node_submits_a_job_and_gets_its_result(url: str) -> None:
+    job_id, text = output_of(url, "submit_celery_node.mjs").split("\n", 1)
+    with Client(url) as client:
         assert client.result(job_id).text == text.removesuffix("\n")

@@ -1,0 +1,42 @@
+// Submit a job as our own client does: `node examples/submit.mjs ID [PROMPT]`. The same once more changes nothing.
+// Needs `npm install --prefix examples`. docs/protocol.md says what it sends, and what the answers mean.
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { createClient } from 'redis'
+
+const [id, prompt = 'Once upon a time'] = process.argv.slice(2)
+const queue = 'herd.tales'
+const [maxJobs, maxTokens] = [process.env.HERD_MAX_QUEUE ?? '0', process.env.HERD_MAX_QUEUE_TOKENS ?? '0']
+const job = { prompt, sampling: { max_tokens: 80, temperature: 0 } }
+const tokens = Math.ceil(Buffer.byteLength(prompt) / 4) + job.sampling.max_tokens
+
+const message = {
+  properties: {
+    delivery_tag: '@tag@', // the script puts a fresh one here
+    delivery_mode: 2,
+    delivery_info: { exchange: '', routing_key: queue },
+    priority: 0,
+    body_encoding: 'base64',
+    correlation_id: id,
+  },
+  headers: { lang: 'js', task: 'herd.generate', id },
+  'content-type': 'application/json',
+  'content-encoding': 'utf-8',
+  body: Buffer.from('[[], {}, {}]').toString('base64'),
+}
+
+const parts = ['clock', 'queue', 'push', 'waiting', 'record', 'submit']
+const script = parts.map((name) => readFileSync(new URL(`../tasks/lua/${name}.lua`, import.meta.url), 'utf8')).join('\n')
+const call = {
+  keys: [
+    ...['job', 'events'].map((name) => `herd:default:{${id}}:${name}`),
+    ...['pending', 'delayed', 'leases', 'waiting'].map((name) => `herd:default:${name}`),
+    queue,
+  ],
+  arguments: [id, maxJobs, maxTokens, JSON.stringify(job), JSON.stringify(message), '', '', String(tokens)],
+}
+
+const redis = await createClient({ url: process.env.HERD_REDIS_URL ?? 'redis://127.0.0.1:6379/0' }).connect()
+const [answer, numJobs, numTokens] = await redis.evalSha(createHash('sha1').update(script).digest('hex'), call)
+console.log(answer, numJobs, numTokens)
+await redis.close()
