@@ -17,6 +17,7 @@ from llama_herd.worker import boot
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine_thread import EngineThread
+from llama_herd.worker.eviction import refuse_eviction
 from llama_herd.worker.finisher import Finisher
 from llama_herd.worker.heartbeat import Heartbeat
 from llama_herd.worker.intake import CeleryEnd, Intake
@@ -87,7 +88,9 @@ class Service:
 
     @classmethod
     def start(cls, settings: WorkerSettings, worker: str) -> Self:
-        """Load the model, then start all threads. Raises BadInput when the model cannot be loaded."""
+        """Load the model, then start all threads. Raises BadInput when Redis or the model cannot be used."""
+        with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
+            refuse_eviction(redis)
         started_s = monotonic()
         model = LoadedModel.load(settings, boot.device())
         log.info(

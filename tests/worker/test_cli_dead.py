@@ -39,8 +39,8 @@ def number(redis: Redis) -> str:
     return letter.number
 
 
-def herd(redis_url: str, *arguments: str, code: int = 0) -> str:
-    done = invoke(*arguments, HERD_REDIS_URL=redis_url)
+def herd(redis_url: str, *arguments: str, code: int = 0, **environment: str) -> str:
+    done = invoke(*arguments, HERD_REDIS_URL=redis_url, **environment)
     assert done.exit_code == code, done.output
     return done.output
 
@@ -109,6 +109,15 @@ def test_generate_passes_priority_and_key_on(redis_url: str, redis: Redis) -> No
     )
     assert json.loads(result)["job"] == job_id
     assert redis.llen(QUEUE) == 1
+
+
+def test_generate_tells_of_a_full_queue_and_of_a_key_that_names_another_job(redis_url: str) -> None:
+    with Client(redis_url) as client:
+        client.submit(prompt="x", idempotency_key="order-17")
+    shown = herd(redis_url, "generate", "y", "--idempotency-key", "order-17", code=2)
+    assert "idempotency_key: already names another job" in shown
+    shown = herd(redis_url, "generate", "y", code=2, HERD_MAX_QUEUE="1")
+    assert "1 jobs wait in herd.tales, which may hold 1. Fix: submit again in 60 s" in shown
 
 
 def test_generate_refuses_in_this_process_what_needs_the_queue(redis_url: str) -> None:

@@ -27,8 +27,8 @@ SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2, "ignore_eo
 LONG: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 400, "ignore_eos": True}}
 
 #: What is refused without harm: redis-py tells its name, a subscriber looks for the record of a job that has
-#: said nothing, a producer tries to load scripts.
-EXPECTED = {"client", "hmget", "script"}
+#: said nothing, a producer tries to load scripts, a worker asks whether Redis evicts keys.
+EXPECTED = {"client", "hmget", "script", "info"}
 
 ClientOf = Callable[[Role], Client]
 TENANTS = ("default", "acme")
