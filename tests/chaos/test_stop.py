@@ -7,6 +7,7 @@ import pytest
 
 from llama_herd.worker.chaos.faults.leaving import exit_s
 from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.recovery import recovery
 from llama_herd.worker.chaos.worker_process import WorkerProcess
 from tests.chaos.sampling import LONG, SAMPLED
@@ -49,11 +50,13 @@ def test_jobs_that_cannot_finish_go_on_elsewhere(
 
 
 def test_a_rolling_restart_under_load_repeats_no_token(herd: Herd) -> None:
-    workers = herd.workers(2, grace_s=1)
-    job_ids = herd.jobs.submit(100, {**SAMPLED, "max_tokens": 60})
-    for worker in workers:
-        herd.jobs.wait_for(job_ids[:1], "n", 1)
-        successor = herd.worker(grace_s=1)
+    leaving = herd.workers(2, grace_s=1, step_s=0.05)  # slow, lest they leave nothing
+    job_ids = herd.jobs.submit(100, {**SAMPLED, "max_tokens": 40})
+    for worker in leaving:
+        wait_until(lambda name=worker.name: herd.jobs.running(name), "the worker has something to hand over")  # type: ignore[misc]
+        successor = herd.worker(step_s=0.05)
         exit_s(herd, worker, signal.SIGTERM)
         herd.ready(successor)
     assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
+    handed_over = {name for job_id in job_ids for name in herd.jobs.starts(job_id)[:-1]}
+    assert handed_over == {worker.name for worker in leaving}
