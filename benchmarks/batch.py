@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, perf_counter, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import Redis
 
@@ -44,20 +44,34 @@ VLLM = ("vLLM `run-batch` (documented)", "not run here", "whole file", "ends the
 COMMAND = (sys.executable, "-m", "llama_herd.worker.cli", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
 
 
-@dataclass
-class Peak:
-    """The most memory that a process and a Redis held while the block lasted."""
+class Look(NamedTuple):
+    """What a process and a Redis hold at a time."""
 
-    command_bytes: int = 0
-    redis_bytes: int = 0
-    redis_keys: int = 0
+    command_bytes: int
+    redis_bytes: int
+    redis_keys: int
+
+
+@dataclass
+class Memory:
+    """What they held while the block lasted."""
+
+    looks: list[Look] = field(default_factory=list)
     _is_over: Event = field(default_factory=Event)
 
     def look(self, pid: int, redis: Any) -> None:
         while not self._is_over.wait(_LOOK_S):
-            self.command_bytes = max(self.command_bytes, rss_bytes(pid))
-            self.redis_bytes = max(self.redis_bytes, int(redis.info("memory")["used_memory"]))
-            self.redis_keys = max(self.redis_keys, int(redis.dbsize()))
+            self.looks.append(Look(rss_bytes(pid), redis.info("memory")["used_memory"], redis.dbsize()))
+
+    def report(self) -> Report:
+        """The most of each, and how Redis stood after each quarter of the time."""
+        last = len(self.looks) - 1
+        return {
+            "command_peak_bytes": max(look.command_bytes for look in self.looks),
+            "redis_peak_bytes": max(look.redis_bytes for look in self.looks),
+            "redis_peak_keys": max(look.redis_keys for look in self.looks),
+            "redis_quarter_bytes": [self.looks[last * n // 4].redis_bytes for n in range(1, 5)],
+        }
 
     @contextmanager
     def watching(self, pid: int, url: str) -> Iterator[None]:
@@ -90,7 +104,7 @@ def write_rows(path: Path, num_rows: int) -> None:
 def child(command: list[str], settings: WorkerSettings, folder: Path) -> Iterator[subprocess.Popen[str]]:
     with (folder / "child.log").open("w") as log:
         process = subprocess.Popen(
-            command, cwd=folder, env=child_environment(settings), stdout=log, stderr=log, text=True
+            command, cwd=ROOT, env=child_environment(settings), stdout=log, stderr=log, text=True
         )
         try:
             yield process
@@ -100,20 +114,16 @@ def child(command: list[str], settings: WorkerSettings, folder: Path) -> Iterato
 
 
 def run_batch(url: str, folder: Path, *options: str) -> Report:
-    """One run to its end: the summary, and the most memory on the way."""
+    """One run to its end: the summary, and the memory on the way."""
     env = child_environment(WorkerSettings(redis_url=url))
     with subprocess.Popen(
         [*COMMAND, *options], cwd=folder, env=env, stdout=subprocess.PIPE, text=True
     ) as process:
-        peak = Peak()
-        with peak.watching(process.pid, url):
+        memory = Memory()
+        with memory.watching(process.pid, url):
             output, _ = process.communicate()
     summary: Report = json.loads(output.splitlines()[-1])
-    return summary | {
-        "command_peak_bytes": peak.command_bytes,
-        "redis_peak_bytes": peak.redis_bytes,
-        "redis_peak_keys": peak.redis_keys,
-    }
+    return summary | memory.report()
 
 
 def with_stand_in(num_rows: int = STAND_IN_ROWS) -> Report:
@@ -200,7 +210,7 @@ def tables(report: Report) -> Iterator[Table]:
     runs = {f"stand-in, {STAND_IN_ROWS:,} rows": report["stand_in"]}
     runs[f"bundled model, {MODEL_ROWS:,} rows"] = report["bundled_model"]
     yield Table(
-        ("", "rows/s", "tokens/s", "command, MB", "Redis, MB", "most keys"),
+        ("", "rows/s", "tokens/s", "command, MB", "Redis, MB", "after each quarter, MB", "most keys"),
         [
             (
                 name,
@@ -208,6 +218,7 @@ def tables(report: Report) -> Iterator[Table]:
                 run["tokens_per_s"],
                 run["command_peak_bytes"] / 1e6,
                 run["redis_peak_bytes"] / 1e6,
+                ", ".join(f"{num_bytes / 1e6:.1f}" for num_bytes in run["redis_quarter_bytes"]),
                 run["redis_peak_keys"],
             )
             for name, run in runs.items()
