@@ -119,14 +119,14 @@ def test_in_order_is_the_order_of_the_input(command: BatchCommand, redis_url: st
 
 
 def test_too_many_failures_stop_it_and_a_higher_limit_goes_on(command: BatchCommand, redis_url: str) -> None:
-    command.write(rows(200))
+    command.write(rows(60))
     with StandIn(redis_url, verdict=lambda _, job: BROKEN):
         done = command.run("--max-errors", "3", "--window", "5")
         assert done.exit_code == 1
         assert "stopped: more than 3 rows failed" in done.stdout
         assert 3 < len(command.failures()) < 20
         assert command.run("--window", "5").exit_code == 1
-    assert len(command.failures()) == 200
+    assert len(command.failures()) == 60
 
 
 def test_json_events_are_lines_and_the_last_is_the_summary(command: BatchCommand, worker: StandIn) -> None:
@@ -257,12 +257,12 @@ def test_a_slow_pipe_holds_up_neither_answers_nor_signals(command: BatchCommand,
 
 
 def test_a_running_batch_is_seen_from_elsewhere(command: BatchCommand, worker: StandIn) -> None:
-    command.write(rows(40))
+    command.write(rows(30))
     worker.hold()
     with command.start() as process, Client(command.url) as client:
-        wait_until(lambda: any(one.num_under_way == 40 for one in client.batches()), "batch reports")
+        wait_until(lambda: any(one.num_under_way == 30 for one in client.batches()), "batch reports")
         shown = invoke("status", HERD_REDIS_URL=command.url).stdout
-        assert f"batch {command.run_id} of in.jsonl: 0 of 40 rows, 0 failed, 40 under way" in shown
+        assert f"batch {command.run_id} of in.jsonl: 0 of 30 rows, 0 failed, 30 under way" in shown
         watching = ("batch", "--watch", command.run_id, "--json")
         with start_herd(command.folder, *watching, HERD_REDIS_URL=command.url) as watcher:
             assert watcher.stdout is not None
@@ -270,8 +270,8 @@ def test_a_running_batch_is_seen_from_elsewhere(command: BatchCommand, worker: S
             worker.go_on()
             rest, _ = watcher.communicate(timeout=30)
         assert process.wait(30) == watcher.returncode == 0
-    assert (first["event"], first["state"], first["num_under_way"]) == ("progress", "running", 40)
-    assert json.loads(rest.splitlines()[-1])["text"].startswith("done: 40 of 40 rows, 0 failed")
+    assert (first["event"], first["state"], first["num_under_way"]) == ("progress", "running", 30)
+    assert json.loads(rest.splitlines()[-1])["text"].startswith("done: 30 of 30 rows, 0 failed")
     assert "batch" not in invoke("status", HERD_REDIS_URL=command.url).stdout
 
 
