@@ -108,7 +108,7 @@ class Service:
 
     def note_consuming(self) -> None:
         """Messages are asked for from now on."""
-        self._state = "ready"
+        self._become("ready")
 
     def watch(self, poller: Poller) -> None:
         """Messages come by this connection from now on."""
@@ -148,6 +148,10 @@ class Service:
             return "silent"
         return self._state
 
+    def _become(self, state: State) -> None:
+        self._state = state
+        self._heartbeat.hasten()
+
     def hurry(self) -> None:
         """Wait for no job any more; may be called from a signal handler."""
         self._is_hurried.set()
@@ -158,7 +162,7 @@ class Service:
         Running jobs get `grace_s` to end; `pump` runs the acks meanwhile. The rest is released: other workers
         go on from the recorded tokens.
         """
-        self._state = "stopping"
+        self._become("stopping")
         self.watchdog.stop()
         self._reconciler.stop()
         self._intake.stop()

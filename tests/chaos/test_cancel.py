@@ -1,15 +1,13 @@
 """Jobs that are ended early, at every moment: one final event, and the state that fits."""
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
 from random import Random
-from time import sleep
+from time import sleep, time
 
 import pytest
 
 from llama_herd.tasks.answers import Cancellation
-from llama_herd.tasks.app import make_app
-from llama_herd.tasks.message import TASK_NAME
+from llama_herd.worker.chaos.faults.early_ends import send_expiring
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 from tests.chaos.sampling import LONG, SAMPLED
@@ -41,9 +39,8 @@ class Haste:
     def __init__(self, herd: Herd, rng: Random) -> None:
         self.rng = rng
         self.answers = set[Cancellation]()
+        self._herd = herd
         self._jobs = herd.jobs
-        self._queue = herd.queue
-        self._celery = make_app(herd.settings)
 
     def cancel(self) -> None:
         """This one, or any of the last few."""
@@ -56,7 +53,7 @@ class Haste:
     def revoke(self) -> None:
         (job_id,) = self._jobs.submit(1, BRIEF)
         sleep(self._moment_s())
-        self._celery.control.revoke(job_id, terminate=True)
+        self._herd.celery.control.revoke(job_id, terminate=True)
 
     def deadline(self) -> None:
         seconds, micros = self._jobs.redis.time()
@@ -64,10 +61,7 @@ class Haste:
         self._jobs.submit(1, BRIEF, deadline_ms=deadline_ms)
 
     def expires(self) -> None:
-        fields = {"prompt": "a tale", "sampling": BRIEF}
-        expires = datetime.now(UTC) + timedelta(seconds=self._moment_s())
-        sent = self._celery.send_task(TASK_NAME, kwargs=fields, queue=self._queue, expires=expires)
-        self._jobs.adopt(sent.id, fields)
+        send_expiring(self._herd, self._moment_s(), BRIEF)
 
     def _moment_s(self) -> float:
         return self.rng.choice([0, 0.002, 0.01, 0.03, 0.1])
@@ -78,7 +72,7 @@ def test_deadlines_end_waiting_and_running_jobs(herd: Herd) -> None:
     seconds, _ = herd.jobs.redis.time()
     rng = Random(0)
     for _ in range(40):
-        deadline_ms = 1000 * seconds + rng.randint(500, 6000)
+        deadline_ms = 1000 * seconds + rng.randint(300, 3000)
         herd.jobs.submit(1, {**SAMPLED, "max_tokens": 30}, deadline_ms=deadline_ms)
     assert {result.finish_reason for result in herd.jobs.results()} == {"deadline", "length"}
 
@@ -97,13 +91,11 @@ def test_a_job_cancelled_while_its_worker_is_dead_is_ended_by_the_next_one(herd:
 def test_a_job_that_celery_ends_ends_for_subscribers_too(herd: Herd) -> None:
     """Its message has expired by the time that the dead worker's successor gets it: Celery revokes it."""
     (victim,) = herd.workers(1)
-    fields = {"prompt": "a tale", "sampling": LONG}
-    expires = datetime.now(UTC) + timedelta(seconds=2)
-    sent = make_app(herd.settings).send_task(TASK_NAME, kwargs=fields, queue=herd.queue, expires=expires)
-    herd.jobs.adopt(sent.id, fields)
-    herd.jobs.wait_for([sent.id], "n", 10)
+    expires_s = time() + 2
+    job_id = send_expiring(herd, 2, LONG)
+    herd.jobs.wait_for([job_id], "n", 10)
     victim.kill()
-    wait_until(lambda: datetime.now(UTC) > expires, "expired")
+    wait_until(lambda: time() > expires_s + 1, "expired")
     herd.workers(1)
     (result,) = herd.jobs.results()
     assert result.finish_reason == "deadline"

@@ -7,7 +7,7 @@ import pytest
 
 from llama_herd.worker.chaos import mix
 from llama_herd.worker.chaos.faults.death import dying, kill, poison
-from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.herd import STEP_S, Herd
 from llama_herd.worker.chaos.recovery import recovery
 from llama_herd.worker.chaos.sabotage import Moment
 from tests.chaos.sampling import SAMPLED, SHORT
@@ -51,19 +51,21 @@ def test_jobs_of_every_kind_killed_while_they_decode_go_on_as_if_nothing_had_hap
 
 def test_many_kills_in_a_row_blame_no_job(herd: Herd) -> None:
     """More deaths than the attempts that a job has, each between recorded tokens."""
-    (victim,) = herd.workers(1, step_s=0.05)  # slow, lest they end before
+    (victim,) = herd.workers(1, step_s=0.1, lease_ms=1500)  # slow, lest they end before
     job_ids = herd.jobs.submit(4, SAMPLED)
-    for _ in range(4):
-        herd.jobs.wait_for_progress(job_ids)
-        successor = herd.worker(step_s=0.05)
+    herd.jobs.wait_for_progress(job_ids)
+    for step_s in (0.1, 0.1, 0.1, STEP_S):
+        (successor,) = herd.workers(1, step_s=step_s, lease_ms=1500)
         victim.kill()
-        victim = herd.ready(successor)
+        herd.jobs.wait_for_progress(job_ids)
+        victim = successor
     assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
+    assert min(len(herd.jobs.starts(job_id)) for job_id in job_ids) >= 5
 
 
 def test_a_job_that_kills_its_worker_is_given_up_and_its_mates_are_not_blamed(herd: Herd) -> None:
-    herd.worker()
-    mates = herd.jobs.submit(3, {**SAMPLED, "max_tokens": 40})
+    herd.workers(2)
+    mates = herd.jobs.submit(6, {**SAMPLED, "max_tokens": 40})
     with poison(herd):
         assert {result.finish_reason for result in herd.jobs.results(mates)} == {"length"}
     (given_up,) = herd.jobs.results([job_id for job_id in herd.jobs.accepted if job_id not in mates])

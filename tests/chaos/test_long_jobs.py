@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
 def test_a_job_longer_than_the_visibility_timeout_is_delivered_once(herd: Herd) -> None:
-    (busy,) = herd.workers(1, sabotage=Sabotage(step_s=0.05, visibility_s=3))
-    herd.jobs.submit(4, {**SAMPLED, "max_tokens": 150})
+    (busy,) = herd.workers(1, sabotage=Sabotage(step_s=0.05, visibility_s=2))
+    herd.jobs.submit(4, {**SAMPLED, "max_tokens": 130})
     herd.jobs.wait_for(list(herd.jobs.accepted), "n", 1)
-    herd.workers(1, sabotage=Sabotage(step_s=STEP_S, visibility_s=3))
+    herd.workers(1, sabotage=Sabotage(step_s=STEP_S, visibility_s=2))
     assert {result.worker for result in herd.jobs.results()} == {busy.name}
     assert "cmdstat_rpush" not in herd.jobs.redis.info("commandstats"), "kombu has put a message back"
 

@@ -10,7 +10,7 @@ from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.recovery import recovery
 from llama_herd.worker.chaos.worker_process import WorkerProcess
-from tests.chaos.sampling import LONG, SAMPLED
+from tests.chaos.sampling import LONG, SAMPLED, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -23,9 +23,15 @@ def pair(herd: Herd, **settings: Any) -> tuple[WorkerProcess, WorkerProcess]:
 
 
 def test_sigterm_lets_jobs_finish_within_the_grace(herd: Herd) -> None:
-    leaving, _ = pair(herd, grace_s=30)
-    assert leaving.stop() == 0
-    assert {result.worker for result in herd.jobs.results()} == {leaving.name}
+    """And it asks for no more of them meanwhile."""
+    leaving, other = pair(herd, grace_s=30)
+    running = list(herd.jobs.accepted)
+    leaving.signal(signal.SIGTERM)
+    wait_until(lambda: herd.state_of(leaving) == "stopping", "signal heard")
+    later = herd.jobs.submit(8, SHORT)
+    assert leaving.wait_for_end() == 0
+    assert {result.worker for result in herd.jobs.results(running)} == {leaving.name}
+    assert {result.worker for result in herd.jobs.results(later)} == {other.name}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +39,7 @@ def test_sigterm_lets_jobs_finish_within_the_grace(herd: Herd) -> None:
     [
         ({}, [signal.SIGTERM]),
         ({"grace_s": 60}, [signal.SIGTERM, signal.SIGTERM]),
-        ({"grace_s": 60}, [signal.SIGTERM, signal.SIGQUIT]),
+        pytest.param({"grace_s": 60}, [signal.SIGTERM, signal.SIGQUIT], marks=pytest.mark.slow),
         ({"grace_s": 60}, [signal.SIGQUIT]),
     ],
     ids=["TERM", "TERM TERM", "TERM QUIT", "QUIT"],

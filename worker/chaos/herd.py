@@ -1,12 +1,16 @@
 """A herd to be tortured: one Redis, jobs, and workers that come and go."""
 
 from contextlib import ExitStack
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+from celery import Celery
+
+from llama_herd.tasks.app import make_app
 from llama_herd.worker.chaos.fragile_redis import FragileRedis
 from llama_herd.worker.chaos.inquest import inquest
 from llama_herd.worker.chaos.jobs import Jobs
@@ -101,6 +105,11 @@ class Herd:
     def state_of(self, worker: WorkerProcess) -> str:
         """What a worker says of itself; empty when it says nothing any more."""
         return next((one.state for one in self.jobs.client.workers() if one.name == worker.name), "")
+
+    @cached_property
+    def celery(self) -> Celery:
+        """How those send to this herd who do not have our client."""
+        return make_app(self.settings)
 
     def verdict(self) -> Verdict:
         """Wait until all is over, then hold every law to all jobs."""
