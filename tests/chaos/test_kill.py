@@ -51,11 +51,11 @@ def test_jobs_of_every_kind_killed_while_they_decode_go_on_as_if_nothing_had_hap
 
 def test_many_kills_in_a_row_blame_no_job(herd: Herd) -> None:
     """More deaths than the attempts that a job has, each between recorded tokens."""
-    (victim,) = herd.workers(1, step_s=0.1, lease_ms=1500)  # slow, lest they end before
+    (victim,) = herd.workers(1, step_s=0.1)  # slow, lest they end before
     job_ids = herd.jobs.submit(4, SAMPLED)
     herd.jobs.wait_for_progress(job_ids)
     for step_s in (0.1, 0.1, 0.1, STEP_S):
-        (successor,) = herd.workers(1, step_s=step_s, lease_ms=1500)
+        (successor,) = herd.workers(1, step_s=step_s)
         victim.kill()
         herd.jobs.wait_for_progress(job_ids)
         victim = successor
