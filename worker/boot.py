@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import structlog
 from celery import signals
+from redis.exceptions import ResponseError
 
 from llama_herd.errors import BadInput
 from llama_herd.worker.device import pin_device
@@ -49,12 +50,21 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         conf.task_default_queue = settings().queue
         conf.broker_transport = "llama_herd.worker.guards:Transport"
         conf.worker_enable_remote_control = settings().remote_control
+        insist_on_results(conf)
         device()
     except BadInput as error:
         print(f"herd worker: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     threading.excepthook = end_process
+
+
+def insist_on_results(conf: Any) -> None:
+    """Offer a result that Redis refuses until it takes it, full or read-only: as without a connection.
+
+    Celery's tracer would store, as soon as there is room, that the task has failed.
+    """
+    conf.result_backend_transport_options["additional_connection_errors"] = [ResponseError]
 
 
 def end_process(failure: threading.ExceptHookArgs) -> None:

@@ -1,7 +1,7 @@
 """What Celery stores of a job is what its stream says, and nothing once the job is purged."""
 
 from collections.abc import Iterator
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from celery.backends.redis import RedisBackend
@@ -14,6 +14,8 @@ from llama_herd.tasks.generate import generate
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
+from llama_herd.worker.boot import insist_on_results
+from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.finisher import Finisher
 from tests.tasks.herd import Herd, end, started
@@ -68,6 +70,20 @@ def test_a_result_that_celery_was_not_to_keep_is_not_kept(
     finisher.settle("late", [])
     finisher.stop()
     assert not herd.redis.exists(herd.ledger.result_key("late"))
+
+
+def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
+    app = make_app(Settings(redis_url=redis_url))
+    insist_on_results(app.conf)
+    storing = Thread(target=app.backend.store_result, args=("job", {"text": "a tale"}, "SUCCESS"))
+    redis.config_set("maxmemory", 1)
+    try:
+        storing.start()
+        wait_until(lambda: "errorstat_OOM" in redis.info("errorstats"), "a result refused")
+    finally:
+        redis.config_set("maxmemory", 0)
+    storing.join()
+    assert app.backend.get_state("job") == "SUCCESS"
 
 
 class PurgedMeanwhile(Delivery):
