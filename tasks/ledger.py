@@ -44,6 +44,8 @@ from llama_herd.tasks.worker_status import WorkerStatus
 
 #: Age of a waiting job, against the front of its queue, at which its message is taken for lost.
 SWEEP_PATIENCE_MS = 3_000
+#: A shorter time between two sweeps is never a gap, since they come about once a second.
+SWEEP_GAP_MS = 1_500
 SWEEP_MAX_PUSHES = 64
 SWEEP_MAX_LOOKS = 512
 #: A worker that is silent this long is not listed any more.
@@ -252,7 +254,7 @@ class Ledger(Keys):
                 events,
                 self.channel(""),
                 self.lease_ms // 6,
-                self.lease_ms * 2 // 3,
+                max(SWEEP_GAP_MS, self.lease_ms * 2 // 3),
                 self.lease_ms,
                 SWEEP_PATIENCE_MS,
                 SWEEP_MAX_PUSHES,

@@ -1,7 +1,7 @@
 -- SWEEP: push the messages of jobs that nobody else is going to deliver: those that were lost, and those whose time
 -- has come. Any worker, about once a second.
 -- KEYS: 1 pending, 2 delayed, 3 leases, 4 waiting, 5 sweep (last: time of the last sweep, hold: do nothing before,
---       offset: where among the waiting jobs to look next), 6 dead letters
+--       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next), 6 dead letters
 -- ARGV: 1 what a job's keys begin with and 2 and 3 end with: record, events, 4 channels' prefix,
 --       5 shortest time between sweeps (ms), 6 a longer time than this is a gap (ms), 7 lease (ms), 8 patience (ms),
 --       9 most pushes of lost messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
@@ -13,17 +13,20 @@ local lease_ms, patience_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_pushes, max_looks = tonumber(ARGV[9]), tonumber(ARGV[10])
 local now, swept = now_ms(), {'swept'}
 
-local times = redis.call('HMGET', sweep, 'last', 'hold', 'offset')
-local last, hold, offset = tonumber(times[1] or 0), tonumber(times[2] or 0), tonumber(times[3] or 0)
+local turn = redis.call('HMGET', sweep, 'last', 'hold', 'gaps', 'offset')
+local last, hold = tonumber(turn[1] or 0), tonumber(turn[2] or 0)
+local gaps, offset = tonumber(turn[3] or 0), tonumber(turn[4] or 0)
 if now - last < tonumber(ARGV[5]) and now >= last then return {'early'} end
-redis.call('HSET', sweep, 'last', now)
 
 -- After a gap (Redis stood still, no worker was there) live owners first get the time to renew their leases.
--- A sweep that was held is not held again, else slow sweepers would never sweep.
-if hold <= last and now - last > tonumber(ARGV[6]) then
-  hold = now + lease_ms
-  redis.call('HSET', sweep, 'hold', hold)
+-- To slow sweepers all is gaps: of four in a row the last one holds nothing up, else they would never sweep.
+if now - last > tonumber(ARGV[6]) then
+  gaps = (gaps + 1) % 4
+  hold = gaps > 0 and now + lease_ms or 0
+else
+  gaps = 0
 end
+redis.call('HSET', sweep, 'last', now, 'hold', hold, 'gaps', gaps)
 -- A hold that lasts longer than a lease is from before the clock of Redis was put back.
 if now < hold and hold - now <= lease_ms then return {'held'} end
 

@@ -154,7 +154,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         now_s = self.redis.time()[0]
-        self.redis.hset("herd:default:sweep", mapping={"last": (now_s - 11) * 1000, "hold": 0})
+        self.redis.hset("herd:default:sweep", mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
         for job_id in run(self.redis, self.herd.ledger.sweep()).jobs:
             assert not self.truth[job_id].is_final
 

@@ -19,7 +19,14 @@ SWEEP = "herd:default:sweep"
 def sweep(herd: Herd) -> Swept:
     """A sweep that comes a second after the last one, in the ordinary course of things."""
     now_s = herd.redis.time()[0]
-    herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0})
+    herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
+    return run(herd.redis, herd.ledger.sweep())
+
+
+def sweep_after(herd: Herd, passed_ms: int) -> Swept:
+    """A sweep that comes so long after the last one, whose grace passes meanwhile, too."""
+    for name in ("last", "hold"):
+        herd.redis.hincrby(SWEEP, name, -passed_ms)
     return run(herd.redis, herd.ledger.sweep())
 
 
@@ -204,12 +211,28 @@ def test_after_a_gap_owners_get_one_lease_to_come_back(herd: Herd) -> None:
     herd.pass_lease("a")
     assert run(herd.redis, herd.ledger.sweep()) == Swept(held=True)
     # The gap is over, the time of grace is not.
-    herd.redis.hincrby(SWEEP, "last", -20_000)
-    assert run(herd.redis, herd.ledger.sweep()) == Swept(held=True)
-    # It is over now, and a sweep that was held is not held again however late it comes.
-    herd.redis.hincrby(SWEEP, "last", -600_000)
+    assert sweep_after(herd, 20_000) == Swept(held=True)
+    # It is over now.
     herd.redis.hincrby(SWEEP, "hold", -61_000)
-    assert run(herd.redis, herd.ledger.sweep()) == Swept(("a",))
+    assert sweep_after(herd, 20_000) == Swept(("a",))
+
+
+@pytest.mark.parametrize("between_ms", [[], [20_000], [20_000, 20_000]])
+def test_two_gaps_soon_after_each_other_are_both_followed_by_a_grace(
+    herd: Herd, between_ms: list[int]
+) -> None:
+    herd.submit("a")
+    herd.claim("a")
+    herd.pass_lease("a")
+    for passed_ms in (600_000, *between_ms, 600_000):
+        assert sweep_after(herd, passed_ms) == Swept(held=True)
+
+
+def test_sweepers_that_are_always_late_sweep_each_fourth_time(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a")
+    herd.pass_lease("a")
+    assert [sweep_after(herd, 600_000).held for _ in range(8)] == 2 * [True, True, True, False]
 
 
 def test_a_grace_from_before_the_clock_was_put_back_holds_nobody_up(herd: Herd) -> None:
