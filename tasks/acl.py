@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from llama_herd.tasks.call import Call, Script, commands_of
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.keys import joined
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
 
@@ -98,6 +99,12 @@ class Acl:
 
     tenant: str
     queues: Collection[str]
+
+    @classmethod
+    def rights_in(cls, acls: "Collection[Acl]", *roles: Role) -> Rights:
+        """These roles' rights in several tenants, and those of a worker that serves all of them at once."""
+        together = cls(joined([acl.tenant for acl in acls]), ())
+        return sum((acl.rights(role) for acl in [together, *acls] for role in roles), Rights(frozenset()))
 
     def rights(self, role: Role) -> Rights:
         match role:

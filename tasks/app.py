@@ -62,7 +62,7 @@ def make_app(settings: Settings) -> Celery:
         redis_socket_keepalive=True,
         redis_socket_timeout=10.0,
         redis_retry_on_timeout=True,
-        broker_transport_options=_broker_options(ledger.unacked_key),
+        broker_transport_options=broker_options(ledger.unacked_key),
     )
 
     def check_start(instance: Any, **_: Any) -> None:
@@ -74,7 +74,7 @@ def make_app(settings: Settings) -> Celery:
     return app
 
 
-def _broker_options(unacked_key: str) -> dict[str, Any]:
+def broker_options(unacked_key: str) -> dict[str, Any]:
     """How kombu's Redis transport works: what it keeps where, and how soon it notices a loss."""
     return {
         # Only a backstop: SWEEP finds a dead worker's jobs within seconds. Kombu looks each interval x

@@ -7,6 +7,7 @@ say in Celery's terms how the job ended, so that results, links, chains and sign
 from typing import Any
 
 from celery import Task
+from celery.backends.base import Backend
 from celery.exceptions import Ignore
 from celery.states import FAILURE, REVOKED, SUCCESS
 
@@ -46,16 +47,16 @@ def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
     return result.model_dump(mode="json")
 
 
-def correct(result: Result) -> None:
+def correct(result: Result, backend: Backend) -> None:
     """Store how a job ended over REVOKED, which Celery has said of it by itself.
 
     It says so of a task whose message has expired, which is a deadline, and of a task that it revokes when
     the job has just ended otherwise.
     """
-    status = generate.backend.get_task_meta(result.job, cache=False)["status"]
+    status = backend.get_task_meta(result.job, cache=False)["status"]
     if status != REVOKED or result.finish_reason == "cancelled":
         return
     try:
-        generate.backend.store_result(result.job, result.raise_for_error().model_dump(mode="json"), SUCCESS)
+        backend.store_result(result.job, result.raise_for_error().model_dump(mode="json"), SUCCESS)
     except (GenerationError, DeadlineExceeded) as error:
-        generate.backend.store_result(result.job, error, FAILURE)
+        backend.store_result(result.job, error, FAILURE)

@@ -20,10 +20,16 @@ celery-task-meta-<id>         string  Celery's: the result
 herd.<model>                  list    Celery's: the queue of a model
 
 The last two are those of tenant `default`; another's are herd:<tenant>:celery-task-meta-<id> and
-herd.<tenant>:<model>.
+herd.<tenant>:<model>. What the workers of several tenants hold stands under all their names, joined by +.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
+
+
+def joined(tenants: Collection[str]) -> str:
+    """What stands for several tenants where one's name would; no tenant has a + in its own."""
+    return "+".join(sorted(tenants))
 
 
 @dataclass(frozen=True)

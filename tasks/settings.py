@@ -22,6 +22,9 @@ BUNDLED_MODEL_NAME = "tales"
 #: What the names of our variables begin with.
 PREFIX = "HERD_"
 
+#: A tenant's name: it stands in keys, queues and channels.
+TENANT_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+
 #: Settings that only complete the URL of Redis.
 ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file")
 
@@ -54,9 +57,7 @@ class Settings(BaseSettings):
         "rediss:// is TLS.",
         repr=False,  # may hold a password
     )
-    tenant: str = Field(
-        "default", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Whose jobs; part of every Redis key."
-    )
+    tenant: str = Field("default", pattern=TENANT_PATTERN, description="Whose jobs; part of every Redis key.")
     model_name: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",

@@ -27,6 +27,7 @@ class Attempt:
     first_token_s: float | None = None
     reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
     has_ended: bool = False
+    is_over: bool = False  # this worker has nothing to do with the job any more
 
     @property
     def job_id(self) -> str:

@@ -8,10 +8,13 @@ from functools import cache
 from typing import Any, NoReturn
 
 import structlog
-from celery import signals
+from celery import Celery, signals
+from kombu import Exchange, Queue
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import BadInput
+from llama_herd.tasks.app import app, broker_options, make_app
+from llama_herd.tasks.keys import Keys
 from llama_herd.worker.device import pin_device
 from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
@@ -37,6 +40,18 @@ def settings() -> WorkerSettings:
 
 
 @cache
+def app_of(own: WorkerSettings) -> Celery:
+    """The Celery app of the tenant in these settings: it stores its results, and sends on to its queue."""
+    if own.tenant == settings().tenant:
+        return app
+    made = make_app(own)
+    made.conf.task_default_queue = own.queue
+    insist_on_results(made.conf)
+    app.set_current()  # in place of the one just made
+    return made
+
+
+@cache
 def device() -> str:
     """torch's name of this process's device, which is the only one that torch will see."""
     return pin_device(settings().device)
@@ -47,7 +62,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
     """Before the worker is built: it reads its own model's queue, and takes what its batch holds."""
     try:
         conf.worker_concurrency = settings().slots + NUM_LOOK_AHEAD
-        conf.task_default_queue = settings().queue
+        _configure_queues(conf)
         conf.broker_transport = "llama_herd.worker.guards:Transport"
         conf.worker_enable_remote_control = settings().remote_control
         insist_on_results(conf)
@@ -65,6 +80,17 @@ def insist_on_results(conf: Any) -> None:
     Celery's tracer would store, as soon as there is room, that the task has failed.
     """
     conf.result_backend_transport_options["additional_connection_errors"] = [ResponseError]
+
+
+def _configure_queues(conf: Any) -> None:
+    """What the worker of several tenants holds is noted under a name that none of them has alone."""
+    names = list(settings().by_queue)
+    conf.task_default_queue = names[0]
+    if settings().tenants:
+        conf.task_queues = [Queue(name, Exchange(name), name) for name in names]
+        keys = Keys(settings().joined_tenant)
+        conf.broker_transport_options = broker_options(keys.unacked_key)
+        conf.event_exchange = keys.key("celeryev")
 
 
 def end_process(failure: threading.ExceptHookArgs) -> None:

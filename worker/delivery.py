@@ -42,6 +42,11 @@ class Delivery:
         return str(self._request.id)
 
     @property
+    def queue(self) -> str:
+        """Where the message came from."""
+        return str(self._request.delivery_info["routing_key"])
+
+    @property
     def request(self) -> Request:
         """Celery's own view of the message; touch it on the hub's thread only."""
         return self._request
@@ -75,7 +80,7 @@ class Delivery:
         has ended itself only what it said is put right.
         """
         if self.is_revoked:
-            correct(outcome)
+            correct(outcome, self._request.task.backend)
             return
         name, task_id, request, *_ = self._args
         # Without its arguments, so that Celery can neither stumble over them nor show them.

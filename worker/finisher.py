@@ -7,6 +7,7 @@ from time import monotonic
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import structlog
+from celery import Celery
 from kombu.exceptions import OperationalError
 from redis import Redis
 from redis.exceptions import RedisError
@@ -52,9 +53,11 @@ class Finisher:
     wrote it and however often the job's message comes back.
     """
 
-    def __init__(self, redis: Redis, ledger: Ledger) -> None:
+    def __init__(self, redis: Redis, ledger: Ledger, app: Celery) -> None:
+        """`app` knows where the tenant's results are."""
         self._redis = redis
         self._ledger = ledger
+        self._app = app
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
         self._is_stopping = threading.Event()
         # Daemons: a result backend that does not answer must not hold up the end of the process.
@@ -87,7 +90,7 @@ class Finisher:
         try:
             outcome = self._insist(self._outcome, job_id)
             if outcome is not None:
-                self._insist(_tell_celery, outcome, deliveries)
+                self._insist(self._tell_celery, outcome, deliveries)
                 self._insist(self._forget_if_purged, job_id)
                 _log_end(outcome)
                 deliveries = deliveries[1:]
@@ -115,17 +118,16 @@ class Finisher:
             return None
         return Result.from_events(events)
 
+    def _tell_celery(self, outcome: Result, deliveries: list[Delivery]) -> None:
+        if deliveries:
+            deliveries[0].settle(outcome)
+        else:
+            correct(outcome, self._app.backend)
+
     def _forget_if_purged(self, job_id: str) -> None:
         """A purge deletes the result that it finds; this one may have been stored just after it."""
         if run(self._redis, self._ledger.is_purged(job_id)):
             self._redis.delete(self._ledger.result_key(job_id))
-
-
-def _tell_celery(outcome: Result, deliveries: list[Delivery]) -> None:
-    if deliveries:
-        deliveries[0].settle(outcome)
-    else:
-        correct(outcome)
 
 
 def _log_end(result: Result) -> None:

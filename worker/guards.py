@@ -5,7 +5,7 @@ worker too. Here they go to the dead letters, with the reason.
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from time import time
@@ -157,6 +157,16 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         conn.ensure_connection = partial(conn.ensure_connection, **RECONNECT)
         return super().ensure_connected(conn)
 
+    def update_strategies(self) -> None:
+        """Have each message run by the app of the tenant from whose queue it comes."""
+        super().update_strategies()
+        apps = {queue: boot.app_of(own) for queue, own in boot.settings().by_queue.items()}
+        if set(apps.values()) == {self.app}:
+            return
+        for name in self.app.tasks:
+            by_queue = {queue: app.tasks[name].start_strategy(app, self) for queue, app in apps.items()}
+            self.strategies[name] = partial(_strategy_of_queue, by_queue)
+
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], Any]:
         """Called anew for each connection."""
         handle = super().create_task_handler(*args, **options)
@@ -190,6 +200,10 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         message.reject_log_error(log, self.connection_errors)
 
 
+def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:
+    return by_queue[message.delivery_info["routing_key"]](message, *args)
+
+
 def _check_id(message: Message) -> None:
     """A job's id stands in keys, channels and events. Raises ValueError."""
     if message.headers.get("task") == TASK_NAME and not is_job_id(message.headers.get("id")):
@@ -200,6 +214,7 @@ def put_aside(channel: Channel, reason: str) -> None:
     """Keep the message that was read last, and cannot be handled, among the dead letters."""
     raw = channel.message_read
     log.error("message put aside", reason=reason, num_bytes=len(raw))
-    letters = DeadLetters.of(boot.settings())
+    queue = channel.queue_read
+    letters = DeadLetters.of(boot.settings().of_queue(queue))
     with channel.conn_or_acquire() as client:
-        run(client, letters.bury(raw, queue=channel.queue_read, reason=reason, worker=socket.gethostname()))
+        run(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))

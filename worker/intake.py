@@ -22,7 +22,6 @@ from llama_herd.tasks.ledger import CancelReason
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.delivery import Delivery
-from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.finisher import Finisher
 from llama_herd.worker.gate import POLL_S, Gate
 from llama_herd.worker.loaded_model import LoadedModel
@@ -80,7 +79,7 @@ class Intake(threading.Thread):
         *,
         author: Author,
         publisher: Publisher,
-        engine: EngineThread,
+        gate: Gate,
         finisher: Finisher,
     ) -> None:
         super().__init__(name="intake", daemon=True)
@@ -91,7 +90,7 @@ class Intake(threading.Thread):
         self._model = model
         self._author = author
         self._publisher = publisher
-        self._gate = Gate(engine, publisher.attempts)
+        self._gate = gate
         self._finisher = finisher
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
         self._later: list[Later] = []

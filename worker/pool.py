@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import signals
@@ -75,6 +76,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
     ) -> Delivery | None:
         """Take a message over. Runs on the hub's thread: never parses, never blocks, never raises."""
         request = getattr(callback, "__self__", None)
+        if isinstance(request, Request):
+            target = partial(target, app=request.task.app)  # without it Celery takes the process's first
         if isinstance(request, Request) and getattr(request.task, "engine_task", False):
             delivery = Delivery(target, tuple(args), request, self._call_soon)
             self._service.take(delivery)
@@ -110,7 +113,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _on_revoked(self, sender: Any, request: Any, expired: bool, **_: Any) -> None:
         if getattr(sender, "engine_task", False):
-            self._service.end(request.id, has_expired=expired)
+            self._service.end(request.id, request.delivery_info["routing_key"], has_expired=expired)
 
     @property
     def _hostname(self) -> str:

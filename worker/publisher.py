@@ -80,6 +80,7 @@ class Publisher(threading.Thread):
         earlier = self.attempts.get(attempt.job_id)
         self.attempts[attempt.job_id] = attempt
         if earlier is not None:
+            earlier.is_over = True
             self._on_lost(earlier)
 
     def put(self, outputs: Rows[Said]) -> None:
@@ -195,4 +196,5 @@ class Publisher(threading.Thread):
     def _close(self, attempt: Attempt, then: Callable[[Attempt], None]) -> None:
         self._holding.pop(attempt.job_id, None)
         self.attempts.pop(attempt.job_id, None)
+        attempt.is_over = True
         then(attempt)

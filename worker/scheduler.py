@@ -152,7 +152,7 @@ class Scheduler:
         """Those with the same prompt, the one that was admitted first before the others."""
         if sequence.params.n == 1:
             return []
-        return [one for one in self.running if one.job_id == sequence.job_id]
+        return [one for one in self.running if one.is_of_one_job_with(sequence)]
 
 
 def _shares(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:

@@ -45,8 +45,12 @@ class Sequence:
 
     @property
     def name(self) -> str:
-        """What no other sequence is called; an id has no #."""
-        return f"{self.job_id}#{self.choice}"
+        """What no other sequence is called; a tenant has no /, an id no #."""
+        return f"{self.salt}/{self.job_id}#{self.choice}"
+
+    def is_of_one_job_with(self, other: "Sequence") -> bool:
+        """Whether both are outputs of the same job; two tenants may use the same id."""
+        return (self.salt, self.job_id) == (other.salt, other.job_id)
 
     @property
     def has_prompt_cached(self) -> bool:

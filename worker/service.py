@@ -1,33 +1,28 @@
 """All parts of a worker behind the Celery pool: who starts whom, and in which order they stop."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Self
 
 import structlog
-from redis.exceptions import RedisError
 
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.tasks.call import run_many
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import boot
-from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.eviction import refuse_eviction
-from llama_herd.worker.finisher import Finisher
-from llama_herd.worker.heartbeat import Heartbeat
-from llama_herd.worker.intake import CeleryEnd, Intake
+from llama_herd.worker.gate import Gate
+from llama_herd.worker.intake import CeleryEnd
 from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.overflow import Overflow
-from llama_herd.worker.owner import Owner
-from llama_herd.worker.publisher import Publisher, Released
-from llama_herd.worker.reconcile import Reconciler
+from llama_herd.worker.output import Output
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author
+from llama_herd.worker.tenancy import Tenancy
 from llama_herd.worker.watchdog import UNREADY_S, Poller, Watchdog
 
 log = structlog.get_logger(__name__)
@@ -42,49 +37,35 @@ DRAIN_POLL_S = 0.02
 class Service:
     """The threads of one worker. Messages come in by `take`; everything else follows by itself.
 
-    delivery -> intake -> engine -> publisher -> finisher -> delivery
+    One engine for all, and a `Tenancy` for each tenant.
     """
 
     def __init__(self, model: LoadedModel, settings: WorkerSettings, worker: str) -> None:
         self._settings = settings
         self._worker = worker
         self._model = model
-        redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
-        ledger = Ledger.of(settings, worker)
-        self._owner = owner = Owner(redis, ledger)
-        self._finisher = Finisher(redis, ledger)
-        self._publisher = Publisher(
-            owner, on_end=self._finish, on_lost=self._lose, on_released=self._give_back
-        )
-        self._engine = EngineThread(model.engine(settings, self._publisher.put))
-        self._intake = Intake(
-            owner,
-            settings,
-            model,
-            author=Author(worker, settings.served_model),
-            publisher=self._publisher,
-            engine=self._engine,
-            finisher=self._finisher,
-        )
-        self._heartbeat = Heartbeat(
-            owner,
-            attempts=self._publisher.attempts,
-            engine=self._engine,
-            status=self.status,
-            stall_s=settings.stall_s,
-        )
-        overflow = Overflow(
-            owner,
-            attempts=self._publisher.attempts,
-            status=self.status,
-            close=self._close,
-            on_released=lambda released: self._publisher.put(list(map(Released, released))),
-        )
-        self._reconciler = Reconciler(redis, ledger, overflow)
-        self.watchdog = Watchdog(redis, ledger, settings.queue, settings.silence_s)
         self._poller: Poller | None = None
+        self._closed_by: set[str] = set()
         self._state: State = "starting"
         self._is_hurried = threading.Event()
+        redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
+        self._engine = EngineThread(model.engine(settings, self._hand_on))
+        gate = Gate(self._engine)
+        self.watchdog = Watchdog(redis, Ledger.of(settings), list(settings.by_queue), settings.silence_s)
+        self._by_queue = {
+            queue: Tenancy(
+                own,
+                redis,
+                author=Author(worker, settings.served_model),
+                model=model,
+                engine=self._engine,
+                gate=gate,
+                status=self.status,
+                close=self._close,
+            )
+            for queue, own in settings.by_queue.items()
+        }
+        self.tenancies = {tenancy.tenant: tenancy for tenancy in self._by_queue.values()}
 
     @classmethod
     def start(cls, settings: WorkerSettings, worker: str) -> Self:
@@ -100,9 +81,9 @@ class Service:
             seconds=round(monotonic() - started_s, 3),
         )
         service = cls(model, settings, worker)
-        for thread in (service._publisher, service._engine, service._intake, service._heartbeat):
-            thread.start()
-        service._reconciler.start()
+        service._engine.start()
+        for tenancy in service.tenancies.values():
+            tenancy.start()
         service.watchdog.start()
         return service
 
@@ -116,11 +97,11 @@ class Service:
         self.watchdog.watch(poller)
 
     def take(self, delivery: Delivery) -> None:
-        self._intake.put(delivery)
+        self._tenancy_of(delivery.queue).take(delivery)
 
-    def end(self, job_id: str, *, has_expired: bool) -> None:
-        """Celery has revoked a job, or found it expired before it was run."""
-        self._intake.put(CeleryEnd(job_id, "deadline" if has_expired else "revoked"))
+    def end(self, job_id: str, queue: str, *, has_expired: bool) -> None:
+        """Celery has revoked a job of this queue, or found it expired before it was run."""
+        self._tenancy_of(queue).end(CeleryEnd(job_id, "deadline" if has_expired else "revoked"))
 
     def status(self) -> WorkerStatus:
         pages = self._model.cache.pages
@@ -150,7 +131,8 @@ class Service:
 
     def _become(self, state: State) -> None:
         self._state = state
-        self._heartbeat.hasten()
+        for tenancy in self.tenancies.values():
+            tenancy.report_soon()
 
     def hurry(self) -> None:
         """Wait for no job any more; may be called from a signal handler."""
@@ -164,50 +146,37 @@ class Service:
         """
         self._become("stopping")
         self.watchdog.stop()
-        self._reconciler.stop()
-        self._intake.stop()
+        tenancies = self.tenancies.values()
+        for tenancy in tenancies:
+            tenancy.stop_taking()
         deadline_s = monotonic() + grace_s
-        while self._publisher.attempts and monotonic() < deadline_s and not self._is_hurried.is_set():
+        while (
+            any(tenancy.attempts for tenancy in tenancies)
+            and monotonic() < deadline_s
+            and not self._is_hurried.is_set()
+        ):
             pump()
             sleep(DRAIN_POLL_S)
         self._engine.stop()
-        self._publisher.stop()
-        self._release(list(self._publisher.attempts.values()))
-        self._heartbeat.stop()
-        self._finisher.stop()
+        for tenancy in tenancies:
+            tenancy.stop()
         self._model.close()
         pump()
 
-    def _release(self, attempts: list[Attempt]) -> None:
-        owner = self._owner
-        releases = [owner.ledger.release(a.job_id, owner.id, a.stream.epoch) for a in attempts]
-        try:
-            run_many(owner.redis, releases)
-            log.info("jobs handed over", num_jobs=len(attempts))
-        except RedisError as error:
-            log.warning("jobs are left to their leases", num_jobs=len(attempts), error=type(error).__name__)
+    def _tenancy_of(self, queue: str) -> Tenancy:
+        """Whose message it is follows from where it came from, never from what it says."""
+        return self._by_queue.get(queue) or next(iter(self._by_queue.values()))
 
-    def _close(self, is_closed: bool) -> None:
-        """Ask for no more messages, or ask again."""
+    def _hand_on(self, outputs: list[Output]) -> None:
+        """What a step brought, to each tenant its own."""
+        by_tenant = defaultdict[str, list[Output]](list)
+        for output in outputs:
+            by_tenant[output.sequence.salt].append(output)
+        for tenant, its_own in by_tenant.items():
+            self.tenancies[tenant].publish(its_own)
+
+    def _close(self, tenant: str, is_closed: bool) -> None:
+        """Ask for no more messages while some tenant wants that, or ask again."""
+        (self._closed_by.add if is_closed else self._closed_by.discard)(tenant)
         if self._poller is not None:
-            self._poller.is_closed = is_closed
-
-    def _finish(self, attempt: Attempt) -> None:
-        self._drop(attempt)
-        self._finisher.settle(attempt.job_id, attempt.deliveries)
-
-    def _lose(self, attempt: Attempt) -> None:
-        self._drop(attempt)
-        for delivery in attempt.deliveries:
-            delivery.let_go()
-
-    def _give_back(self, attempt: Attempt) -> None:
-        self._drop(attempt)
-        for delivery in attempt.deliveries:
-            delivery.acknowledge()
-
-    def _drop(self, attempt: Attempt) -> None:
-        """Take a job that the engine may still be running out of it."""
-        for sequence in attempt.sequences:
-            if sequence.finish_reason is None:
-                self._engine.abort(sequence, "dropped")
+            self._poller.is_closed = bool(self._closed_by)

@@ -1,12 +1,15 @@
 """What a worker needs to know besides: which model, on which device, in how much memory."""
 
+import re
+from collections import Counter
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from llama_herd.tasks.keys import joined
 from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.settings import TENANT_PATTERN, Settings
 
 #: The model that comes with the package.
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "model" / "bundled" / "tales.gguf"
@@ -16,6 +19,10 @@ class WorkerSettings(Settings):
     """Read from the same variables as `Settings`; see `.env.example` for all of them."""
 
     model: Path = Field(BUNDLED_MODEL, description="Model file in GGUF; the bundled one unless set.")
+    tenants: str = Field(
+        "",
+        description="Whose jobs a worker runs if those of several, as in acme,globex; empty: HERD_TENANT's.",
+    )
     device: str = Field(
         "cpu", pattern=r"^(cpu|cuda:\d+)$", description="cpu or cuda:N, N as nvidia-smi counts."
     )
@@ -65,5 +72,42 @@ class WorkerSettings(Settings):
 
     @property
     def queue(self) -> str:
-        """The queue that this worker reads."""
+        """The queue of the one tenant; see `by_queue`."""
         return queue_name(self.served_model, self.tenant)
+
+    @property
+    def by_queue(self) -> dict[str, Self]:
+        """These settings for each tenant alone, by the queue that this worker reads for it."""
+        if not self.tenants:
+            return {self.queue: self}
+        each = (self.model_copy(update={"tenant": name, "tenants": ""}) for name in self._tenant_names)
+        return {one.queue: one for one in each}
+
+    def of_queue(self, queue: str) -> Self:
+        """The settings for the tenant whose queue this is; the first one's if it is nobody's."""
+        found = self.by_queue
+        return found.get(queue) or next(iter(found.values()))
+
+    @property
+    def joined_tenant(self) -> str:
+        """What stands for all tenants of this worker in names that they share."""
+        return joined(self._tenant_names)
+
+    @property
+    def _tenant_names(self) -> list[str]:
+        return self.tenants.split(",") if self.tenants else [self.tenant]
+
+    @field_validator("tenants")
+    @classmethod
+    def _names_each_tenant_once(cls, tenants: str) -> str:
+        names = tenants.split(",") if tenants else []
+        wrong = [name for name in names if re.fullmatch(TENANT_PATTERN, name) is None]
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if wrong:
+            raise ValueError(
+                f"must be names of 1 to 64 letters, digits, underscores or dashes, as in acme,globex, "
+                f"got {wrong[0]!r}"
+            )
+        if twice:
+            raise ValueError(f"must name each tenant once, got {twice[0]} {names.count(twice[0])} times")
+        return tenants

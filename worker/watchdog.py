@@ -1,6 +1,7 @@
 """Ends a worker that has stopped asking for messages: whoever restarts it gets one that asks again."""
 
 import threading
+from collections.abc import Collection
 from typing import Protocol
 
 import structlog
@@ -41,11 +42,11 @@ class Watchdog(threading.Thread):
     process which was frozen is not blamed for that.
     """
 
-    def __init__(self, redis: Redis, ledger: Ledger, queue: str, silence_s: float) -> None:
+    def __init__(self, redis: Redis, ledger: Ledger, queues: Collection[str], silence_s: float) -> None:
         super().__init__(name="watchdog", daemon=True)
         self._redis = redis
-        self._depth = ledger.queue_depth(queue)
-        self._queue = queue
+        self._depths = [ledger.queue_depth(queue) for queue in queues]
+        self._queues = ", ".join(queues)
         self._silence_s = silence_s
         self._poller: Poller | None = None
         self._num_polls = 0
@@ -71,7 +72,7 @@ class Watchdog(threading.Thread):
                 self._num_silent_looks = self._num_silent_looks + 1 if self._is_silent(self._poller) else 0
             if self.silent_s >= self._silence_s:
                 log.critical(
-                    "no message is taken, though some wait", queue=self._queue, seconds=self.silent_s
+                    "no message is taken, though some wait", queues=self._queues, seconds=self.silent_s
                 )
                 boot.end_at_once(boot.EXIT_SILENT)
 
@@ -80,6 +81,6 @@ class Watchdog(threading.Thread):
         if before != self._num_polls or not poller.has_room:
             return False
         try:
-            return run(self._redis, self._depth) > 0
+            return any(run(self._redis, depth) > 0 for depth in self._depths)
         except RedisError:
             return False

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from threading import Event, Thread
 
 import pytest
+from celery import Celery
 from celery.backends.redis import RedisBackend
 from redis import Redis
 
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.events import FinishReason
-from llama_herd.tasks.generate import generate
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
@@ -24,10 +24,12 @@ pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-def backend(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> RedisBackend:
-    """The results of this Redis, also for the task."""
-    app = make_app(Settings(redis_url=redis_url))
-    monkeypatch.setattr(generate, "_backend", app.backend)
+def app(redis_url: str) -> Celery:
+    return make_app(Settings(redis_url=redis_url))
+
+
+@pytest.fixture
+def backend(app: Celery) -> RedisBackend:
     return app.backend
 
 
@@ -37,8 +39,8 @@ def herd(redis: Redis) -> Herd:
 
 
 @pytest.fixture
-def finisher(redis: Redis) -> Iterator[Finisher]:
-    finisher = Finisher(redis, Ledger())
+def finisher(redis: Redis, app: Celery) -> Iterator[Finisher]:
+    finisher = Finisher(redis, Ledger(), app)
     yield finisher
     finisher.stop()
 

@@ -44,7 +44,9 @@ def service(
 
 def delivery(job_id: str) -> Delivery:
     """A message of our client, whose acknowledgement nobody waits for."""
-    request: Any = SimpleNamespace(id=job_id, _already_revoked=False)
+    request: Any = SimpleNamespace(
+        id=job_id, _already_revoked=False, delivery_info={"routing_key": "herd.tiny"}
+    )
     return Delivery(
         lambda *_: (0, None, 0.0), ("herd.generate", job_id, {}, b"[[], {}, {}]"), request, ignore
     )
@@ -76,7 +78,7 @@ def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
     sequences = LoadedModel.sequences
 
     def slow(*args: Any) -> Any:
-        held.append(set(service._publisher.attempts))
+        held.append(set(service.tenancies["default"].attempts))
         have_come.wait()
         return sequences(*args)
 

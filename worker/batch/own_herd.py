@@ -22,6 +22,6 @@ def own_herd(settings: WorkerSettings) -> Iterator[OwnHerd]:
     """Start both, with everything but Redis as in `settings`."""
     with EmbeddedRedis() as server:
         own = {"redis_url": server.url, "model": settings.model.resolve()}
-        settings = settings.model_copy(update=own | dict.fromkeys(ACCESS, ""))
+        settings = settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
         with WorkerProcess(settings) as worker:
             yield OwnHerd(settings, worker)

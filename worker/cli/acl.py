@@ -11,13 +11,17 @@ if TYPE_CHECKING:
 
 def acl(
     folder: Annotated[Path, typer.Argument(help="Where users.acl and the passwords are, or come to be.")],
-    tenant: Annotated[str | None, typer.Option(help="Whose users; absent: HERD_TENANT.")] = None,
+    tenant: Annotated[
+        list[str] | None, typer.Option(help="Whose users; absent: HERD_TENANT. May be repeated.")
+    ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="A model whose queue they use; absent: HERD_MODEL_NAME.")
     ] = None,
     user: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=ROLE or NAME=ROLE+ROLE; absent: a user for each role, <tenant>-<role>."),
+        typer.Option(
+            help="NAME=ROLE or NAME=ROLE+ROLE, in all those tenants; absent: <tenant>-<role> for each."
+        ),
     ] = None,
 ) -> None:
     """Write users of Redis, with no more rights than their roles need.
@@ -29,17 +33,16 @@ def acl(
     from llama_herd.tasks.acl_folder import write_users
     from llama_herd.tasks.message import queue_name
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import override, read
+    from llama_herd.worker.cli.environment import read
 
-    override(tenant=tenant)
-    settings = read(Settings)
-    queues = [queue_name(name, settings.tenant) for name in model or [settings.default_model]]
-    rights = Acl(settings.tenant, queues)
-    wanted = user or [f"{settings.tenant}-{role}={role}" for role in Role]
-    users = {}
-    for name, roles in map(_parsed, wanted):
-        first, *others = (rights.rights(role) for role in roles)
-        users[name] = sum(others, first)
+    found = read(Settings)
+    tenants = [Settings.read(tenant=name).tenant for name in tenant or [found.tenant]]
+    models = model or [found.default_model]
+    acls = [Acl(name, [queue_name(model, name) for model in models]) for name in tenants]
+    if user:
+        users = {name: Acl.rights_in(acls, *roles) for name, roles in map(_parsed, user)}
+    else:
+        users = {f"{acl.tenant}-{role}": acl.rights(role) for acl in acls for role in Role}
     path = write_users(folder, users)
     for name in users:
         print(f"{name}: its password is in {folder / name}.password")

@@ -50,6 +50,6 @@ def _facts(settings: WorkerSettings, status: dict[str, Any]) -> dict[str, Any]:
         "device": status["device"],
         "slots": status["slots"],
         "kv_cache_tokens": status["kv_cache_tokens"],
-        "queue": settings.queue,
+        "queue": ", ".join(settings.by_queue),
         "redis": masked(settings.redis_url),
     }

@@ -18,11 +18,12 @@ def health(
     """
     from llama_herd.errors import HerdError
     from llama_herd.tasks.client import Client
-    from llama_herd.tasks.settings import Settings
     from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.settings import WorkerSettings
 
     try:
-        with Client(settings=read(Settings)) as client:
+        settings, *_ = read(WorkerSettings).by_queue.values()  # a worker tells all its tenants the same
+        with Client(settings=settings) as client:
             ready = [worker.name for worker in client.workers() if worker.state == "ready"]
     except HerdError as error:
         _fail(str(error))  # a health check knows 0 and 1 only

@@ -54,7 +54,7 @@ class Demo:
                 server = stack.enter_context(EmbeddedRedis())
                 phase.detail = f"{server.version}, embedded"
             own = {"redis_url": server.url, "model": self._settings.model.resolve(), "log_format": "console"}
-            settings = self._settings.model_copy(update=own | dict.fromkeys(ACCESS, ""))
+            settings = self._settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
             worker = stack.enter_context(WorkerProcess(settings))
             with self._phase("model") as phase:
                 # Brings torch, as the worker's start does meanwhile; in a thread, so that signals are heard.

@@ -1,0 +1,235 @@
+"""One worker for two tenants: what holds for the jobs of one holds for those of each."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from llama_herd.tasks.acl import Acl, Role
+from llama_herd.tasks.acl_folder import write_users
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.keys import Keys
+from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.settings import Settings
+from tests.guarded_redis import GuardedRedis
+from tests.tiny import write_tiny_gguf
+from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
+
+ACME, GLOBEX = TENANTS = ("acme", "globex")
+SLOTS = 2
+SHORT = {"max_tokens": 12}
+LONG = {"max_tokens": 450, "temperature": 0.7, "seed": 11}
+ENDLESS = {"max_tokens": 4096}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
+    """With a user for a worker of both, and none for a worker of one."""
+    folder = tmp_path_factory.mktemp("acl")
+    acls = [Acl(tenant, [queue_name("m", tenant)]) for tenant in TENANTS]
+    write_users(folder, {"worker": Acl.rights_in(acls, Role.WORKER)})
+    with GuardedRedis(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def root(server: GuardedRedis) -> Iterator[Redis]:
+    with Redis.from_url(server.url) as redis:
+        yield redis
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "m.gguf", eos=False)
+
+
+def new_worker(server: GuardedRedis, model: Path, name: str) -> WorkerProcess:
+    log = model.with_name(f"{name}.log")
+    return WorkerProcess(
+        server.url_of("worker"), model, name, log, slots=SLOTS, tenant=ACME, tenants=",".join(TENANTS)
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _worker(server: GuardedRedis, model: Path, root: Redis) -> Iterator[WorkerProcess]:
+    with new_worker(server, model, "both") as worker:
+        yield worker
+    log: Any = root.acl_log(100)
+    # Refused without harm: redis-py tells its name, and a worker asks whether Redis evicts keys.
+    assert {entry["client-info"]["cmd"] for entry in log} <= {"client", "info"}
+
+
+@pytest.fixture(scope="module")
+def clients(server: GuardedRedis) -> Iterator[dict[str, Client]]:
+    with (
+        Client(server.url, tenant=ACME, model="m") as acme,
+        Client(server.url, tenant=GLOBEX, model="m") as other,
+    ):
+        yield {ACME: acme, GLOBEX: other}
+
+
+@pytest.fixture(scope="module")
+def globex(clients: dict[str, Client]) -> Client:
+    return clients[GLOBEX]
+
+
+@pytest.fixture(scope="module")
+def celery_app(server: GuardedRedis) -> Celery:
+    """Of the second tenant."""
+    return make_app(Settings(redis_url=server.url, tenant=GLOBEX, model_name="m"))
+
+
+def test_the_same_id_in_two_tenants_is_two_jobs(clients: dict[str, Client], root: Redis) -> None:
+    """Several outputs share the prompt's pages with those of their own job alone."""
+    for tenant, client in clients.items():
+        client.submit(prompt=f"a tale of {tenant} " * 20, sampling=SHORT | {"n": 2}, job_id="same")
+    for tenant, client in clients.items():
+        alone = client.result(client.submit(prompt=f"a tale of {tenant} " * 20, sampling=SHORT | {"n": 2}))
+        result = client.result("same", timeout_s=PATIENCE_S)
+        assert result.finish_reason == alone.finish_reason == "length"
+        wait_until(partial(root.exists, Keys(tenant).result_key("same")), "the result is stored")
+        stored = json.loads(root.get(Keys(tenant).result_key("same")))  # type: ignore[arg-type]
+        assert stored["result"] == result.model_dump(mode="json")
+        assert stored["status"] == "SUCCESS"
+
+
+def test_a_flood_of_one_tenant_holds_the_other_up_by_a_few_jobs_alone(
+    clients: dict[str, Client], root: Redis
+) -> None:
+    with root.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]
+        heard.psubscribe("herd:*:tokens:*")
+        for _ in range(60):
+            clients[ACME].submit(prompt="a flood", sampling={"max_tokens": 60})
+        others = [clients[GLOBEX].submit(prompt="a drop", sampling=SHORT) for _ in range(4)]
+        root.publish("herd:mark:tokens:x", json.dumps({"type": "mark"}))
+        events = (json.loads(message["data"]) for message in heard.listen())
+        since = itertools.dropwhile(lambda event: event["type"] != "mark", events)
+        begun: list[str] = []
+        while not set(others) <= set(begun):
+            event = next(since)
+            begun += [event["job"]] if event["type"] == "started" else []
+    assert len(begun) <= 3 * len(others)
+    assert clients[ACME].status().pending > 20, "the flood was over before it was one"
+
+
+def test_a_bare_message_runs_in_the_tenant_of_its_queue_and_links_lead_there(
+    globex: Client, celery_app: Celery, root: Redis
+) -> None:
+    linked = celery_app.signature(
+        TASK_NAME, kwargs={"prompt": "more", "sampling": SHORT}, immutable=True, task_id="linked"
+    )
+    sent = celery_app.send_task(
+        TASK_NAME,
+        kwargs={"prompt": "a tale", "sampling": SHORT},
+        queue=queue_name("m", GLOBEX),
+        link=linked,
+        # What a message says of its way is not believed.
+        delivery_info={"routing_key": queue_name("m", ACME)},
+    )
+    assert sent.get(timeout=PATIENCE_S) == globex.result(sent.id).model_dump(mode="json")
+    assert celery_app.AsyncResult("linked").get(timeout=PATIENCE_S)["finish_reason"] == "length"
+    assert not [name for name in (sent.id, "linked") if root.exists(Keys(ACME).job_key(name))]
+
+
+def test_another_tenants_name_in_a_message_is_refused(globex: Client, celery_app: Celery) -> None:
+    fields = {"prompt": "a tale", "tenant": ACME}
+    sent = celery_app.send_task(TASK_NAME, kwargs=fields, queue=queue_name("m", GLOBEX))
+    error = globex.result(sent.id, timeout_s=PATIENCE_S).error
+    assert error is not None
+    assert "tenant" in error.message
+
+
+def test_a_cancel_reaches_the_job_of_its_tenant_alone(clients: dict[str, Client]) -> None:
+    streams = {}
+    for tenant, client in clients.items():
+        client.submit(prompt="a tale", sampling=ENDLESS, job_id="endless")
+        streams[tenant] = client.stream("endless", timeout_s=PATIENCE_S)
+        assert isinstance(next(streams[tenant]), Started)
+    clients[GLOBEX].cancel("endless")
+    assert clients[GLOBEX].result("endless", timeout_s=PATIENCE_S).finish_reason == "cancelled"
+    for _ in range(10):
+        assert next(streams[ACME]).type == "token"
+    clients[ACME].cancel("endless")
+    assert clients[ACME].result("endless", timeout_s=PATIENCE_S).finish_reason == "cancelled"
+
+
+def test_what_celery_ends_by_itself_is_put_right_in_the_tenants_results(
+    globex: Client, celery_app: Celery, root: Redis
+) -> None:
+    expired = celery_app.send_task(
+        TASK_NAME, kwargs={"prompt": "a tale"}, queue=queue_name("m", GLOBEX), expires=-1
+    )
+    assert globex.result(expired.id, timeout_s=PATIENCE_S).finish_reason == "deadline"
+    wait_until(lambda: expired.state == "FAILURE", "the result is put right")
+    with pytest.raises(DeadlineExceeded):
+        expired.get(timeout=PATIENCE_S)
+    assert not root.exists(Keys().result_key(expired.id), Keys(ACME).result_key(expired.id))
+
+
+@pytest.mark.parametrize(
+    "raw", [b"not a message", b'{"headers": {"task": "unknown", "id": "1"}, "body": ""}']
+)
+def test_a_message_that_cannot_be_read_is_the_dead_letter_of_its_tenant(
+    raw: bytes, clients: dict[str, Client], root: Redis
+) -> None:
+    queue = queue_name("m", GLOBEX)
+    root.lpush(queue, raw)
+    wait_until(clients[GLOBEX].dead, "the message is put aside")
+    (letter,) = clients[GLOBEX].dead()
+    assert isinstance(letter, DeadLetter)
+    assert letter.queue == queue
+    clients[GLOBEX].drop(letter.number)
+    assert clients[ACME].dead() == []
+
+
+def test_each_tenant_sees_the_worker_and_forgets_its_own_jobs(
+    clients: dict[str, Client], root: Redis
+) -> None:
+    for client in clients.values():
+        assert [worker.name for worker in client.status().workers] == ["both@test"]
+        client.submit(prompt="a canary", sampling=SHORT, job_id="forgotten")
+    for client in clients.values():
+        client.result("forgotten", timeout_s=PATIENCE_S)
+    clients[ACME].purge("forgotten")
+    assert clients[GLOBEX].result("forgotten").text
+    assert not root.exists(Keys(ACME).events_key("forgotten"))
+
+
+def test_a_killed_workers_jobs_of_both_tenants_go_on_in_another(
+    clients: dict[str, Client], server: GuardedRedis, model: Path, root: Redis
+) -> None:
+    jobs: dict[tuple[str, str], str] = {}  # the worker that has begun it, by tenant and job
+    with new_worker(server, model, "victim") as victim:
+
+        def have_both_begun_there() -> bool:
+            for tenant, client in clients.items():
+                job_id = client.submit(prompt="a tale", sampling=LONG)
+                started = next(client.stream(job_id, timeout_s=PATIENCE_S))
+                assert isinstance(started, Started)
+                jobs[tenant, job_id] = started.worker
+            return {tenant for (tenant, _), name in jobs.items() if name == victim.name} == set(TENANTS)
+
+        wait_until(have_both_begun_there, "the worker has begun jobs of both")
+        victim.kill()
+    for (tenant, job_id), _ in jobs.items():
+        result = clients[tenant].result(job_id, timeout_s=PATIENCE_S)
+        assert result.finish_reason == "length"
+        assert len(result.ids) == LONG["max_tokens"]
+    ended = [clients[tenant].result(job_id) for (tenant, job_id), name in jobs.items() if name == victim.name]
+    assert max(result.attempts for result in ended) == 2
+
+
+def test_nothing_is_left_of_what_was_under_way(root: Redis, clients: dict[str, Client]) -> None:
+    unacked = Keys(joined(TENANTS)).unacked_key
+    wait_until(lambda: root.hlen(unacked) == 0, "every message is acknowledged")
+    assert not root.exists(*(Keys(tenant).unacked_key for tenant in ("default", *TENANTS)))
+    assert [client.status().running for client in clients.values()] == [0, 0]

@@ -1,0 +1,142 @@
+"""One tenant's part of a worker: its ledger, its streams, its leases, its results."""
+
+from collections.abc import Callable, Mapping, Sequence as Rows
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.call import run_many
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker import boot
+from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.engine_thread import EngineThread
+from llama_herd.worker.finisher import Finisher
+from llama_herd.worker.gate import Gate
+from llama_herd.worker.heartbeat import Heartbeat
+from llama_herd.worker.intake import CeleryEnd, Intake
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.output import Output
+from llama_herd.worker.overflow import Overflow
+from llama_herd.worker.owner import Owner
+from llama_herd.worker.publisher import Publisher, Released
+from llama_herd.worker.reconcile import Reconciler
+from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.stream import Author
+
+log = structlog.get_logger(__name__)
+
+
+class Tenancy:
+    """All that speaks to one tenant's ledger, around the engine and the gate that all tenants share.
+
+    delivery -> intake -> engine -> publisher -> finisher -> delivery
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        redis: Redis,
+        *,
+        author: Author,
+        model: LoadedModel,
+        engine: EngineThread,
+        gate: Gate,
+        status: Callable[[], WorkerStatus],
+        close: Callable[[str, bool], None],
+    ) -> None:
+        """`close(tenant, True)` keeps the worker from asking for messages; `settings` are this tenant's."""
+        ledger = Ledger.of(settings, author.worker)
+        self.tenant = settings.tenant
+        self._engine = engine
+        self._owner = owner = Owner(redis, ledger)
+        self._finisher = Finisher(redis, ledger, boot.app_of(settings))
+        self._publisher = Publisher(
+            owner, on_end=self._finish, on_lost=self._lose, on_released=self._give_back
+        )
+        self._intake = Intake(
+            owner,
+            settings,
+            model,
+            author=author,
+            publisher=self._publisher,
+            gate=gate,
+            finisher=self._finisher,
+        )
+        self._heartbeat = Heartbeat(
+            owner, attempts=self._publisher.attempts, engine=engine, status=status, stall_s=settings.stall_s
+        )
+        overflow = Overflow(
+            owner,
+            attempts=self._publisher.attempts,
+            status=status,
+            close=lambda is_closed: close(self.tenant, is_closed),
+            on_released=lambda released: self._publisher.put(list(map(Released, released))),
+        )
+        self._reconciler = Reconciler(redis, ledger, overflow)
+
+    @property
+    def attempts(self) -> Mapping[str, Attempt]:
+        """The jobs that are claimed and not ended, by their ids."""
+        return self._publisher.attempts
+
+    def start(self) -> None:
+        for thread in (self._publisher, self._intake, self._heartbeat, self._reconciler):
+            thread.start()
+
+    def take(self, delivery: Delivery) -> None:
+        self._intake.put(delivery)
+
+    def end(self, end: CeleryEnd) -> None:
+        self._intake.put(end)
+
+    def publish(self, outputs: Rows[Output]) -> None:
+        """Hand on what a step brought; blocks while too many steps wait for Redis."""
+        self._publisher.put(outputs)
+
+    def report_soon(self) -> None:
+        """Say at once that the worker's state is another one."""
+        self._heartbeat.hasten()
+
+    def stop_taking(self) -> None:
+        """Claim nothing more, and put nothing back."""
+        self._reconciler.stop()
+        self._intake.stop()
+
+    def stop(self) -> None:
+        """Send what waits, release the jobs that still run, store the results that are due."""
+        self._publisher.stop()
+        self._release(list(self.attempts.values()))
+        self._heartbeat.stop()
+        self._finisher.stop()
+
+    def _release(self, attempts: list[Attempt]) -> None:
+        owner = self._owner
+        releases = [owner.ledger.release(a.job_id, owner.id, a.stream.epoch) for a in attempts]
+        try:
+            run_many(owner.redis, releases)
+            log.info("jobs handed over", num_jobs=len(attempts))
+        except RedisError as error:
+            log.warning("jobs are left to their leases", num_jobs=len(attempts), error=type(error).__name__)
+
+    def _finish(self, attempt: Attempt) -> None:
+        self._drop(attempt)
+        self._finisher.settle(attempt.job_id, attempt.deliveries)
+
+    def _lose(self, attempt: Attempt) -> None:
+        self._drop(attempt)
+        for delivery in attempt.deliveries:
+            delivery.let_go()
+
+    def _give_back(self, attempt: Attempt) -> None:
+        self._drop(attempt)
+        for delivery in attempt.deliveries:
+            delivery.acknowledge()
+
+    def _drop(self, attempt: Attempt) -> None:
+        """Take a job that the engine may still be running out of it."""
+        for sequence in attempt.sequences:
+            if sequence.finish_reason is None:
+                self._engine.abort(sequence, "dropped")
