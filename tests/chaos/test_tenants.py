@@ -1,0 +1,51 @@
+"""Workers of two tenants die: the jobs of both go on in another, and none is blamed for the other's."""
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.keys import Keys
+from llama_herd.worker.chaos.faults.death import kill, poison
+from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.jobs import Jobs
+from llama_herd.worker.chaos.patience import wait_until
+from tests.chaos.sampling import SAMPLED
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
+
+
+@pytest.fixture
+def others(herd: Herd) -> Iterator[Jobs]:
+    """The jobs of a second tenant, which the herd's workers serve besides."""
+    herd.settings = herd.settings.model_copy(update={"tenants": "acme,default"})
+    jobs = Jobs(herd.settings.of_queue("herd.acme:tales"))
+    yield jobs
+    jobs.close()
+
+
+def test_a_killed_workers_jobs_go_on_in_another_under_either_tenant(herd: Herd, others: Jobs) -> None:
+    herd.workers(2)
+    job_ids = {jobs: jobs.submit(8, SAMPLED) for jobs in (herd.jobs, others)}
+    for jobs, ids in job_ids.items():
+        jobs.wait_for_progress(ids)
+    victim = herd.busiest()
+    orphans = {jobs: set(jobs.running(victim.name)) for jobs in job_ids}
+    assert all(orphans.values())
+    with kill(herd):
+        for jobs, ids in job_ids.items():
+            results = jobs.results(ids)
+            assert {result.finish_reason for result in results} == {"length"}
+            assert {result.job for result in results if result.attempts == 2} == orphans[jobs]
+    with Redis.from_url(herd.server.url) as redis:
+        held = Keys("acme+default").unacked_key
+        wait_until(lambda: not redis.exists(held), "what it held is put back")
+
+
+def test_a_job_that_kills_its_worker_takes_no_blame_to_the_other_tenant(herd: Herd, others: Jobs) -> None:
+    herd.worker()
+    mates = others.submit(3, {**SAMPLED, "max_tokens": 40})
+    with poison(herd):
+        assert {result.finish_reason for result in others.results(mates)} == {"length"}
+    (given_up,) = herd.jobs.results()
+    assert given_up.attempts == 3
