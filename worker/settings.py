@@ -85,8 +85,12 @@ class WorkerSettings(Settings):
 
     def of_queue(self, queue: str) -> Self:
         """The settings for the tenant whose queue this is; the first one's if it is nobody's."""
-        found = self.by_queue
-        return found.get(queue) or next(iter(found.values()))
+        return self.by_queue.get(queue, self.of_first_tenant)
+
+    @property
+    def of_first_tenant(self) -> Self:
+        """These settings for one tenant alone; to all of them a worker says the same of itself."""
+        return next(iter(self.by_queue.values()))
 
     @property
     def joined_tenant(self) -> str:

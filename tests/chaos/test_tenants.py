@@ -7,9 +7,10 @@ from redis import Redis
 
 from llama_herd.tasks.keys import Keys
 from llama_herd.worker.chaos.faults.death import kill, poison
-from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.herd import STEP_S, Herd
 from llama_herd.worker.chaos.jobs import Jobs
 from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.sabotage import Sabotage
 from tests.chaos.sampling import SAMPLED
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
@@ -25,7 +26,7 @@ def others(herd: Herd) -> Iterator[Jobs]:
 
 
 def test_a_killed_workers_jobs_go_on_in_another_under_either_tenant(herd: Herd, others: Jobs) -> None:
-    herd.workers(2)
+    herd.workers(2, sabotage=Sabotage(visibility_s=5, step_s=STEP_S))
     job_ids = {jobs: jobs.submit(8, SAMPLED) for jobs in (herd.jobs, others)}
     for jobs, ids in job_ids.items():
         jobs.wait_for_progress(ids)

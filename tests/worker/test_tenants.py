@@ -55,23 +55,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(tmp_path_factory.mktemp("model") / "m.gguf", eos=False, context_length=8192)
 
 
-def new_worker(server: GuardedRedis, model: Path, name: str) -> WorkerProcess:
-    log = model.with_name(f"{name}.log")
-    return WorkerProcess(
-        server.url_of("worker"),
-        model,
-        name,
-        log,
-        slots=SLOTS,
-        lease_ms=1500,
-        tenant=ACME,
-        tenants=",".join(TENANTS),
-    )
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _worker(server: GuardedRedis, model: Path, root: Redis) -> Iterator[WorkerProcess]:
-    with new_worker(server, model, "both") as worker:
+def worker(server: GuardedRedis, model: Path, root: Redis) -> Iterator[WorkerProcess]:
+    tenants, log_path = ",".join(TENANTS), model.with_name("log")
+    with WorkerProcess(
+        server.url_of("worker"), model, "both", log_path, slots=SLOTS, grace_s=0.2, tenants=tenants
+    ) as worker:
         yield worker
     log: Any = root.acl_log(100)
     # Refused without harm: redis-py tells its name, and a worker asks whether Redis evicts keys.
@@ -221,3 +210,15 @@ def test_nothing_is_left_of_what_was_under_way(root: Redis, clients: dict[str, C
     wait_until(lambda: root.hlen(unacked) == 0, "every message is acknowledged")
     assert not root.exists(*(Keys(tenant).unacked_key for tenant in ("default", *TENANTS)))
     assert [client.status().running for client in clients.values()] == [0, 0]
+
+
+def test_a_stopped_worker_gives_the_jobs_of_both_back(
+    clients: dict[str, Client], worker: WorkerProcess
+) -> None:
+    for client in clients.values():
+        client.submit(prompt="a tale", sampling=ENDLESS, job_id="left")
+        assert isinstance(next(client.stream("left", timeout_s=PATIENCE_S)), Started)
+    assert worker.stop() == 0
+    for client in clients.values():
+        status = client.status()
+        assert (status.running, status.pending, status.depth) == (0, 1, 1)

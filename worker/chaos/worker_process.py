@@ -56,7 +56,7 @@ class WorkerProcess:
 
     def wait_until_ready(self, redis_url: str | None = None) -> Self:
         """`redis_url`: where to look for it, if not where the worker itself is."""
-        with Client(redis_url, settings=self.settings) as client:
+        with Client(redis_url, settings=self.settings.of_first_tenant) as client:
             wait_until(lambda: self._is_ready(client), f"worker {self.name} ready")
         return self
 

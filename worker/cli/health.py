@@ -22,8 +22,7 @@ def health(
     from llama_herd.worker.settings import WorkerSettings
 
     try:
-        settings, *_ = read(WorkerSettings).by_queue.values()  # a worker tells all its tenants the same
-        with Client(settings=settings) as client:
+        with Client(settings=read(WorkerSettings).of_first_tenant) as client:
             ready = [worker.name for worker in client.workers() if worker.state == "ready"]
     except HerdError as error:
         _fail(str(error))  # a health check knows 0 and 1 only
