@@ -14,12 +14,13 @@ from llama_herd.tasks.acl import Acl, Role
 from llama_herd.tasks.acl_folder import write_users
 from llama_herd.tasks.call import Call, run
 from llama_herd.tasks.client import Client
+from llama_herd.tasks.keys import Keys, joined
 from llama_herd.tasks.ledger import Ledger
 from tests.guarded_redis import GuardedRedis
 
 pytestmark = pytest.mark.redis
 
-OWN, OTHER = "acme", "acme2"
+OWN, OTHER, THIRD = "acme", "acme2", "globex"
 P, S, W, O = Role  # noqa: E741
 
 
@@ -102,6 +103,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
     for tenant in (OWN, OTHER):
         acl = Acl(tenant, [f"herd.{tenant}:m"])
         write_users(folder, {f"{tenant}-{role}": acl.rights(role) for role in Role})
+    both = [Acl(tenant, [f"herd.{tenant}:m"]) for tenant in (OWN, THIRD)]
+    write_users(folder, {f"both-{role}": Acl.rights_in(both, role) for role in Role})
     with GuardedRedis(folder) as server:
         yield server
 
@@ -139,6 +142,29 @@ def test_a_role_may_do_its_part_in_its_own_tenant_and_nothing_in_another(
     allowed = {role for role, user in users.items() if may(user, filled_in(command, OWN))}
     assert allowed == COMMANDS[command]
     assert not [role for role, user in users.items() if may(user, filled_in(command, OTHER))]
+
+
+@pytest.fixture(scope="module")
+def users_of_both(server: GuardedRedis) -> dict[Role, Redis]:
+    return {role: Redis.from_url(server.url_of(f"both-{role}"), protocol=2) for role in Role}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_role_in_two_tenants_is_the_same_in_both_and_nothing_in_another(
+    command: str, users_of_both: dict[Role, Redis]
+) -> None:
+    for tenant in (OWN, THIRD):
+        allowed = {role for role, user in users_of_both.items() if may(user, filled_in(command, tenant))}
+        assert allowed == COMMANDS[command]
+    assert not [role for role, user in users_of_both.items() if may(user, filled_in(command, OTHER))]
+
+
+def test_what_a_worker_of_two_tenants_holds_is_out_of_reach_of_a_worker_of_one(
+    users: dict[Role, Redis], users_of_both: dict[Role, Redis]
+) -> None:
+    command = f"HGET {Keys(joined([OWN, THIRD])).unacked_key} tag"
+    assert may(users_of_both[W], command)
+    assert not [role for role, user in users.items() if may(user, command)]
 
 
 @pytest.mark.parametrize("command", FORBIDDEN)

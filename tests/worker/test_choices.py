@@ -105,6 +105,17 @@ def test_each_output_is_what_it_would_be_alone(
     assert together.ids == alone
 
 
+def test_a_job_of_another_tenant_shares_nothing_though_its_id_is_the_same(
+    settings: WorkerSettings, fixed: LoadedModel
+) -> None:
+    alone = Run(fixed.engine(settings, ignore), sequences(fixed, LONG[::-1], n=2))
+    others = sequences(fixed, LONG, n=2)
+    for one in others:
+        one.salt = "another"
+    together = Run(fixed.engine(settings, ignore), [*others, *sequences(fixed, LONG[::-1], n=2)])
+    assert together.ids == alone.ids
+
+
 def test_the_first_output_is_the_one_of_a_job_that_has_no_others(
     settings: WorkerSettings, fixed: LoadedModel
 ) -> None:

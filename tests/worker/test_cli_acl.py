@@ -41,6 +41,30 @@ def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
     assert "refuses our user" in as_api.output
 
 
+def test_a_user_may_have_a_role_in_several_tenants(tmp_path: Path) -> None:
+    tenants = ("--tenant", "acme", "--tenant", "globex")
+    assert invoke("acl", str(tmp_path), *tenants, "--model", "m").exit_code == 0
+    assert invoke("acl", str(tmp_path), *tenants, "--model", "m", "--user", "gpu=operator").exit_code == 0
+    with GuardedRedis(tmp_path) as server:
+        assert {"acme-worker", "globex-worker", "gpu"} <= set(Redis.from_url(server.url).acl_users())
+        can_see = {
+            (user, tenant): invoke(
+                "status", HERD_REDIS_URL=server.url_of(user), HERD_MODEL_NAME="m", HERD_TENANT=tenant
+            ).exit_code
+            == 0
+            for user in ("gpu", "acme-operator")
+            for tenant in ("acme", "globex")
+        }
+    assert [pair for pair, can in can_see.items() if not can] == [("acme-operator", "globex")]
+
+
+def test_a_tenants_name_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    refused = invoke("acl", str(tmp_path), "--tenant", "acme", "--tenant", "a b")
+    assert refused.exit_code == 2
+    assert refused.output.count("\n") == 1
+    assert "'a b'" in refused.output
+
+
 @pytest.mark.parametrize("user", ["api", "api=root", "a b=producer"])
 def test_a_role_that_is_none_is_refused_in_one_line(tmp_path: Path, user: str) -> None:
     refused = invoke("acl", str(tmp_path), "--user", user)

@@ -24,9 +24,15 @@ except SystemExit: print(*sys.modules)
 """
 
 
-def say(redis: Redis, name: str, state: str) -> None:
+def say(redis: Redis, name: str, state: str, tenant: str = "default") -> None:
     status = WorkerStatus(name=name, state=state, model="m", device="cpu", slots=1)
-    run(redis, Ledger().report(status))
+    run(redis, Ledger(tenant).report(status))
+
+
+def test_a_worker_of_several_tenants_is_looked_for_where_it_is(redis: Redis, redis_url: str) -> None:
+    say(redis, f"one@{os.uname().nodename}", "ready", "acme")
+    assert invoke("health", HERD_REDIS_URL=redis_url).exit_code == 1
+    assert invoke("health", HERD_REDIS_URL=redis_url, HERD_TENANTS="acme,globex").exit_code == 0
 
 
 @pytest.mark.parametrize("state", ["starting", "stalled", "silent", "stopping"])

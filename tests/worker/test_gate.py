@@ -1,6 +1,8 @@
 """Who is let into the engine, and when."""
 
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -104,3 +106,25 @@ def test_what_is_cancelled_or_overdue_waits_for_nobody(desk: Desk, is_last: bool
     desk.gate.open()
     assert desk.engine.num_waiting == 3
     assert desk.gate.is_holding, "the suspect waits for its turn"
+
+
+def test_two_tenants_jobs_of_the_same_id_are_two(desk: Desk) -> None:
+    suspect, namesake = desk.put("same", is_last=True), desk.put("same")
+    assert desk.engine.num_waiting == 1
+    desk.end(suspect)
+    assert desk.engine.num_waiting == 2
+    desk.put("another", is_last=True)
+    assert desk.engine.num_waiting == 2, "the namesake still runs"
+    desk.end(namesake)
+    assert desk.engine.num_waiting == 3
+
+
+def test_every_job_comes_in_once_whichever_thread_brings_it(desk: Desk) -> None:
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as tenants:
+            list(tenants.map(desk.put, map(str, range(200))))
+    finally:
+        sys.setswitchinterval(before_s)
+    assert desk.engine.num_waiting == 200
