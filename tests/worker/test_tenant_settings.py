@@ -24,7 +24,7 @@ def test_each_tenant_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         "herd.acme:m": "acme",
     }
     own = settings.of_queue("herd.acme:m")
-    assert own.model_dump() == WorkerSettings(model_name="m", slots=3, tenant="acme").model_dump()
+    assert own.model_dump() == WorkerSettings(model_name="m", slots=3, tenant="acme", tenants="").model_dump()
     assert settings.of_first_tenant.tenant == "globex"
     assert settings.joined_tenant == "acme+default+globex"
 
