@@ -25,17 +25,13 @@ Process = subprocess.Popen[str]
 
 @pytest.fixture
 def start(tmp_path: Path, tiny_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts demos, in an environment that names Redises which are not there."""
+    """Starts demos, in an environment that names Redises which are not there, and tenants that are not its."""
     started: list[Process] = []
 
     def demo(*arguments: str) -> Process:
         command = ("demo", "--model", str(tiny_path), *arguments)
-        nowhere = "redis://127.0.0.1:1/0"
-        started.append(
-            start_herd(
-                tmp_path, *command, HERD_REDIS_URL=nowhere, CELERY_BROKER_URL=nowhere, REDIS_URL=nowhere
-            )
-        )
+        others = dict.fromkeys(("HERD_REDIS_URL", "CELERY_BROKER_URL", "REDIS_URL"), "redis://127.0.0.1:1/0")
+        started.append(start_herd(tmp_path, *command, **others, HERD_TENANTS="acme,globex"))
         return started[-1]
 
     yield demo

@@ -38,10 +38,10 @@ class BatchCommand:
         files = (str(self.folder / "in.jsonl"), "-o", str(self.output))
         return invoke("batch", *files, *options, HERD_REDIS_URL=self.url)
 
-    def start(self, *options: str) -> subprocess.Popen[str]:
+    def start(self, *options: str, **variables: str) -> subprocess.Popen[str]:
         """In a process of its own."""
         arguments = ("batch", "in.jsonl", "-o", "out.jsonl", *options)
-        return start_herd(self.folder, *arguments, HERD_REDIS_URL=self.url)
+        return start_herd(self.folder, *arguments, HERD_REDIS_URL=self.url, **variables)
 
     def answers(self) -> list[Answer]:
         return read(self.output)
