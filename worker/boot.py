@@ -41,11 +41,16 @@ def settings() -> WorkerSettings:
 
 @cache
 def app_of(own: WorkerSettings) -> Celery:
-    """The Celery app of the tenant in these settings: it stores its results, and sends on to its queue."""
-    if own.tenant == settings().tenant:
+    """The Celery app of the one tenant in these settings: it stores its results, and sends its links on.
+
+    The process's own is that of a worker of one tenant.
+    """
+    if own == settings():
         return app
     made = make_app(own)
     made.conf.task_default_queue = own.queue
+    made.conf.broker_transport = "llama_herd.worker.sender:Transport"
+    made.conf.broker_transport_options["tenant"] = own.tenant
     insist_on_results(made.conf)
     app.set_current()  # in place of the one just made
     return made

@@ -164,7 +164,11 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         if set(apps.values()) == {self.app}:
             return
         for name in self.app.tasks:
-            by_queue = {queue: app.tasks[name].start_strategy(app, self) for queue, app in apps.items()}
+            by_queue = {
+                queue: app.tasks[name].start_strategy(app, self)
+                for queue, app in apps.items()
+                if name in app.tasks  # the process's first may have some that it does not share
+            }
             self.strategies[name] = partial(_strategy_of_queue, by_queue)
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], Any]:

@@ -77,11 +77,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Take a message over. Runs on the hub's thread: never parses, never blocks, never raises."""
         request = getattr(callback, "__self__", None)
         if isinstance(request, Request):
-            target = partial(target, app=request.task.app)  # without it Celery takes the process's first
-        if isinstance(request, Request) and getattr(request.task, "engine_task", False):
-            delivery = Delivery(target, tuple(args), request, self._call_soon)
-            self._service.take(delivery)
-            return delivery
+            target = partial(target, app=request.task.app)  # without it Celery takes the process's own
+            if getattr(request.task, "engine_task", False):
+                delivery = Delivery(target, tuple(args), request, self._call_soon)
+                self._service.take(delivery)
+                return delivery
         self._side.submit(apply_target, target, args, kwargs or {}, callback, accept_callback)
         return None
 

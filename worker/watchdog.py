@@ -72,7 +72,7 @@ class Watchdog(threading.Thread):
                 self._num_silent_looks = self._num_silent_looks + 1 if self._is_silent(self._poller) else 0
             if self.silent_s >= self._silence_s:
                 log.critical(
-                    "no message is taken, though some wait", queues=self._queues, seconds=self.silent_s
+                    "no message is taken, though some wait", queue=self._queues, seconds=self.silent_s
                 )
                 boot.end_at_once(boot.EXIT_SILENT)
 

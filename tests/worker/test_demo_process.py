@@ -25,7 +25,7 @@ Process = subprocess.Popen[str]
 
 @pytest.fixture
 def start(tmp_path: Path, tiny_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts demos, in an environment that names Redises which are not there, and tenants that are not its."""
+    """Starts demos, in an environment that names Redises which are not there, and tenants of others."""
     started: list[Process] = []
 
     def demo(*arguments: str) -> Process:

@@ -141,6 +141,21 @@ def test_a_bare_message_runs_in_the_tenant_of_its_queue_and_links_lead_there(
     assert not [name for name in (sent.id, "linked") if root.exists(Keys(ACME).job_key(name))]
 
 
+def test_a_link_leads_into_no_other_tenants_queue(
+    clients: dict[str, Client], celery_app: Celery, root: Redis
+) -> None:
+    foreign = queue_name("m", ACME)
+    fields = {"prompt": "a tale", "sampling": SHORT}
+    for way in ({"queue": foreign}, {"exchange": foreign, "routing_key": foreign}):
+        link = celery_app.signature(TASK_NAME, kwargs=fields, immutable=True, task_id="smuggled", options=way)
+        sent = celery_app.send_task(TASK_NAME, kwargs=fields, queue=queue_name("m", GLOBEX), link=link)
+        with pytest.raises(Exception, match="not its own"):
+            sent.get(timeout=PATIENCE_S)
+        assert clients[GLOBEX].result(sent.id).finish_reason == "length"
+    clients[ACME].result(clients[ACME].submit(prompt="behind it", sampling=SHORT), timeout_s=PATIENCE_S)
+    assert not root.exists(Keys(ACME).job_key("smuggled"))
+
+
 def test_another_tenants_name_in_a_message_is_refused(globex: Client, celery_app: Celery) -> None:
     fields = {"prompt": "a tale", "tenant": ACME}
     sent = celery_app.send_task(TASK_NAME, kwargs=fields, queue=queue_name("m", GLOBEX))
