@@ -51,6 +51,11 @@ class Evidence:
         }
         return [Violation(name, self.job_id, detail) for name, law in laws.items() for detail in law()]
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether Celery says what the record says."""
+        return not any(self._celery_agrees())
+
     def _is_ended(self) -> Iterator[str]:
         if self.end is None:
             yield f"no final event after {len(self.events)} others"

@@ -21,7 +21,7 @@ def inquest(jobs: Jobs, settings: WorkerSettings, heard: Mapping[str, Sequence[s
     with suppress(TimeoutError):  # then the checker finds what has not ended
         jobs.results()
     left = _left(jobs, checker)
-    found = [checker.evidence(job_id, heard.get(job_id, ())) for job_id in jobs.accepted]
+    found = _evidence(jobs, checker, heard)
     compared = sorted(found, key=lambda evidence: -evidence.num_claims)[:MAX_COMPARED]
     return Verdict(
         num_jobs=len(found),
@@ -34,6 +34,24 @@ def inquest(jobs: Jobs, settings: WorkerSettings, heard: Mapping[str, Sequence[s
             *_differing(jobs, compared, Reference(settings)),
         ),
     )
+
+
+def _evidence(jobs: Jobs, checker: Checker, heard: Mapping[str, Sequence[str]]) -> list[Evidence]:
+    """All that is known of each job, once Celery's last word is there or patience ends.
+
+    Where Celery ended a job by itself, it is put right a moment after the final event.
+    """
+    found: dict[str, Evidence] = {}
+
+    def celery_agrees() -> bool:
+        for job_id in jobs.accepted:
+            if job_id not in found or not found[job_id].is_settled:
+                found[job_id] = checker.evidence(job_id, heard.get(job_id, ()))
+        return all(evidence.is_settled for evidence in found.values())
+
+    with suppress(TimeoutError):
+        wait_until(celery_agrees, "Celery agrees")
+    return list(found.values())
 
 
 def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Reference) -> list[Violation]:
