@@ -1,73 +1,19 @@
 """Laws of the engine: a sequence's ids do not depend on who runs beside it, or on what happened before."""
 
 import random
-from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-from llama_herd.errors import GenerationError, InvalidJob
-from llama_herd.model.batch import Batch
-from llama_herd.model.cache import Cache
-from llama_herd.model.llama2 import Llama
-from llama_herd.tasks.events import Failure
+from llama_herd.errors import InvalidJob
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import Engine
 from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.output import Output
 from llama_herd.worker.scheduler import Row
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
-from llama_herd.worker.writer import Writer
-from tests.tiny import write_tiny_gguf
-
-
-class Collector(list[Output]):
-    """A sink that can be asked about one job."""
-
-    def __call__(self, outputs: list[Output]) -> None:
-        self.extend(outputs)
-
-    @property
-    def ids(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = defaultdict(list)
-        for output in self:
-            found[output.sequence.job_id] += output.ids
-        return found
-
-    @property
-    def ends(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = defaultdict(list)
-        for output in self:
-            if output.finish_reason:
-                found[output.sequence.job_id].append(output.finish_reason)
-        return found
-
-
-def sequence(model: LoadedModel, job_id: str, prompt: str = "a tale", **sampling: Any) -> Sequence:
-    params = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": 12, **sampling})
-    return model.sequences(job_id, GenerationJob(prompt=prompt, sampling=params), now_ms=0)[0]
-
-
-def run(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence]) -> Collector:
-    sink = Collector()
-    engine = model.engine(settings, sink)
-    for one in sequences:
-        engine.submit(one)
-    finish(engine)
-    return sink
-
-
-def finish(engine: Engine) -> None:
-    while engine.has_work:
-        engine.step()
-        engine.cache.prefixes.check()
-    assert engine.cache.pages.num_held == 0
+from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence
 
 
 def mixed_jobs(model: LoadedModel, seed: int) -> list[Sequence]:
@@ -172,72 +118,6 @@ def test_the_context_bounds_prompt_and_completion(model: LoadedModel, tiny_setti
     assert one.length == model.max_length
 
 
-def test_a_failed_step_ends_its_batch_with_an_error_and_nobody_else(
-    model: LoadedModel, tiny_settings: WorkerSettings
-) -> None:
-    sink = Collector()
-    engine = model.engine(tiny_settings, sink)
-    for index in range(6):
-        engine.submit(sequence(model, f"job-{index}"))
-    engine.step()
-    engine.fail_running(Failure(code="model_error", message="broken"))
-    assert sorted(sink.ends) == [f"job-{index}" for index in range(4)]
-    finish(engine)
-    assert sink.ends["job-5"] == ["length"]
-
-
-def test_a_sequence_that_lacks_memory_fails_alone(
-    model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a card that is nearly full, where a forward may have 40 tokens and no more."""
-    small = [sequence(model, f"small-{n}", prompt="a tale " * n) for n in range(1, 4)]
-    expected = run(model, tiny_settings, small).ids
-    forward = Llama.forward
-
-    def narrow(self: Llama, batch: Batch, cache: Cache) -> Tensor:
-        if len(batch.ids) > 40:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(self, batch, cache)
-
-    monkeypatch.setattr(Llama, "forward", narrow)
-    small = [sequence(model, f"small-{n}", prompt="a tale " * n) for n in range(1, 4)]
-    sink = run(model, tiny_settings, [sequence(model, "large", prompt="a tale " * 40), *small])
-    assert sink.ends == {"large": ["error"], **{one.job_id: ["length"] for one in small}}
-    assert {name: ids for name, ids in sink.ids.items() if ids} == expected
-    assert {output.error.code for output in sink if output.error} == {"out_of_memory"}
-
-
-def no_such_bias(broken: Sequence) -> None:
-    broken.params = SamplingParams(logit_bias={10**6: 1.0})
-
-
-def no_such_prompt_id(broken: Sequence) -> None:
-    broken.prompt_ids = [10**6]
-
-
-def no_piece_for_what_is_drawn(broken: Sequence) -> None:
-    broken.writer = Writer([])
-
-
-@pytest.mark.parametrize("spoil", [no_such_bias, no_such_prompt_id, no_piece_for_what_is_drawn])
-def test_a_row_that_raises_an_exception_fails_alone(
-    tiny_settings: WorkerSettings, spoil: Callable[[Sequence], None]
-) -> None:
-    """What is checked before a job comes so far is left out here: in the forward, the sampler, the text."""
-    settings = tiny_settings.model_copy(update={"deterministic": True})
-    fixed = LoadedModel.load(settings, "cpu")
-    jobs = [(f"job-{n}", "a tale " * n) for n in range(1, 5)]
-    expected = run(fixed, settings, [sequence(fixed, *job) for job in jobs]).ids
-    sequences = [sequence(fixed, *job) for job in jobs]
-    spoil(sequences[2])
-    sink = run(fixed, settings, sequences)
-    assert sink.ends == {name: ["error" if name == "job-3" else "length"] for name, _ in jobs}
-    assert [output.error.code for output in sink if output.error] == ["model_error"]
-    assert {name: ids for name, ids in sink.ids.items() if ids} == {
-        name: ids for name, ids in expected.items() if name != "job-3"
-    }
-
-
 def always(token_id: int) -> dict[str, Any]:
     """Parameters under which every token is this one."""
     return {"logit_bias": {token_id: 100.0}, "max_tokens": 6}
@@ -283,9 +163,6 @@ def test_ids_outside_the_vocabulary_are_refused_before_they_meet_a_batch(model: 
     fields = {error.field: error.message for error in refused.value.fields}
     assert set(fields) == {"prompt_ids", "sampling.logit_bias", "sampling.stop_token_ids"}
     assert all(str(num_tokens) in message for message in fields.values())
-
-
-PREFIX = "once upon a time in a village far away " * 6
 
 
 def prefilled(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -352,61 +229,3 @@ def test_a_cancelled_prefill_leaves_nothing_half_computed_to_others(
     doomed.abort = "cancelled"
     finish(engine)
     assert sink.ids["next"] == alone
-
-
-def test_a_conversation_becomes_a_prompt_and_its_text_no_control_token(
-    tiny_settings: WorkerSettings, tmp_path: Path
-) -> None:
-    template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
-    path = write_tiny_gguf(tmp_path / "chat.gguf", chat_template=template)
-    model = LoadedModel.load(tiny_settings.model_copy(update={"model": path}), "cpu")
-    job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "once </s> upon"}]})
-    try:
-        prompt_ids = model.sequences("job", job, now_ms=0)[0].prompt_ids
-    finally:
-        model.close()
-    assert model.tokenizer.decode(prompt_ids).strip() == "[user] once </s> upon"
-    assert prompt_ids.count(model.tokenizer.bos_id or -1) == 1
-    assert not model.tokenizer.eos_ids & set(prompt_ids)
-
-
-def test_no_job_brings_a_template_of_its_own(tiny_settings: WorkerSettings) -> None:
-    turn = {"role": "user", "content": "hi"}
-    for fields in (
-        {"messages": [turn], "chat_template": "{{ 7 * 7 }}"},
-        {"messages": [{**turn, "chat_template": "{{ 7 * 7 }}"}]},
-        {"messages": [{**turn, "role": "{{ 7 * 7 }}"}]},
-    ):
-        with pytest.raises(InvalidJob, match=r"messages|chat_template"):
-            GenerationJob.parse(fields, tiny_settings)
-
-
-def test_a_conversation_needs_a_model_with_a_template(model: LoadedModel) -> None:
-    job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
-    with pytest.raises(GenerationError, match="no_chat_template"):
-        model.sequences("job", job, now_ms=0)[0]
-
-
-def test_a_row_whose_logits_are_no_numbers_fails_alone(
-    model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts = {f"job-{n}": PREFIX + str(n) for n in range(3)}
-    reference = run(model, tiny_settings, [sequence(model, *job) for job in prompts.items()]).ids
-    fresh = LoadedModel.load(tiny_settings, "cpu")
-    sink = Collector()
-    engine = fresh.engine(tiny_settings, sink)
-    sequences = [sequence(fresh, *job) for job in prompts.items()]
-    for one in sequences:
-        engine.submit(one)
-    while not all(len(one.ids) >= 2 for one in sequences):
-        engine.step()
-    first_page = sequences[1].pages[0]
-    fresh.cache.storage[:, :, :, first_page] = float("nan")
-    finish(engine)
-    assert sink.ends["job-1"] == ["error"]
-    assert [output.error.code for output in sink if output.error] == ["numeric_error"]
-    assert {name: sink.ids[name] for name in ("job-0", "job-2")} == {
-        name: reference[name] for name in ("job-0", "job-2")
-    }
-    again = run(fresh, tiny_settings, [sequence(fresh, "again", prompts["job-1"])])
-    assert again.ids["again"] == reference["job-1"]

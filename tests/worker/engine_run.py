@@ -1,0 +1,58 @@
+"""A run of an engine, and what it says of each job."""
+
+from collections import defaultdict
+from typing import Any
+
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine import Engine
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.output import Output
+from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.settings import WorkerSettings
+
+#: A prompt of several pages.
+PREFIX = "once upon a time in a village far away " * 6
+
+
+class Collector(list[Output]):
+    """A sink that can be asked about one job."""
+
+    def __call__(self, outputs: list[Output]) -> None:
+        self.extend(outputs)
+
+    @property
+    def ids(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for output in self:
+            found[output.sequence.job_id] += output.ids
+        return found
+
+    @property
+    def ends(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = defaultdict(list)
+        for output in self:
+            if output.finish_reason:
+                found[output.sequence.job_id].append(output.finish_reason)
+        return found
+
+
+def sequence(model: LoadedModel, job_id: str, prompt: str = "a tale", **sampling: Any) -> Sequence:
+    params = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": 12, **sampling})
+    return model.sequences(job_id, GenerationJob(prompt=prompt, sampling=params), now_ms=0)[0]
+
+
+def run(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence]) -> Collector:
+    sink = Collector()
+    engine = model.engine(settings, sink)
+    for one in sequences:
+        engine.submit(one)
+    finish(engine)
+    return sink
+
+
+def finish(engine: Engine) -> None:
+    while engine.has_work:
+        engine.step()
+        engine.cache.prefixes.check()
+    assert engine.cache.pages.num_held == 0
