@@ -16,53 +16,69 @@ if TYPE_CHECKING:
     from llama_herd.worker.batch.plan import Plan
 
 
+Input = Annotated[
+    str | None,
+    typer.Argument(help="JSON lines, .gz, .csv or .parquet; - is standard input.", show_default=False),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Where answers go; those that failed go beside it.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="Model for all rows; with --local a GGUF file, unless set the bundled.")
+]
+Local = Annotated[bool, typer.Option("--local", help="Bring a Redis and a worker for this run.")]
+InOrder = Annotated[bool, typer.Option("--in-order", help="Answers in the order of the rows.")]
+MaxErrors = Annotated[int | None, typer.Option(min=0, help="Stop when more rows than this have failed.")]
+Window = Annotated[
+    int | None, typer.Option(min=1, help="Most jobs under way; absent: what the workers hold.")
+]
+Priority = Annotated[int, typer.Option(help="-10 to 10; higher goes first.")]
+Seed = Annotated[
+    int | None, typer.Option(help="Same seed, same text of each row; absent: another in each run.")
+]
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens of a row that says nothing else.")]
+Temperature = Annotated[float | None, typer.Option(help="The same: 0 takes the likeliest token.")]
+Others = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Any other sampling field for such rows, its value as JSON."
+    ),
+]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="A bare prompt is a message; the model's chat template is used.")
+]
+System = Annotated[
+    str | None, typer.Option(help="What the model is told before such a message; brings --chat.")
+]
+PromptColumn = Annotated[str, typer.Option(help="Column of a table with the prompt.")]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Column with the row's name; absent: its line.", show_default=False)
+]
+Watch = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Show a run from anywhere, instead of running one.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print events as JSON, one a line.")]
+
+
 def batch(
-    input: Annotated[
-        str | None,
-        typer.Argument(help="JSON lines, .gz, .csv or .parquet; - is standard input.", show_default=False),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where answers go; those that failed go beside it.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model for all rows; with --local a GGUF file, unless set the bundled.")
-    ] = None,
-    local: Annotated[bool, typer.Option("--local", help="Bring a Redis and a worker for this run.")] = False,
-    in_order: Annotated[bool, typer.Option("--in-order", help="Answers in the order of the rows.")] = False,
-    max_errors: Annotated[
-        int | None, typer.Option(min=0, help="Stop when more rows than this have failed.")
-    ] = None,
-    window: Annotated[
-        int | None, typer.Option(min=1, help="Most jobs under way; absent: what the workers hold.")
-    ] = None,
-    priority: Annotated[int, typer.Option(help="-10 to 10; higher goes first.")] = -10,
-    seed: Annotated[
-        int | None, typer.Option(help="Same seed, same text of each row; absent: another in each run.")
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens of a row that says nothing else.")
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(help="The same: 0 takes the likeliest token.")] = None,
-    others: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Any other sampling field for such rows, its value as JSON."
-        ),
-    ] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="A bare prompt is a message; the model's chat template is used.")
-    ] = False,
-    system: Annotated[
-        str | None, typer.Option(help="What the model is told before such a message; brings --chat.")
-    ] = None,
-    prompt_column: Annotated[str, typer.Option(help="Column of a table with the prompt.")] = "prompt",
-    id_column: Annotated[
-        str | None, typer.Option(help="Column with the row's name; absent: its line.", show_default=False)
-    ] = None,
-    watch: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Show a run from anywhere, instead of running one.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON, one a line.")] = False,
+    input: Input = None,
+    output: Output = None,
+    model: Model = None,
+    local: Local = False,
+    in_order: InOrder = False,
+    max_errors: MaxErrors = None,
+    window: Window = None,
+    priority: Priority = -10,
+    seed: Seed = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    others: Others = None,
+    chat: Chat = False,
+    system: System = None,
+    prompt_column: PromptColumn = "prompt",
+    id_column: IdColumn = None,
+    watch: Watch = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run every row of a file, and go on where a killed run stopped.
 
