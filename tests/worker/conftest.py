@@ -1,9 +1,11 @@
-"""A tiny random Llama, loaded once; and an engine around it that collects what it says."""
+"""A tiny random Llama, loaded once; and a Redis for the tests of a file."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
@@ -24,3 +26,9 @@ def model(tiny_settings: WorkerSettings) -> LoadedModel:
 @pytest.fixture
 def tiny_path(tiny_settings: WorkerSettings) -> Path:
     return tiny_settings.model
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server

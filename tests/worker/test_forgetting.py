@@ -22,12 +22,6 @@ CANARY = "canary of the prompt"
 FIELDS = {"prompt": CANARY, "sampling": {"max_tokens": 8, "seed": 3}}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     folder = tmp_path_factory.mktemp("worker")

@@ -88,12 +88,6 @@ WRONG_JOBS = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def worker(
     server: EmbeddedRedis, tiny_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WorkerProcess]:

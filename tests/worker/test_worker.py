@@ -35,12 +35,6 @@ ENDLESS = {**LONG, "max_tokens": 4096}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def client(server: EmbeddedRedis) -> Iterator[Client]:
     with Client(server.url, model="endless") as client:
         yield client
