@@ -2,9 +2,17 @@
 
 import logging
 import sys
+import traceback
 from typing import Literal
 
+import redis
 import structlog
+
+from llama_herd.errors import HerdError
+
+#: Exceptions whose text cannot quote a prompt; that of any other may, a KeyError's or a validation's for one.
+#: torch raises plain RuntimeErrors, about shapes and devices; nothing here that reads prompts raises one.
+SAFE = (HerdError, OSError, redis.ConnectionError, redis.TimeoutError, RuntimeError)
 
 
 def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INFO) -> None:
@@ -14,15 +22,15 @@ def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INF
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.ExceptionRenderer(lambda exc_info: trace(exc_info[1])),
     ]
     renderer: structlog.typing.Processor
     if log_format == "json":
-        shared.append(structlog.processors.format_exc_info)
         renderer = structlog.processors.JSONRenderer()
     else:
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(),
-            # The one that it takes by itself shows variables, and so prompts.
+            # The only one that takes what is rendered already.
             exception_formatter=structlog.dev.plain_traceback,
         )
     structlog.configure(
@@ -32,6 +40,7 @@ def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INF
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler()
+    handler.addFilter(name_exceptions)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -44,3 +53,30 @@ def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INF
     # A line a message received, and one that each job succeeded in 0.000 s, since its work was done before.
     for name in ("celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def trace(error: BaseException | None) -> str:
+    """Where an exception was raised, and before it those that led to it: frames without variables."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(
+        "".join([*traceback.format_tb(one.__traceback__), name_of(one)]) for one in reversed(chain)
+    )
+
+
+def name_of(error: BaseException) -> str:
+    """Which exception it is, and what it says if that cannot quote a prompt."""
+    kind = type(error)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return f"{name}: {error}" if isinstance(error, SAFE) else name
+
+
+def name_exceptions(record: logging.LogRecord) -> bool:
+    """Let a record pass, but not the text of exceptions that Celery quotes in its messages."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(name_of(arg) if isinstance(arg, BaseException) else arg for arg in record.args)
+    elif record.args and record.exc_info and record.exc_info[1]:  # of Celery's tracer, with the text made
+        record.args = {**record.args, "exc": name_of(record.exc_info[1])}
+    return True

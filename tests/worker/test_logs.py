@@ -1,0 +1,130 @@
+"""An exception is logged with its kind and place, and in its own words only where these quote no prompt."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
+from io import StringIO
+
+import pytest
+import redis
+import structlog
+import torch
+from celery import Celery
+from pydantic import TypeAdapter
+
+from llama_herd.errors import GenerationError
+from llama_herd.worker import engine
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.logs import set_up_logs
+from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.writer import Writer
+from tests.worker.engine_run import run, sequence
+
+CANARY = "canary-4711"
+
+Shown = Callable[[], str]
+
+
+@pytest.fixture(params=["json", "console"])
+def shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
+    """Asks for what was logged, in both formats."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with redirect_stderr(StringIO()) as stream:
+        set_up_logs(request.param)
+    yield stream.getvalue
+    structlog.reset_defaults()
+
+
+class Quoting(Writer):
+    """Fails as code does that looks something up by what a job has said."""
+
+    def write(self, token_id: int, *, may_stop: bool = True) -> str:
+        raise KeyError(f"a {CANARY}")
+
+
+def test_a_row_whose_exception_quotes_its_prompt_is_logged_without_it(
+    model: LoadedModel, tiny_settings: WorkerSettings, shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "log", structlog.get_logger("engine"))
+    broken = sequence(model, "job-1", f"a {CANARY}")
+    broken.writer = Quoting([])
+    assert run(model, tiny_settings, [broken]).ends == {"job-1": ["error"]}
+    log = shown()
+    assert "row failed" in log
+    assert "KeyError" in log
+    assert "in write" in log
+    assert CANARY not in log
+
+
+def look_up() -> None:
+    dict[str, str]()[CANARY]
+
+
+def validate() -> None:
+    TypeAdapter(int).validate_python(CANARY)
+
+
+def encode() -> None:
+    f"{CANARY}\ud800".encode()
+
+
+def fail_twice(prompt: str = CANARY) -> None:
+    try:
+        look_up()
+    except KeyError as error:
+        raise RuntimeError("a bug") from error
+
+
+@pytest.mark.parametrize(
+    ("fail", "names"),
+    [
+        (look_up, ["KeyError"]),
+        (validate, ["ValidationError"]),
+        (encode, ["UnicodeEncodeError"]),
+        (fail_twice, ["in fail_twice", "in look_up", "KeyError", "RuntimeError: a bug"]),
+    ],
+)
+def test_the_kind_and_the_place_are_shown_but_no_variable_and_no_unknown_text(
+    fail: Callable[[], None], names: list[str], shown: Shown
+) -> None:
+    try:
+        fail()
+    except Exception:
+        structlog.get_logger("test").exception("failed")
+    log = shown()
+    assert CANARY not in log
+    places = [log.index(name) for name in names]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("fail", [look_up, validate, encode, fail_twice])
+def test_celery_quotes_no_exception_either(fail: Callable[[], None], shown: Shown) -> None:
+    Celery(set_as_current=False).task(name="fail")(fail).apply()
+    try:
+        fail()
+    except Exception as error:
+        logging.getLogger("celery.worker").critical("Unrecoverable error: %r", error, exc_info=True)
+    log = shown()
+    assert "raised unexpected" in log
+    assert "Unrecoverable error" in log
+    assert log.count("Error") > 3
+    assert CANARY not in log
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            GenerationError("too_long", "a prompt of 9 tokens"),
+            "GenerationError: too_long: a prompt of 9 tokens",
+        ),
+        (ConnectionRefusedError(111, "Connection refused"), "ConnectionRefusedError: [Errno 111] Connection"),
+        (redis.ConnectionError("Error 111 connecting to redis:6379"), "Error 111 connecting to redis:6379"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "torch.OutOfMemoryError: CUDA out of memory"),
+    ],
+)
+def test_what_our_errors_redis_the_system_and_torch_say_is_shown(
+    error: Exception, text: str, shown: Shown
+) -> None:
+    structlog.get_logger("test").error("failed", exc_info=error)
+    assert text in shown()
