@@ -5,7 +5,8 @@ worker too. Here they go to the dead letters, with the reason.
 """
 
 import socket
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from time import time
@@ -59,7 +60,13 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
     """Notes which messages are held; those that this worker holds are not taken for lost, however long."""
 
     def can_consume(self) -> bool:
-        return not self.channel.is_closed and bool(super().can_consume())
+        return bool(self.channel.open_queues) and bool(super().can_consume())
+
+    @property
+    def num_held(self) -> Counter[str]:
+        """Messages that are not acknowledged, by the queue that they came from."""
+        held = [message for tag, message in self._delivered.items() if tag not in self._dirty]
+        return Counter(message.delivery_info.get("routing_key", "") for message in held)
 
     def append(self, message: Message, delivery_tag: str) -> None:
         try:
@@ -79,21 +86,30 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
 
 
 class Channel(redis_transport.Channel):  # type: ignore[misc]
-    """Reads the queue; an item that is no message is put aside instead of ending the loop."""
+    """Reads the queues; an item that is no message is put aside instead of ending the loop."""
 
     QoS = QoS
     Message = RawMessage
 
     #: Answers to "is there a message?", also those that there is none.
     num_polls = 0
-    #: Whether this worker is to ask for no more messages, although there would be room for some.
-    is_closed = False
+    #: Queues that this worker is to ask for no more messages, although there would be room for some.
+    closed_queues: AbstractSet[str] = frozenset()
     _last_reply: Any = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        #: The number of the poll that brought a queue's last message.
+        self._reads = Counter[str]()
+        super().__init__(*args, **options)
 
     @property
     def has_room(self) -> bool:
         """Whether this worker wants messages."""
         return bool(self.qos.can_consume())
+
+    @property
+    def open_queues(self) -> list[str]:
+        return [queue for queue in self.active_queues if queue not in self.closed_queues]
 
     @property
     def queue_read(self) -> str:
@@ -124,8 +140,19 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         self.num_polls += 1
         if reply is not None:
             self._last_reply = reply
+            self._reads[self.queue_read] = self.num_polls
             if len(reply[1]) > boot.settings().max_message_bytes:
                 raise TooLong
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Ask first for a message of the queue of which the fewest are held; if equal, in turn.
+
+        So each tenant gets its part of the batch, however long the others' jobs are.
+        """
+        num_held = self.qos.num_held
+        by_need = sorted(self.open_queues, key=lambda queue: (num_held[queue], self._reads[queue]))
+        self._queue_cycle.update(by_need)
+        super()._brpop_start(timeout)
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

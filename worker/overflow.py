@@ -22,8 +22,8 @@ class Overflow:
 
     The newest go, so that who has waited longest keeps its place, and at most half of the room that others
     say they have, since other full workers see the same room. A job on its last attempt stays: it must be
-    alone wherever it runs. From a look before and meanwhile this worker asks for no messages: they would come
-    back to it.
+    alone wherever it runs. From a look before and meanwhile this worker asks for no messages of this
+    tenant: they would come back to it.
     """
 
     def __init__(

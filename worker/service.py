@@ -44,8 +44,7 @@ class Service:
         self._settings = settings
         self._worker = worker
         self._model = model
-        self._poller: Poller | None = None
-        self._closed_by: set[str] = set()
+        self._closed_queues = set[str]()
         self._state: State = "starting"
         self._is_hurried = threading.Event()
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
@@ -93,7 +92,7 @@ class Service:
 
     def watch(self, poller: Poller) -> None:
         """Messages come by this connection from now on."""
-        self._poller = poller
+        poller.closed_queues = self._closed_queues
         self.watchdog.watch(poller)
 
     def take(self, delivery: Delivery) -> None:
@@ -175,8 +174,6 @@ class Service:
         for tenant, its_own in by_tenant.items():
             self.tenancies[tenant].publish(its_own)
 
-    def _close(self, tenant: str, is_closed: bool) -> None:
-        """Ask for no more messages while some tenant wants that, or ask again."""
-        (self._closed_by.add if is_closed else self._closed_by.discard)(tenant)
-        if self._poller is not None:
-            self._poller.is_closed = bool(self._closed_by)
+    def _close(self, queue: str, is_closed: bool) -> None:
+        """Ask for no more messages of a queue, or ask again."""
+        (self._closed_queues.add if is_closed else self._closed_queues.discard)(queue)

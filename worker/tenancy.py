@@ -47,7 +47,7 @@ class Tenancy:
         status: Callable[[], WorkerStatus],
         close: Callable[[str, bool], None],
     ) -> None:
-        """`close(tenant, True)` keeps the worker from asking for messages; `settings` are this tenant's."""
+        """`close(queue, True)` keeps the worker from asking for that; `settings` are of this tenant."""
         ledger = Ledger.of(settings, author.worker)
         self.tenant = settings.tenant
         self._engine = engine
@@ -72,7 +72,7 @@ class Tenancy:
             owner,
             attempts=self._publisher.attempts,
             status=status,
-            close=lambda is_closed: close(self.tenant, is_closed),
+            close=lambda is_closed: close(settings.queue, is_closed),
             on_released=lambda released: self._publisher.put(list(map(Released, released))),
         )
         self._reconciler = Reconciler(redis, ledger, overflow)

@@ -1,7 +1,7 @@
 """Ends a worker that has stopped asking for messages: whoever restarts it gets one that asks again."""
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Set as AbstractSet
 from typing import Protocol
 
 import structlog
@@ -21,9 +21,9 @@ UNREADY_S = 5.0
 
 
 class Poller(Protocol):
-    """Who asks Redis for messages, but while it is closed."""
+    """Who asks Redis for messages, but of no queue while that is closed."""
 
-    is_closed: bool
+    closed_queues: AbstractSet[str]
 
     @property
     def num_polls(self) -> int:

@@ -8,7 +8,6 @@ STANDSTILL_RATE=1/m  Celery's rate limit
 import os
 from pathlib import Path
 from time import sleep
-from typing import Any
 
 from llama_herd.tasks.generate import generate
 from llama_herd.worker.engine import Engine
@@ -28,10 +27,11 @@ def step_unless_held(self: Engine) -> None:
     step(self)
 
 
-def ask_unless_held(channel: Channel, **options: Any) -> Any:
-    return None if (FOLDER / "consumer").exists() else ask(channel, **options)
+def ask_unless_held(channel: Channel, timeout: float | None = None) -> None:
+    if not (FOLDER / "consumer").exists():
+        ask(channel, timeout)
 
 
 generate.rate_limit = os.environ.get("STANDSTILL_RATE")
 Engine.step = step_unless_held  # type: ignore[method-assign]
-Channel._brpop_start = ask_unless_held
+Channel._brpop_start = ask_unless_held  # type: ignore[method-assign, assignment]

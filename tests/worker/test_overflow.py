@@ -11,6 +11,7 @@ from llama_herd.tasks.call import run
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.events import Started
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.keys import Keys, joined
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.sampling import SamplingParams
@@ -148,14 +149,17 @@ def test_a_job_that_has_another_owner_by_now_is_left_alone(full: FullWorker) -> 
 
 @pytest.mark.worker
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("tenants", ["default", "default,globex"])
 def test_a_second_worker_gets_jobs_that_the_first_took_but_cannot_run_yet(
-    redis_server: EmbeddedRedis, tmp_path: Path
+    redis_server: EmbeddedRedis, tmp_path: Path, tenants: str
 ) -> None:
     model = write_tiny_gguf(tmp_path / "endless.gguf", eos=False, context_length=8192)
     endless = {"max_tokens": 4096, "seed": 1}
     with (
         Client(redis_server.url, model="endless") as client,
-        WorkerProcess(redis_server.url, model, "first", tmp_path / "first.log", slots=1) as first,
+        WorkerProcess(
+            redis_server.url, model, "first", tmp_path / "first.log", slots=1, tenants=tenants
+        ) as first,
     ):
         job_ids = [client.submit(prompt="a", sampling=endless) for _ in range(6)]
         wait_until(lambda: waiting(client, first.name) == 5, "the first holds them all")
@@ -165,7 +169,7 @@ def test_a_second_worker_gets_jobs_that_the_first_took_but_cannot_run_yet(
                 client.cancel(job_id)
             results = [client.result(job_id, timeout_s=PROCESS_PATIENCE_S) for job_id in job_ids]
             assert max(result.attempts for result in results) == 1
-            wait_until(lambda: not redis_server_has_unacked(redis_server), "every message acked")
+            wait_until(lambda: not held(redis_server, tenants), "every message acked")
 
 
 def waiting(client: Client, name: str) -> int:
@@ -178,6 +182,8 @@ def starts(client: Client, job_ids: list[str], name: str) -> int:
     return sum(isinstance(event, Started) and event.worker == name for events in owners for event in events)
 
 
-def redis_server_has_unacked(server: EmbeddedRedis) -> bool:
+def held(server: EmbeddedRedis, tenants: str) -> int:
+    """Messages that a worker of the default tenant, or of these, has not acknowledged."""
+    names = {"default", joined(tenants.split(","))}
     with Redis.from_url(server.url) as redis:
-        return bool(redis.hlen(Ledger().unacked_key))
+        return sum(int(redis.hlen(Keys(name).unacked_key)) for name in names)

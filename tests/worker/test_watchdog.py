@@ -1,5 +1,7 @@
 """Messages that nobody asks for are noticed in any of a worker's queues."""
 
+from collections.abc import Set as AbstractSet
+
 import pytest
 from redis import Redis
 
@@ -13,7 +15,7 @@ pytestmark = pytest.mark.redis
 class SilentPoller:
     """Has room for messages, and asks for none."""
 
-    is_closed = False
+    closed_queues: AbstractSet[str] = frozenset()
     num_polls = 0
     has_room = True
 

@@ -1,0 +1,88 @@
+"""Whose message is taken next by a worker with several queues."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.message import Message
+
+from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.guards import Channel, Transport
+
+pytestmark = pytest.mark.redis
+
+NAMES = ("herd.acme:m", "herd.globex:m", "herd.initech:m")
+
+
+class Taker:
+    """Takes messages one by one, and holds them until they are acknowledged."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.held: list[Message] = []
+        self.channel: Channel = connection.default_channel
+        self._connection = connection
+        queues = [Queue(name, Exchange(name), name) for name in NAMES]
+        self._producer = Producer(connection.channel())
+        for queue in queues:
+            queue(self._producer.channel).declare()
+        self._consumer = Consumer(self.channel, queues, on_message=self.held.append)
+        self._consumer.consume()
+
+    def push(self, name: str, num: int) -> None:
+        for _ in range(num):
+            self._producer.publish({}, exchange=name, routing_key=name)
+
+    def take(self, num: int) -> list[str]:
+        """The queues of the next messages."""
+        for _ in range(num):
+            self._connection.drain_events(timeout=5)
+        return [message.delivery_info["routing_key"] for message in self.held[-num:]]
+
+    def acknowledge(self, name: str) -> None:
+        for message in [one for one in self.held if one.delivery_info["routing_key"] == name]:
+            message.ack()
+            self.held.remove(message)
+
+
+@pytest.fixture
+def taker(redis_server: EmbeddedRedis) -> Iterator[Taker]:
+    with Connection(redis_server.url, transport=Transport) as connection:
+        taker = Taker(connection)
+        for name in NAMES:
+            taker.push(name, 10)
+        yield taker
+
+
+def test_queues_take_turns(taker: Taker) -> None:
+    assert [Counter(taker.take(3)) for _ in range(3)] == [Counter(NAMES)] * 3
+
+
+def test_who_has_fewest_in_hand_comes_first(taker: Taker) -> None:
+    taker.take(9)
+    taker.acknowledge(NAMES[1])
+    assert taker.take(3) == [NAMES[1]] * 3
+    assert Counter(taker.take(3)) == Counter(NAMES)
+
+
+def test_queues_take_turns_when_each_message_is_settled_at_once(taker: Taker) -> None:
+    taken = Counter[str]()
+    for _ in range(9):
+        (name,) = taker.take(1)
+        taker.acknowledge(name)
+        taken[name] += 1
+    assert taken == Counter(dict.fromkeys(NAMES, 3))
+
+
+def test_a_closed_queue_is_left_out_and_comes_back_first(taker: Taker) -> None:
+    taker.channel.closed_queues = {NAMES[0]}
+    assert Counter(taker.take(6)) == Counter({NAMES[1]: 3, NAMES[2]: 3})
+    taker.channel.closed_queues = set()
+    assert taker.take(3) == [NAMES[0]] * 3
+
+
+def test_nothing_is_asked_for_while_all_queues_are_closed(taker: Taker) -> None:
+    taker.channel.closed_queues = set(NAMES)
+    assert not taker.channel.has_room
+    with pytest.raises(TimeoutError):
+        taker.take(1)
