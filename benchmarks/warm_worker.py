@@ -33,10 +33,10 @@ class Queue:
 
 
 @contextmanager
-def warm_worker(num_rows: int, sampling: SamplingParams) -> Iterator[Queue]:
-    """Raises RuntimeError when the worker ends before it is ready."""
+def warm_worker(num_rows: int, sampling: SamplingParams, **env: str) -> Iterator[Queue]:
+    """`env`: the worker's environment besides. Raises RuntimeError when it ends before it is ready."""
     with EmbeddedRedis() as server, Client(server.url) as client:
-        env = {**os.environ, "HERD_REDIS_URL": server.url, "HERD_SLOTS": str(num_rows)}
+        env = {**os.environ, **env, "HERD_REDIS_URL": server.url, "HERD_SLOTS": str(num_rows)}
         worker = subprocess.Popen(COMMAND, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             while not client.workers():

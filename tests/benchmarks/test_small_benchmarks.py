@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import code_size, ledger, prefix, sampling, scheduler, subscribers
+from benchmarks import code_size, fairness, ledger, prefix, sampling, scheduler, subscribers
 from benchmarks.shapes import random_shape
 
 TINY = random_shape("tiny", hidden_size=64, num_layers=1, num_heads=2, ffn_size=64, vocab_size=2_048)
@@ -48,6 +48,13 @@ def test_a_worker_is_timed_beside_each_kind_of_subscriber() -> None:
     runs = subscribers.measure(plan)["runs"]
     assert [run["subscribers"] for run in runs] == ["none", "3 stuck", "3 slow", "3 flapping"]
     assert all(0 < run["slowest"] <= run["tokens/s"] <= run["fastest"] for run in runs)
+
+
+def test_a_burst_of_jobs_waits_behind_each_kind_of_flood() -> None:
+    plan = fairness.Plan(rows=2, num_jobs=4, max_tokens=8, num_flood=6, floods=(0, 30), rounds=1)
+    share, alone, behind = fairness.measure(plan)["runs"]
+    assert (share["p99 over its share's"], behind["the burst"]) == (1, "behind 6 jobs of 30 tokens")
+    assert alone["first begins, s"] < behind["first begins, s"] <= behind["wait p99 s"]
 
 
 def test_functions_are_counted_from_their_definition_to_their_last_line() -> None:
