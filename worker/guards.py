@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 from celery.worker import consumer
+from celery.worker.state import reserved_requests
 from kombu.message import Message
 from kombu.transport import redis as redis_transport, virtual
 from kombu.utils.encoding import bytes_to_str
@@ -61,12 +62,6 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
 
     def can_consume(self) -> bool:
         return bool(self.channel.open_queues) and bool(super().can_consume())
-
-    @property
-    def num_held(self) -> Counter[str]:
-        """Messages that are not acknowledged, by the queue that they came from."""
-        held = [message for tag, message in self._delivered.items() if tag not in self._dirty]
-        return Counter(message.delivery_info.get("routing_key", "") for message in held)
 
     def append(self, message: Message, delivery_tag: str) -> None:
         try:
@@ -145,13 +140,16 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
                 raise TooLong
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask first for a message of the queue of which the fewest are held; if equal, in turn.
+        """Ask first for a message of the queue of which the fewest are in hand; if equal, in turn.
 
-        So each tenant gets its part of the batch, however long the others' jobs are.
+        So each tenant gets its part of the batch, however long the others' jobs are. Messages whose ETA has
+        not come are not in hand.
         """
-        num_held = self.qos.num_held
-        by_need = sorted(self.open_queues, key=lambda queue: (num_held[queue], self._reads[queue]))
-        self._queue_cycle.update(by_need)
+        queues = self.open_queues
+        if len(queues) > 1:
+            num_in_hand = Counter(one.delivery_info["routing_key"] for one in reserved_requests)
+            queues.sort(key=lambda queue: (num_in_hand[queue], self._reads[queue]))
+        self._queue_cycle.update(queues)
         super()._brpop_start(timeout)
 
     def _brpop_read(self, **options: Any) -> Any:

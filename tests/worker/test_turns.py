@@ -2,11 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
+from celery.worker import state
+from celery.worker.request import Request
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.message import Message
 
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.settings import Settings
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.guards import Channel, Transport
 
@@ -16,33 +22,45 @@ NAMES = ("herd.acme:m", "herd.globex:m", "herd.initech:m")
 
 
 class Taker:
-    """Takes messages one by one, and holds them until they are acknowledged."""
+    """Takes messages one by one, and has them in hand until they are settled."""
 
     def __init__(self, connection: Connection) -> None:
-        self.held: list[Message] = []
+        self.in_hand: list[Request] = []
+        self._app = make_app(Settings())
+        self._app.loader.import_default_modules()
         self.channel: Channel = connection.default_channel
         self._connection = connection
         queues = [Queue(name, Exchange(name), name) for name in NAMES]
         self._producer = Producer(connection.channel())
         for queue in queues:
             queue(self._producer.channel).declare()
-        self._consumer = Consumer(self.channel, queues, on_message=self.held.append)
+        self._consumer = Consumer(self.channel, queues, on_message=self._take)
         self._consumer.consume()
 
     def push(self, name: str, num: int) -> None:
         for _ in range(num):
-            self._producer.publish({}, exchange=name, routing_key=name)
+            headers = {"id": str(uuid4()), "task": TASK_NAME}
+            self._producer.publish([[], {}, {}], exchange=name, routing_key=name, headers=headers)
 
     def take(self, num: int) -> list[str]:
         """The queues of the next messages."""
         for _ in range(num):
             self._connection.drain_events(timeout=5)
-        return [message.delivery_info["routing_key"] for message in self.held[-num:]]
+        return [queue_of(request) for request in self.in_hand[-num:]]
 
-    def acknowledge(self, name: str) -> None:
-        for message in [one for one in self.held if one.delivery_info["routing_key"] == name]:
-            message.ack()
-            self.held.remove(message)
+    def settle(self, name: str) -> None:
+        for request in [one for one in self.in_hand if queue_of(one) == name]:
+            state.task_ready(request)
+            self.in_hand.remove(request)
+
+    def _take(self, message: Message) -> None:
+        request = Request(message, app=self._app, task=self._app.tasks[TASK_NAME])
+        self.in_hand.append(request)
+        state.task_reserved(request)
+
+
+def queue_of(request: Request) -> str:
+    return str(request.delivery_info["routing_key"])
 
 
 @pytest.fixture
@@ -52,6 +70,8 @@ def taker(redis_server: EmbeddedRedis) -> Iterator[Taker]:
         for name in NAMES:
             taker.push(name, 10)
         yield taker
+        for name in NAMES:
+            taker.settle(name)
 
 
 def test_queues_take_turns(taker: Taker) -> None:
@@ -60,7 +80,7 @@ def test_queues_take_turns(taker: Taker) -> None:
 
 def test_who_has_fewest_in_hand_comes_first(taker: Taker) -> None:
     taker.take(9)
-    taker.acknowledge(NAMES[1])
+    taker.settle(NAMES[1])
     assert taker.take(3) == [NAMES[1]] * 3
     assert Counter(taker.take(3)) == Counter(NAMES)
 
@@ -69,7 +89,7 @@ def test_queues_take_turns_when_each_message_is_settled_at_once(taker: Taker) ->
     taken = Counter[str]()
     for _ in range(9):
         (name,) = taker.take(1)
-        taker.acknowledge(name)
+        taker.settle(name)
         taken[name] += 1
     assert taken == Counter(dict.fromkeys(NAMES, 3))
 
