@@ -65,7 +65,10 @@ class Adopt(Claimed):
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Another live worker runs the job. Its lease lasts `remaining_ms` more unless renewed."""
+    """Another worker runs the job. Its lease lasts `remaining_ms` more unless renewed.
+
+    0: the lease is over, but no sweep has given the worker up yet.
+    """
 
     remaining_ms: int
 

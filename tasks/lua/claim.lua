@@ -50,10 +50,13 @@ end
 -- Not yet: when its time has come, a sweep pushes another message.
 if tonumber(record[7]) > now then return {'early'} end
 
--- A second delivery while the job runs. Its owner takes the new message for the old one; others wait.
-if current and lease > now then
+-- A second delivery while the job runs. Its owner takes the new message for the old one; others wait, until a sweep
+-- has given the owner up: it knows of outages, after which owners first get the time to renew. By then the job
+-- stands in `leases` by another time than that of its lease.
+local given_up = lease <= now and tonumber(redis.call('ZSCORE', key.leases, id)) ~= lease
+if current and not given_up then
   if current == owner then return claimed('adopt') end
-  return {'busy', lease - now}
+  return {'busy', math.max(0, lease - now)}
 end
 
 -- Attempts count starts since the last recorded token: a job that kills its workers ends here.

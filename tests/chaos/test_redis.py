@@ -5,9 +5,11 @@ from time import monotonic
 
 import pytest
 
+from llama_herd.tasks.message import Envelope
 from llama_herd.worker.chaos.faults import redis_faults
 from llama_herd.worker.chaos.faults.fault import Strike
 from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.recovery import recovery
 from tests.chaos.sampling import SAMPLED, SHORT
 
@@ -24,6 +26,20 @@ def test_jobs_go_on_where_they_were_when_redis_comes_back(herd: Herd, figures: l
     assert not recovered.stuck
     figures.append(f"redis {name}: jobs go on {max(recovered.seconds):.1f} s after its return")
     herd.jobs.submit(1, SHORT)
+    assert {result.attempts for result in herd.jobs.results()} == {1}
+    assert all(worker.is_alive for worker in workers)
+
+
+def test_no_second_message_takes_a_job_from_its_live_worker_after_an_outage(herd: Herd) -> None:
+    """Whoever has it asks again when Redis is back, perhaps before the job's worker could renew its lease."""
+    workers = herd.workers(2)
+    job_ids = herd.jobs.submit(6, SAMPLED)
+    herd.jobs.wait_for(job_ids, "n", 10)
+    for job_id in job_ids * 2:
+        herd.jobs.redis.lpush(herd.queue, Envelope.of(job_id, herd.queue).with_tag(f"{job_id}-again"))
+    wait_until(lambda: not herd.jobs.redis.llen(herd.queue), "all messages taken")
+    with redis_faults.away(herd) as met:  # says so when a job has changed hands
+        assert not recovery(herd.jobs, met).stuck
     assert {result.attempts for result in herd.jobs.results()} == {1}
     assert all(worker.is_alive for worker in workers)
 

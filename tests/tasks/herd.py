@@ -45,10 +45,15 @@ class Herd:
     def field(self, job_id: str, name: str) -> str:
         return str(self.redis.hget(self.ledger.job_key(job_id), name).decode())
 
-    def pass_lease(self, job_id: str) -> None:
-        """Let a job's lease be over, as if its owner had been silent for so long."""
+    def fall_silent(self, job_id: str) -> None:
+        """Let a job's lease be over, as if its owner had not been heard of for so long."""
         self.redis.hset(self.ledger.job_key(job_id), "lease", 1)
         self.redis.zadd("herd:default:leases", {job_id: 1}, xx=True)
+
+    def pass_lease(self, job_id: str) -> None:
+        """Let a job's lease be over, and its owner given up by a sweep."""
+        self.fall_silent(job_id)
+        self.redis.zadd("herd:default:leases", {job_id: 2}, xx=True)
 
     def pass_time(self, job_id: str, ms: int) -> None:
         """Let a job wait since `ms` earlier than it does."""

@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from llama_herd.tasks.answers import Adopt, Busy, Cancellation, Ended, Unknown, Yours
+from llama_herd.tasks.answers import Adopt, Busy, Cancellation, Ended, Renewal, Unknown, Yours
 from llama_herd.tasks.call import run
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, end, started, token
+from tests.tasks.test_ledger_sweep import sweep
 
 pytestmark = pytest.mark.redis
 
@@ -63,6 +64,38 @@ def test_an_owner_whose_own_lease_passed_gets_a_new_epoch(herd: Herd) -> None:
     herd.pass_lease("a")
     assert isinstance(herd.claim("a", "one"), Yours)
     assert herd.kinds("one", started("a", epoch=1)) == ["fenced"]
+
+
+def test_past_its_lease_a_job_is_its_owners_until_a_sweep_has_given_the_owner_up(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.fall_silent("a")
+    assert herd.claim("a", "two") == Busy(0)
+    assert isinstance(herd.claim("a", "one"), Adopt)
+    assert sweep(herd).jobs == ("a",)
+    assert isinstance(herd.claim("a", "two"), Yours)
+
+
+def test_after_an_outage_no_second_delivery_takes_a_job_from_its_live_owner(herd: Herd) -> None:
+    """The lease ran out while Redis stood still, and so could not be renewed."""
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.emit("one", started("a"))
+    herd.fall_silent("a")
+    assert run(herd.redis, herd.ledger.sweep()).held
+    assert herd.claim("a", "two") == Busy(0)
+    assert herd.kinds("one", token("a", 2, 0)) == ["ok"]
+    assert sweep(herd).jobs == ()
+    assert isinstance(herd.claim("a", "two"), Busy)
+
+
+def test_an_owner_that_comes_back_before_it_is_replaced_is_not_given_up_any_more(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.pass_lease("a")
+    assert run(herd.redis, herd.ledger.renew("a", "one", 1)).kind is Renewal.OK
+    herd.fall_silent("a")
+    assert herd.claim("a", "two") == Busy(0)
 
 
 def test_a_finished_job_says_so(herd: Herd) -> None:

@@ -48,6 +48,7 @@ class Truth:
     owner: str | None = None
     epoch: int = 0
     is_lease_over: bool = True
+    is_given_up: bool = True
     is_final: bool = False
     is_cancelled: bool = False
     attempts: int = 0
@@ -79,7 +80,7 @@ class LedgerMachine(RuleBasedStateMachine):
         elif truth.is_cancelled:
             assert answer is Ended.CANCELLED
             self.ended_by_script(job_id)
-        elif truth.owner and not truth.is_lease_over:
+        elif truth.owner and not truth.is_given_up:
             assert isinstance(answer, Adopt if truth.owner == owner else Busy)
         elif truth.attempts >= MAX_ATTEMPTS:
             assert answer is Ended.POISON
@@ -87,7 +88,7 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             assert isinstance(answer, Yours)
             truth.epoch += 1
-            truth.owner, truth.is_lease_over = owner, False
+            truth.owner, truth.is_lease_over, truth.is_given_up = owner, False, False
             assert (answer.epoch, answer.seq, answer.n) == (truth.epoch, len(truth.log), truth.n)
             assert answer.attempts == truth.attempts
         if isinstance(answer, Yours | Adopt):
@@ -137,11 +138,12 @@ class LedgerMachine(RuleBasedStateMachine):
             assert answer is Cancellation.CANCELLED
             self.ended_by_script(job_id)
 
-    @rule(job_id=JOBS)
-    def pass_lease(self, job_id: str) -> None:
-        if not self.truth[job_id].is_final:
-            self.herd.pass_lease(job_id)
-            self.truth[job_id].is_lease_over = True
+    @rule(job_id=JOBS, is_given_up=st.booleans())
+    def pass_lease(self, job_id: str, is_given_up: bool) -> None:
+        truth = self.truth[job_id]
+        if not truth.is_final:
+            self.herd.pass_lease(job_id) if is_given_up else self.herd.fall_silent(job_id)
+            truth.is_lease_over, truth.is_given_up = True, is_given_up
 
     @rule(held=held)
     def renew(self, held: Held) -> None:
@@ -149,7 +151,7 @@ class LedgerMachine(RuleBasedStateMachine):
         truth = self.truth[held.job_id]
         assert (answer.kind in ("ok", "cancelled")) == (self.owns(held) and not truth.is_final)
         if answer.kind in ("ok", "cancelled"):
-            truth.is_lease_over = False
+            truth.is_lease_over = truth.is_given_up = False
 
     @rule()
     def sweep(self) -> None:
@@ -157,6 +159,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.redis.hset("herd:default:sweep", mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
         for job_id in run(self.redis, self.herd.ledger.sweep()).jobs:
             assert not self.truth[job_id].is_final
+            self.truth[job_id].is_given_up = True
 
     @invariant()
     def the_log_is_one_log(self) -> None:
@@ -215,7 +218,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (entry.seq, entry.i) == (len(truth.log) + 1, truth.n)
         truth.log.append(entry.event.encode())
         truth.is_final = entry.kind == "end"
-        truth.is_lease_over = False
+        truth.is_lease_over = truth.is_given_up = False
         if entry.kind == "started":
             truth.attempts, truth.started_epoch = truth.attempts + 1, entry.epoch
         elif entry.kind == "token":

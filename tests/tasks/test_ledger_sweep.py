@@ -45,7 +45,7 @@ def test_a_running_job_comes_back_when_its_lease_is_over(herd: Herd) -> None:
         herd.claim(name, "one")
         lose_message(herd)
     assert sweep(herd) == Swept()
-    herd.pass_lease("a")
+    herd.fall_silent("a")
     assert sweep(herd) == Swept(("a",))
     assert ids(herd) == ["a"]
     assert isinstance(herd.claim("a", "two"), Yours)
@@ -56,7 +56,7 @@ def test_it_waits_before_it_is_pushed_again_and_longer_each_time(herd: Herd) -> 
     herd.claim("a", "one")
     waits = []
     for _ in range(10):
-        herd.pass_lease("a")
+        herd.fall_silent("a")
         assert sweep(herd) == Swept(("a",))
         assert sweep(herd) == Swept()
         wait_ms = herd.redis.zscore("herd:default:leases", "a") - herd.redis.time()[0] * 1000
@@ -159,7 +159,7 @@ def test_a_bare_message_comes_back_with_its_links_and_without_its_prompt(herd: H
     request = {"id": "a", "root_id": "r", "argsrepr": "secret"}
     envelope = Envelope.of_request(request, {"callbacks": ["link"], "chain": None}, QUEUE)
     run(herd.redis, herd.ledger.claim("a", "one", job=GenerationJob(prompt="secret"), envelope=envelope))
-    herd.pass_lease("a")
+    herd.fall_silent("a")
     assert sweep(herd) == Swept(("a",))
     (message,) = herd.messages()
     assert b"secret" not in message
@@ -200,7 +200,7 @@ def test_a_second_sweep_at_once_does_nothing(herd: Herd) -> None:
     sweep(herd)
     herd.submit("a")
     herd.claim("a")
-    herd.pass_lease("a")
+    herd.fall_silent("a")
     assert run(herd.redis, herd.ledger.sweep()) == Swept()
     assert sweep(herd) == Swept(("a",))
 
@@ -208,7 +208,7 @@ def test_a_second_sweep_at_once_does_nothing(herd: Herd) -> None:
 def test_after_a_gap_owners_get_one_lease_to_come_back(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a")
-    herd.pass_lease("a")
+    herd.fall_silent("a")
     assert run(herd.redis, herd.ledger.sweep()) == Swept(held=True)
     # The gap is over, the time of grace is not.
     assert sweep_after(herd, 20_000) == Swept(held=True)
@@ -223,7 +223,7 @@ def test_two_gaps_soon_after_each_other_are_both_followed_by_a_grace(
 ) -> None:
     herd.submit("a")
     herd.claim("a")
-    herd.pass_lease("a")
+    herd.fall_silent("a")
     for passed_ms in (600_000, *between_ms, 600_000):
         assert sweep_after(herd, passed_ms) == Swept(held=True)
 
@@ -231,14 +231,14 @@ def test_two_gaps_soon_after_each_other_are_both_followed_by_a_grace(
 def test_sweepers_that_are_always_late_sweep_each_fourth_time(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a")
-    herd.pass_lease("a")
+    herd.fall_silent("a")
     assert [sweep_after(herd, 600_000).held for _ in range(8)] == 2 * [True, True, True, False]
 
 
 def test_a_grace_from_before_the_clock_was_put_back_holds_nobody_up(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a")
-    herd.pass_lease("a")
+    herd.fall_silent("a")
     assert run(herd.redis, herd.ledger.sweep()) == Swept(held=True)
     for name in ("last", "hold"):
         herd.redis.hincrby(SWEEP, name, 3_600_000)
