@@ -2,27 +2,20 @@
 
     python -m benchmarks.subscribers [--write]
 
-The bundled model in one worker process, several rounds. The stuck never read, the slow read some bytes of
-each connection ten times a second, the flapping leave after some messages and come again.
+The bundled model in one worker process, several rounds. What each kind of subscriber does, says
+llama_herd.worker.chaos.crowd.
 """
 
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
-from urllib.parse import urlsplit
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from benchmarks.warm_worker import warm_worker
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.sampling import SamplingParams
-
-READ_BYTES = 1024
-FLAP_BYTES = 20_000
-PAUSE_S = 0.1
+from llama_herd.worker.chaos.crowd import Turn, crowd_of, flapping, never, slowly
 
 
 @dataclass(frozen=True)
@@ -34,66 +27,8 @@ class Plan:
     subscribers: int = 50
 
 
-Turn = Callable[[str, list[socket.socket]], None]
-
-
-def subscribe(url: str) -> socket.socket:
-    """A connection to which every event of every job is sent."""
-    address = urlsplit(url)
-    one = socket.create_connection((address.hostname, address.port))
-    one.sendall(f"PSUBSCRIBE {Ledger().channel('*')}\r\n".encode())
-    return one
-
-
-def read_some(one: socket.socket) -> int:
-    """How many bytes were there to read; 0 as well when Redis has cut the connection."""
-    try:
-        return len(one.recv(READ_BYTES, socket.MSG_DONTWAIT))
-    except (BlockingIOError, ConnectionError):
-        return 0
-
-
-def never(url: str, crowd: list[socket.socket]) -> None:
-    """Read nothing."""
-
-
-def slowly(url: str, crowd: list[socket.socket]) -> None:
-    """Read a little of each."""
-    for one in crowd:
-        read_some(one)
-
-
-def flapping(url: str, crowd: list[socket.socket]) -> None:
-    """The oldest reads its part and leaves, another comes."""
-    with crowd.pop(0) as oldest:
-        num_left = FLAP_BYTES
-        while num_left > 0 and (num_read := read_some(oldest)):
-            num_left -= num_read
-    crowd.append(subscribe(url))
-
-
 ALONE = "none"
 TURNS: dict[str, Turn] = {ALONE: never, "stuck": never, "slow": slowly, "flapping": flapping}
-
-
-@contextmanager
-def crowd_of(num: int, url: str, turn: Turn) -> Iterator[None]:
-    """As many subscribers, who take their turns as long as this lasts."""
-    crowd, is_over = [subscribe(url) for _ in range(num)], threading.Event()
-
-    def take_turns() -> None:
-        while not is_over.wait(PAUSE_S):
-            turn(url, crowd)
-
-    thread = threading.Thread(target=take_turns)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-        for one in crowd:
-            one.close()
 
 
 def measure(plan: Plan) -> Report:
@@ -103,7 +38,7 @@ def measure(plan: Plan) -> Report:
         for _ in range(plan.rounds):
             for name, of_one in speeds.items():
                 num = 0 if name == ALONE else plan.subscribers
-                with crowd_of(num, queue.url, TURNS[name]):
+                with crowd_of(num, queue.url, Ledger().channel("*"), TURNS[name]):
                     of_one.append(queue.tokens_per_s(plan.num_jobs, sampling))
     alone = median(speeds[ALONE])
     runs = [

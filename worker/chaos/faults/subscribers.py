@@ -1,21 +1,70 @@
-"""Subscribers that do not read: the herd does not wait for them."""
+"""Subscribers that never read, hardly read, or come and go: the herd does not wait for them."""
 
-import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from urllib.parse import urlsplit
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from time import sleep
 
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.events import Event
+from llama_herd.worker.chaos.crowd import Turn, crowd_of, flapping, never, slowly
+from llama_herd.worker.chaos.faults.fault import Strike
 from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.patience import PATIENCE_S
+from llama_herd.worker.chaos.verdict import BrokenLaw
 
-NUM_STUCK = 50
+NUM_SUBSCRIBERS = 50
+
+#: A slow reader takes an event so often: it falls behind a job that runs alone.
+SLOW_S = 0.02
+
+#: A flapping one leaves after so many events, and does not come more often than the longest job needs.
+FLAP_EVENTS = 20
+MAX_VISITS = 50
+
+#: Reads a job from its first event to its end.
+Reading = Callable[[Client, str], list[Event]]
 
 
-@contextmanager
-def stuck(herd: Herd) -> Iterator[list[str]]:
-    """Subscribers to everything that never read a byte of it."""
-    address = urlsplit(herd.server.url)
-    with ExitStack() as sockets:
-        for _ in range(NUM_STUCK):
-            one = sockets.enter_context(socket.create_connection((address.hostname, address.port)))
-            one.sendall(f"PSUBSCRIBE {herd.jobs.ledger.channel('*')}\r\n".encode())
-        yield herd.jobs.running()
+def read_late(client: Client, job_id: str) -> list[Event]:
+    return list(client.stream(job_id, timeout_s=PATIENCE_S))
+
+
+def read_slowly(client: Client, job_id: str) -> list[Event]:
+    events = []
+    for event in client.stream(job_id, timeout_s=PATIENCE_S):
+        events.append(event)
+        sleep(SLOW_S)
+    return events
+
+
+def read_in_visits(client: Client, job_id: str) -> list[Event]:
+    """Each visit begins where the one before has ended."""
+    events: list[Event] = []
+    for _ in range(MAX_VISITS):
+        stream = client.stream(job_id, after=len(events), timeout_s=PATIENCE_S)
+        for event in islice(stream, FLAP_EVENTS):
+            events.append(event)
+            if event.type == "end":
+                return events
+    return events
+
+
+def crowded(turn: Turn, read: Reading) -> Strike:
+    """A crowd listens to everything, and then one of its kind reads a running job's whole stream."""
+
+    @contextmanager
+    def strike(herd: Herd) -> Iterator[list[str]]:
+        channels = herd.jobs.ledger.channel("*")
+        with crowd_of(NUM_SUBSCRIBERS, herd.server.url, channels, turn):
+            met = herd.jobs.running()
+            yield met
+            if met and read(herd.jobs.client, met[-1]) != herd.jobs.events(met[-1]):
+                raise BrokenLaw("all read the same", "a subscriber read another stream", met[-1])
+
+    return strike
+
+
+stuck = crowded(never, read_late)
+slow = crowded(slowly, read_slowly)
+flap = crowded(flapping, read_in_visits)
