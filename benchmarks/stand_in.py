@@ -23,6 +23,7 @@ from llama_herd.tasks.events import End, Failure, Started, Timings, Token, Usage
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Entry, Ledger
 from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.priority import LANES
 from llama_herd.tasks.worker_status import WorkerStatus
 
 OWNER = "stand-in"
@@ -89,8 +90,8 @@ class StandIn:
     def _messages(self) -> list[bytes]:
         """What waits in the queue, at most as many as there are slots."""
         queue = queue_name(self._status.model)
-        first = self._redis.brpop([queue], timeout=0.1)
-        return [first[1], *(self._redis.rpop(queue, self._status.slots - 1) or ())] if first else []
+        first = self._redis.brpop([queue + lane for lane in LANES], timeout=0.1)
+        return [first[1], *(self._redis.rpop(first[0], self._status.slots - 1) or ())] if first else []
 
     def _answer(self, messages: list[bytes]) -> None:
         job_ids = [json.loads(message)["headers"]["id"] for message in messages]

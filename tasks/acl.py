@@ -25,6 +25,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.keys import joined
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.priority import LANES, SEPARATOR
 
 #: Jobs of every id, in the place of one.
 ANY = "*"
@@ -155,8 +156,9 @@ class Acl:
 
     @property
     def _queue_keys(self) -> frozenset[str]:
-        """Celery's keys of a queue: a list for each priority, and the bindings of its exchange."""
-        lists = {f"{queue}{priority}" for queue in self.queues for priority in ("", "[^!-~][^!-~][369]")}
+        """A queue's lists, and the bindings of its exchange. An ACL file holds no control characters."""
+        lanes = {lane.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR)) for lane in LANES}
+        lists = {f"{queue}{lane}" for queue in self.queues for lane in lanes}
         bindings = {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
         return frozenset(lists | bindings)
 

@@ -80,7 +80,7 @@ class GenerationJob(BaseModel):
         0,
         ge=MIN_PRIORITY,
         le=MAX_PRIORITY,
-        description="Higher goes first among the jobs that wait at a worker.",
+        description="Higher goes first; above 0 passes what waits in the queue, below 0 comes after it.",
     )
     deadline_ms: int | None = Field(None, ge=1, lt=2**53, description="After this time the job is given up.")
     not_before: int | None = Field(None, ge=1, lt=2**53, description="Accepted now, run from this time on.")

@@ -17,7 +17,7 @@ herd:<tenant>:dead            stream  messages that could not be accepted
 herd:<tenant>:sweep           hash    when the last sweep was
 herd:<tenant>:unacked         hash    Celery's: messages that workers hold; ..._index, ..._mutex: since when
 celery-task-meta-<id>         string  Celery's: the result
-herd.<model>                  list    Celery's: the queue of a model
+herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.priority
 
 The last two are those of tenant `default`; another's are herd:<tenant>:celery-task-meta-<id> and
 herd.<tenant>:<model>. What the workers of several tenants hold stands under all their names, joined by +.

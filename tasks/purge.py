@@ -14,12 +14,10 @@ from llama_herd.tasks.answers import Purge
 from llama_herd.tasks.call import Call, Talk
 from llama_herd.tasks.dead_letters import MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.priority import LANES
 
 #: Messages and keys that are looked at in one round trip.
 STEP = 1000
-
-#: What kombu puts between a queue's name and a step of priority, and those steps; without: the first.
-_PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 
 
 def purge(ledger: Ledger, job_id: str, queue: str) -> Talk[None]:
@@ -64,8 +62,8 @@ def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collectio
     Returns how many there were.
     """
     num_found = 0
-    for queue in (queue + priority for queue in queues for priority in _PRIORITIES):
-        num_found += yield from _forget_waiting(queue, job_ids)
+    for messages in (queue + lane for queue in queues for lane in LANES):
+        num_found += yield from _forget_waiting(messages, job_ids)
     num_found += yield from _forget_unacked(ledger, job_ids)
     return num_found + (yield from _forget_letters(DeadLetters(ledger.tenant), job_ids))
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
-from time import time
+from time import monotonic, time
 from typing import Any
 
 import structlog
@@ -25,6 +25,7 @@ from llama_herd.tasks.call import run
 from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.tasks.job import is_job_id
 from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.priority import lanes_in_turn
 from llama_herd.worker import boot
 
 log = structlog.get_logger(__name__)
@@ -93,8 +94,9 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
     _last_reply: Any = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        #: The number of the poll that brought a queue's last message.
-        self._reads = Counter[str]()
+        #: By queue: how many messages have come, and the number of the poll that brought the last one.
+        self._num_read = Counter[str]()
+        self._last_read = Counter[str]()
         super().__init__(*args, **options)
 
     @property
@@ -108,7 +110,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
 
     @property
     def queue_read(self) -> str:
-        """The queue of the last message, if there was one; kombu has a list for each of a few priorities."""
+        """The queue of the last message, whichever of its lists that came from; empty before the first."""
         return str(bytes_to_str(self._last_reply[0]).partition(self.sep)[0]) if self._last_reply else ""
 
     @property
@@ -135,22 +137,30 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         self.num_polls += 1
         if reply is not None:
             self._last_reply = reply
-            self._reads[self.queue_read] = self.num_polls
+            self._num_read[self.queue_read] += 1
+            self._last_read[self.queue_read] = self.num_polls
             if len(reply[1]) > boot.settings().max_message_bytes:
                 raise TooLong
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask first for a message of the queue of which the fewest are in hand; if equal, in turn.
+        """Ask for a message as kombu does, but in an order of our own."""
+        lists = [queue + lane for queue in self._by_need() for lane in lanes_in_turn(self._num_read[queue])]
+        if lists:
+            self._in_poll = self.client.connection
+            self._brpop_sent_at = monotonic()
+            self._in_poll.send_command("BRPOP", *lists, timeout or self.brpop_timeout)
 
-        So each tenant gets its part of the batch, however long the others' jobs are. Messages whose ETA has
-        not come are not in hand.
+    def _by_need(self) -> list[str]:
+        """The open queues: first that of which the fewest messages are in hand; if equal, in turn.
+
+        So each tenant gets its part of the batch, however long or urgent the others' jobs are. Messages
+        whose ETA has not come are not in hand.
         """
         queues = self.open_queues
         if len(queues) > 1:
             num_in_hand = Counter(one.delivery_info["routing_key"] for one in reserved_requests)
-            queues.sort(key=lambda queue: (num_in_hand[queue], self._reads[queue]))
-        self._queue_cycle.update(queues)
-        super()._brpop_start(timeout)
+            queues.sort(key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
+        return queues
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

@@ -4,7 +4,7 @@
 -- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 owner, 5 worker's name, 6 lease (ms), 7 most attempts,
 --       8 life of a quarantined job (s), 9 to 11 tails of the final event: cancelled, deadline, poisoned;
 --       if the message brings the job along: 12 body, 13 envelope, 14 deadline (ms or ''),
---       15 not before (ms or ''), 16 estimated tokens
+--       15 not before (ms or ''), 16 estimated tokens, 17 end of the name of the message's list
 -- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, body
 --          busy, ms left | early | finished | cancelled | expired | poison | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],

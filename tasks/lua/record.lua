@@ -1,10 +1,11 @@
 -- Makes the record of a job that has just been accepted, and lets it wait; returns when it is due.
--- Its ARGV, from `at` on: body, envelope, deadline (ms or ''), not before (ms or ''), estimated tokens
+-- Its ARGV, from `at` on: body, envelope, deadline (ms or ''), not before (ms or ''), estimated tokens,
+-- end of the name of the list in which its message waits (none: the queue's plain one)
 local function write_record(key, id, now, at)
-  local body, envelope, deadline_ms, not_before, tokens = unpack(ARGV, at, at + 4)
+  local body, envelope, deadline_ms, not_before, tokens, lane = unpack(ARGV, at, at + 5)
   local due = math.max(now, tonumber(not_before) or 0)
   redis.call('HSET', key.job,
-    'state', 'queued', 'body', body, 'queue', key.queue, 'envelope', envelope, 'tokens', tokens,
+    'state', 'queued', 'body', body, 'queue', key.queue, 'lane', lane or '', 'envelope', envelope, 'tokens', tokens,
     'submitted_ms', now, 'due_ms', due,
     'epoch', 0, 'seq', 0, 'n', 0, 'lease', 0, 'attempts', 0, 'starts', 0, 'pushes', 0, 'waits', 0)
   if deadline_ms ~= '' then redis.call('HSET', key.job, 'deadline_ms', deadline_ms) end

@@ -71,23 +71,23 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0,
   attempt(leases, id, take_back)
 end
 
--- When the message nearest the consuming end of a queue was pushed; an empty queue is consumed up to now.
+-- When the message nearest the consuming end of a list was pushed; an empty list is consumed up to now.
 -- Messages that came without our client tell no time and are passed over; long ones are never ours.
 local fronts = {}
-local function front_ms(queue)
-  if not fronts[queue] then
-    fronts[queue] = now
+local function front_ms(list)
+  if not fronts[list] then
+    fronts[list] = now
     for place = -1, -32, -1 do
-      local message = redis.call('LINDEX', queue, place)
+      local message = redis.call('LINDEX', list, place)
       if not message then break end
       local pushed = #message < 16384 and string.match(message, '"delivery_tag": ?"[%w._:-]+:%d+:(%d+)"')
       if pushed then
-        fronts[queue] = tonumber(pushed)
+        fronts[list] = tonumber(pushed)
         break
       end
     end
   end
-  return fronts[queue]
+  return fronts[list]
 end
 
 local function expire(id)
@@ -102,12 +102,12 @@ end
 local num_left = 0
 local function look(id, since)
   local job = job_key(id)
-  local state, queue, deadline_ms = unpack(redis.call('HMGET', job, 'state', 'queue', 'deadline_ms'))
+  local state, queue, lane, deadline_ms = unpack(redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms'))
   if state ~= 'queued' then
     redis.call('ZREM', pending, id)
   elseif deadline_ms and tonumber(deadline_ms) <= now then
     expire(id)
-  elseif since + patience_ms <= front_ms(queue) then
+  elseif since + patience_ms <= front_ms(queue .. (lane or '')) then
     redis.call('ZADD', pending, now + push_again(job, id) - patience_ms, id)
   else
     num_left = num_left + 1

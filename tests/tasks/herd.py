@@ -1,9 +1,10 @@
 """A ledger with a connection, and the short hand that its tests are written in."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
-from llama_herd.tasks.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Yours
+from llama_herd.tasks.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Swept, Yours
 from llama_herd.tasks.call import run
 from llama_herd.tasks.events import End, Event, FinishReason, Started, Token
 from llama_herd.tasks.job import GenerationJob
@@ -11,6 +12,7 @@ from llama_herd.tasks.ledger import Entry, Ledger
 from llama_herd.tasks.message import Envelope
 
 QUEUE = "herd.tales"
+SWEEP = "herd:default:sweep"
 JOB = GenerationJob(prompt="the secret prompt", model="tales")
 
 
@@ -78,3 +80,25 @@ def token(job_id: str, seq: int, i: int, *ids: int, epoch: int = 1) -> Entry:
 def end(job_id: str, seq: int, n: int, epoch: int = 1, finish_reason: FinishReason = "stop") -> Entry:
     event = End(seq=seq, job=job_id, epoch=epoch, finish_reason=finish_reason, n=n, attempts=1)
     return Entry.of(event, n)
+
+
+def ids(herd: Herd) -> list[str]:
+    """The jobs whose messages are in the queue, its consuming end first."""
+    return [json.loads(message)["headers"]["id"] for message in herd.messages()]
+
+
+def sweep(herd: Herd) -> Swept:
+    """A sweep that comes a second after the last one, in the ordinary course of things."""
+    now_s = herd.redis.time()[0]
+    herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
+    return run(herd.redis, herd.ledger.sweep())
+
+
+def age_messages(herd: Herd, ms: int, key: str = QUEUE) -> None:
+    """Let the messages in a list have been pushed so much earlier."""
+    texts = herd.redis.lrange(key, 0, -1)
+    herd.redis.delete(key)
+    for text in texts:
+        tag = json.loads(text)["properties"]["delivery_tag"]
+        name, number, pushed = tag.rsplit(":", 2)
+        herd.redis.rpush(key, text.replace(tag.encode(), f"{name}:{number}:{int(pushed) - ms}".encode()))

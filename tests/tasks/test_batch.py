@@ -17,10 +17,16 @@ from llama_herd.tasks.acl import Acl, Role
 from llama_herd.tasks.batch_pace import MAX_PAUSE_S, MIN_PAUSE_S, Pace
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.batch_window import HELD_BACK, LOOK_AHEAD, MAX_SUBMIT_BYTES, MIN_WINDOW
+from llama_herd.tasks.call import run
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob as Job
+from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.priority import LOW
 
 pytestmark = pytest.mark.redis
+
+#: Where the jobs of a batch wait, unless told otherwise.
+BULK_LIST = f"herd.tales{LOW}"
 
 
 @pytest.fixture
@@ -31,6 +37,10 @@ def client(redis_url: str) -> Iterator[Client]:
 
 def prompts(num: int) -> list[dict[str, Any]]:
     return [{"prompt": f"tale {number}"} for number in range(num)]
+
+
+def depth(redis: Redis) -> int:
+    return run(redis, Ledger().queue_depth("herd.tales"))
 
 
 def texts(items: Sequence[BatchItem]) -> dict[int, str]:
@@ -72,7 +82,7 @@ def test_long_prompts_are_submitted_a_few_at_a_time(client: Client, redis: Redis
     assert batch.window.num_under_way == MAX_SUBMIT_BYTES // 200_000
     for _ in range(3):
         batch.poll()
-    assert batch.window.num_under_way == redis.llen("herd.tales") == 60
+    assert batch.window.num_under_way == depth(redis) == 60
 
 
 def test_no_more_jobs_are_under_way_than_the_window_holds(client: Client, redis: Redis) -> None:
@@ -81,7 +91,7 @@ def test_no_more_jobs_are_under_way_than_the_window_holds(client: Client, redis:
     assert batch.poll() == []
     assert batch.window.num_under_way == 7
     assert next(taken) == 7
-    assert redis.llen("herd.tales") == 7
+    assert depth(redis) == 7
 
 
 def test_jobs_that_are_not_known_yet_hold_up_no_item(client: Client, redis_url: str) -> None:
@@ -139,7 +149,7 @@ def test_a_slow_row_holds_back_no_more_than_a_few_windows(
 ) -> None:
     batch = client.batch(prompts(10_000), window=4, in_order=True)
     batch.poll()
-    redis.rpop("herd.tales")  # the first job's message is lost for a while
+    redis.rpop(BULK_LIST)  # the first job's message is lost for a while
     with StandIn(redis_url) as worker:
         while len(worker.answered) < HELD_BACK * MIN_WINDOW - 1:
             assert batch.poll() == []
@@ -185,7 +195,7 @@ def test_celery_is_told_to_keep_no_result_which_could_come_after_the_purge(
     client: Client, redis: Redis
 ) -> None:
     client.batch(prompts(1)).poll()
-    (message,) = redis.lrange("herd.tales", 0, -1)
+    (message,) = redis.lrange(BULK_LIST, 0, -1)
     assert json.loads(message)["headers"]["ignore_result"] is True
 
 
@@ -222,7 +232,7 @@ def test_a_full_queue_is_waited_for(redis_url: str, redis: Redis) -> None:
         batch.poll()
         assert batch.window.num_under_way == 3
         assert batch.poll() == []
-        assert redis.llen("herd.tales") == 3
+        assert depth(redis) == 3
         batch.window._submit_at_s = 0.0
         with StandIn(redis_url):
             items = []

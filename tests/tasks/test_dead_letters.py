@@ -15,8 +15,7 @@ from llama_herd.tasks.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLet
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import JOB, QUEUE, Herd, started
-from tests.tasks.test_ledger_sweep import ids, sweep
+from tests.tasks.herd import JOB, QUEUE, Herd, ids, started, sweep
 
 pytestmark = pytest.mark.redis
 

@@ -9,8 +9,7 @@ from llama_herd.tasks.call import run
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import QUEUE, Herd, started
-from tests.tasks.test_ledger_sweep import ids, sweep
+from tests.tasks.herd import QUEUE, Herd, ids, started, sweep
 
 pytestmark = pytest.mark.redis
 

@@ -10,8 +10,7 @@ from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import JOB, QUEUE, Herd, end, started, token
-from tests.tasks.test_ledger_sweep import sweep
+from tests.tasks.herd import JOB, QUEUE, Herd, end, started, sweep, token
 
 pytestmark = pytest.mark.redis
 

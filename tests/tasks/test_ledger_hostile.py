@@ -12,8 +12,7 @@ from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import JOB, QUEUE, Herd
-from tests.tasks.test_ledger_sweep import ids, sweep
+from tests.tasks.herd import JOB, QUEUE, Herd, ids, sweep
 
 pytestmark = pytest.mark.redis
 

@@ -9,18 +9,9 @@ from llama_herd.tasks.call import run
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import JOB, QUEUE, Herd, end, started
+from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, end, ids, started, sweep
 
 pytestmark = pytest.mark.redis
-
-SWEEP = "herd:default:sweep"
-
-
-def sweep(herd: Herd) -> Swept:
-    """A sweep that comes a second after the last one, in the ordinary course of things."""
-    now_s = herd.redis.time()[0]
-    herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
-    return run(herd.redis, herd.ledger.sweep())
 
 
 def sweep_after(herd: Herd, passed_ms: int) -> Swept:
@@ -33,10 +24,6 @@ def sweep_after(herd: Herd, passed_ms: int) -> Swept:
 def lose_message(herd: Herd) -> None:
     """Somebody pops the message nearest the consuming end and dies."""
     herd.redis.rpop(QUEUE)
-
-
-def ids(herd: Herd) -> list[str]:
-    return [json.loads(message)["headers"]["id"] for message in herd.messages()]
 
 
 def test_a_running_job_comes_back_when_its_lease_is_over(herd: Herd) -> None:
@@ -113,16 +100,6 @@ def test_a_backlog_is_not_copied_however_old(herd: Herd) -> None:
     age_messages(herd, 3_600_000)
     assert sweep(herd) == Swept()
     assert ids(herd) == ["a", "b", "c", "d"]
-
-
-def age_messages(herd: Herd, ms: int) -> None:
-    """Let the messages in the queue have been pushed so much earlier."""
-    texts = herd.redis.lrange(QUEUE, 0, -1)
-    herd.redis.delete(QUEUE)
-    for text in texts:
-        tag = json.loads(text)["properties"]["delivery_tag"]
-        name, number, pushed = tag.rsplit(":", 2)
-        herd.redis.rpush(QUEUE, text.replace(tag.encode(), f"{name}:{number}:{int(pushed) - ms}".encode()))
 
 
 def test_messages_of_others_and_of_kombu_do_not_hide_the_front(herd: Herd) -> None:

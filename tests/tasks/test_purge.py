@@ -19,8 +19,7 @@ from llama_herd.tasks.events import Token
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Entry, Ledger
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import QUEUE, Herd, end, started
-from tests.tasks.test_ledger_sweep import age_messages, sweep
+from tests.tasks.herd import QUEUE, Herd, age_messages, end, started, sweep
 
 pytestmark = pytest.mark.redis
 

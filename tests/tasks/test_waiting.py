@@ -16,9 +16,8 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.settings import Settings
-from tests.tasks.herd import QUEUE, Herd, end, started, token
+from tests.tasks.herd import QUEUE, Herd, end, started, sweep, token
 from tests.tasks.test_delayed import later, let_it_be_due
-from tests.tasks.test_ledger_sweep import sweep
 
 pytestmark = pytest.mark.redis
 

@@ -12,8 +12,8 @@ from kombu.message import Message
 
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.priority import LANES, LOW, NORMAL, TURN, URGENT
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.guards import Channel, Transport
 
 pytestmark = pytest.mark.redis
@@ -37,16 +37,27 @@ class Taker:
         self._consumer = Consumer(self.channel, queues, on_message=self._take)
         self._consumer.consume()
 
-    def push(self, name: str, num: int) -> None:
+    def push(self, name: str, num: int, lane: str = NORMAL) -> None:
         for _ in range(num):
             headers = {"id": str(uuid4()), "task": TASK_NAME}
             self._producer.publish([[], {}, {}], exchange=name, routing_key=name, headers=headers)
+            if lane:
+                self._producer.channel.client.lmove(name, name + lane, "LEFT", "LEFT")
 
     def take(self, num: int) -> list[str]:
         """The queues of the next messages."""
         for _ in range(num):
             self._connection.drain_events(timeout=5)
         return [queue_of(request) for request in self.in_hand[-num:]]
+
+    def lane_of_next(self, name: str) -> str:
+        """Which list of a queue gives the next message, when the other queues are closed."""
+        self.channel.closed_queues = {*NAMES} - {name}
+        client = self._producer.channel.client
+        before = {lane: client.llen(name + lane) for lane in LANES}
+        self.take(1)
+        (lane,) = (lane for lane in LANES if client.llen(name + lane) < before[lane])
+        return lane
 
     def settle(self, name: str) -> None:
         for request in [one for one in self.in_hand if queue_of(one) == name]:
@@ -64,8 +75,8 @@ def queue_of(request: Request) -> str:
 
 
 @pytest.fixture
-def taker(redis_server: EmbeddedRedis) -> Iterator[Taker]:
-    with Connection(redis_server.url, transport=Transport) as connection:
+def taker(redis_url: str) -> Iterator[Taker]:
+    with Connection(redis_url, transport=Transport) as connection:
         taker = Taker(connection)
         for name in NAMES:
             taker.push(name, 10)
@@ -83,6 +94,23 @@ def test_who_has_fewest_in_hand_comes_first(taker: Taker) -> None:
     taker.settle(NAMES[1])
     assert taker.take(3) == [NAMES[1]] * 3
     assert Counter(taker.take(3)) == Counter(NAMES)
+
+
+def test_the_urgent_come_first_whatever_waits(taker: Taker) -> None:
+    taker.push(NAMES[0], 3, URGENT)
+    taker.push(NAMES[0], 3, LOW)
+    assert [taker.lane_of_next(NAMES[0]) for _ in range(4)] == [URGENT, URGENT, URGENT, NORMAL]
+
+
+def test_a_backlog_of_urgent_ones_leaves_each_eighth_message_to_the_others(taker: Taker) -> None:
+    taker.push(NAMES[0], 2 * TURN, URGENT)
+    lanes = Counter(taker.lane_of_next(NAMES[0]) for _ in range(2 * TURN))
+    assert lanes == {URGENT: 2 * (TURN - 1), NORMAL: 2}
+
+
+def test_a_tenant_gets_no_more_by_calling_all_of_its_jobs_urgent(taker: Taker) -> None:
+    taker.push(NAMES[0], 10, URGENT)
+    assert Counter(taker.take(9)) == Counter(dict.fromkeys(NAMES, 3))
 
 
 def test_queues_take_turns_when_each_message_is_settled_at_once(taker: Taker) -> None:

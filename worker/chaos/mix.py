@@ -19,10 +19,15 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
+#: Each waits in another list of the queue.
+PRIORITIES = (1, 0, -1)
+
+
 def jobs(seed: int, max_tokens: int) -> Iterator[dict[str, Any]]:
     """Fields of jobs without end, the same for the same seed; at most `max_tokens` tokens each."""
     rng = Random(seed)
     while True:
         sampling = {**rng.choice(WAYS), "seed": rng.getrandbits(32), "ignore_eos": True}
         sampling["max_tokens"] = rng.randint(max(1, max_tokens // 2), max_tokens)
-        yield {"prompt": f"{rng.choice(OPENINGS)}, {rng.choice(HEROES)}", "sampling": sampling}
+        prompt, priority = f"{rng.choice(OPENINGS)}, {rng.choice(HEROES)}", rng.choice(PRIORITIES)
+        yield {"prompt": prompt, "sampling": sampling, "priority": priority}

@@ -35,7 +35,7 @@ Others = Annotated[
         help="Any other sampling field, its value as JSON; may be repeated.",
     ),
 ]
-Priority = Annotated[int | None, typer.Option(help="-10 to 10; higher goes first among jobs that wait.")]
+Priority = Annotated[int | None, typer.Option(help="-10 to 10; higher goes first.")]
 NotBefore = Annotated[int | None, typer.Option(help="Run it from this time on, in milliseconds since 1970.")]
 IdempotencyKey = Annotated[
     str | None, typer.Option(help="A name of your own: the same job under it again is one job.")

@@ -1,0 +1,57 @@
+"""Urgent jobs pass a backlog in the queue; what can wait gives way to all others."""
+
+import json
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.client import Client
+from tests.tiny import write_tiny_gguf
+from tests.worker.processes import PATIENCE_S, WorkerProcess
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
+
+SLOTS, NUM_BACKLOG = 2, 40
+MARK = "herd:default:tokens:mark"
+
+
+@pytest.fixture
+def client(redis_url: str, tmp_path: Path) -> Iterator[Client]:
+    model = write_tiny_gguf(tmp_path / "m.gguf", eos=False, context_length=8192)
+    with (
+        Client(redis_url, model="m") as client,
+        WorkerProcess(redis_url, model, "one", tmp_path / "log", slots=SLOTS),
+    ):
+        yield client
+
+
+def test_an_urgent_job_passes_the_backlog_and_one_that_can_wait_comes_after_it(
+    client: Client, redis: Redis
+) -> None:
+    with redis.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]
+        heard.psubscribe("herd:default:tokens:*")
+        backlog = [submit(client, 0) for _ in range(NUM_BACKLOG // 2)]
+        patient = submit(client, -1)
+        backlog += [submit(client, 0) for _ in range(NUM_BACKLOG // 2)]
+        redis.publish(MARK, json.dumps({"type": "mark", "job": ""}))
+        urgent = submit(client, 1)
+        for job_id in (patient, urgent, *backlog):
+            assert client.result(job_id, timeout_s=PATIENCE_S).finish_reason == "length"
+        redis.publish(MARK, json.dumps({"type": "over", "job": ""}))
+        events = (json.loads(message["data"]) for message in heard.listen())
+        begun = [
+            event["job"]
+            for event in takewhile(lambda event: event["type"] != "over", events)
+            if event["type"] in ("started", "mark")
+        ]
+    since = begun[begun.index("") + 1 :]
+    assert since.index(urgent) <= SLOTS + 2, "what ran, and what had just been let in"
+    assert len(since) > NUM_BACKLOG // 2, "the backlog was over before it was one"
+    assert since.index(patient) >= len(since) - SLOTS - 1, "nobody else waits by then"
+
+
+def submit(client: Client, priority: int) -> str:
+    return client.submit(prompt="a tale", sampling={"max_tokens": 60}, priority=priority)
