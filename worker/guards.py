@@ -62,7 +62,7 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
     """Notes which messages are held; those that this worker holds are not taken for lost, however long."""
 
     def can_consume(self) -> bool:
-        return bool(self.channel.open_queues) and bool(super().can_consume())
+        return not self.channel.is_closed and bool(super().can_consume())
 
     def append(self, message: Message, delivery_tag: str) -> None:
         try:
@@ -107,6 +107,11 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
     @property
     def open_queues(self) -> list[str]:
         return [queue for queue in self.active_queues if queue not in self.closed_queues]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there are queues, and all are closed; a channel of remote control has none."""
+        return bool(self.active_queues) and not self.open_queues
 
     @property
     def queue_read(self) -> str:
