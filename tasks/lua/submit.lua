@@ -2,7 +2,7 @@
 -- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 queue
 -- ARGV: 1 id, 2 most jobs and 3 most tokens that may wait for this queue (0: no limit),
 --       4 body, 5 envelope, 6 deadline (ms or ''), 7 not before (ms or ''), 8 estimated tokens,
---       9 end of the name of the message's list
+--       9 end of the name of the message's list (none: the queue's plain one)
 -- Answers: submitted | exists (this id names the same job) | conflict (it names another) | queue_full | tokens_full,
 --       then: jobs and tokens that wait, this one not included; jobs taken lately; in how many ms
 local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], waiting = KEYS[6], queue = KEYS[7]}

@@ -11,6 +11,7 @@ from llama_herd.tasks.client import Client
 from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.priority import URGENT
 from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.test_dead_letters import poison
 from tests.worker.herd_command import invoke
@@ -108,7 +109,7 @@ def test_generate_passes_priority_and_key_on(redis_url: str, redis: Redis) -> No
         line for line in herd(redis_url, "generate", "x", *options, code=1).splitlines() if line[0] == "{"
     )
     assert json.loads(result)["job"] == job_id
-    assert redis.llen(QUEUE) == 1
+    assert redis.llen(f"{QUEUE}{URGENT}") == 1
 
 
 def test_generate_tells_of_a_full_queue_and_of_a_key_that_names_another_job(redis_url: str) -> None:
