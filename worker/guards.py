@@ -72,6 +72,10 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
             # worker, the ledger's sweep pushes it again.
             virtual.QoS.append(self, message, delivery_tag)
 
+    def ack(self, delivery_tag: str) -> None:
+        super().ack(delivery_tag)
+        self.channel.hang_up()
+
     def restore_visible(self, *args: Any, **options: Any) -> None:
         held = {tag: time() for tag in self._delivered if tag not in self._dirty}
         if held:
@@ -123,6 +127,15 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         """The last message as it came."""
         raw: bytes = self._last_reply[1]
         return raw
+
+    def close(self) -> None:
+        super().close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Keep no connection once closed: kombu opens one to put messages back, and to ack late ones."""
+        if self.closed and self._pool is not None:
+            self._pool.disconnect()
 
     def _get_client(self) -> type[Redis]:
         """kombu's client class, but it leaves what it read last with the channel."""

@@ -1,0 +1,46 @@
+"""What a worker takes for a job or a fault, it gives back."""
+
+from typing import NamedTuple
+
+import pytest
+
+from llama_herd.worker.chaos.faults import network
+from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.worker_process import WorkerProcess
+from tests.chaos.sampling import SAMPLED
+
+NUM_RESETS = 5
+#: Under way for about a second, so that each reset meets some.
+BRIEF = {**SAMPLED, "max_tokens": 60}
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
+
+
+class Footprint(NamedTuple):
+    """What a worker holds, and how many connections all have to Redis."""
+
+    num_fds: int
+    num_threads: int
+    num_clients: int
+
+    @classmethod
+    def of(cls, worker: WorkerProcess, herd: Herd) -> "Footprint":
+        num_clients = herd.jobs.redis.info("clients")["connected_clients"]
+        return cls(worker.num_fds, worker.num_threads, num_clients)
+
+    def fits(self, other: "Footprint") -> bool:
+        return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))
+
+
+def test_an_idle_worker_holds_no_more_after_resets_than_before_them(herd: Herd, figures: list[str]) -> None:
+    (worker,) = herd.workers(1, is_behind_proxy=True)
+    herd.jobs.results(herd.jobs.submit(8, BRIEF))
+    before = Footprint.of(worker, herd)
+    for _ in range(NUM_RESETS):
+        job_ids = herd.jobs.submit(4, BRIEF)
+        herd.jobs.wait_for_progress(job_ids)
+        with network.reset(herd):
+            herd.jobs.results()
+    wait_until(lambda: Footprint.of(worker, herd).fits(before), f"no more held than {before}")
+    figures.append(f"a worker before and after {NUM_RESETS} resets: {before}, {Footprint.of(worker, herd)}")
