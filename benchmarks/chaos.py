@@ -7,7 +7,6 @@ The schedules lie in worker/chaos/schedules. Exit code 0 when no law was broken.
 
 import argparse
 from collections.abc import Iterator
-from statistics import median
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, for_readers, keep
@@ -20,14 +19,15 @@ NUM_JOBS, MAX_TOKENS, SEED = 100, 150, 0
 
 
 def tables(report: Report) -> Iterator[Table]:
-    """What came of the jobs, how long those that a fault met stood still, and what memory was held."""
+    """What came of the jobs, how long those that a fault met stood still, and what was held."""
     names = ("strikes", "jobs", "tokens", "resumed", "lost", "duplicate", "compared")
     minutes = round(report["seconds"] / 60, 1)
     bound = "none" if report["bound"] is None else f"{report['bound']:.1%}"
     row = [minutes, *(report[name] for name in names), bound]
     yield Table(["minutes", *names, "3/N"], [row], "Laws broken: " + str(len(report["violations"])))
     yield Table(["fault", "strikes", "jobs met", "p50 s", "p99 s", "longest s"], list(_faults(report)))
-    yield Table(["MiB", "first", "median", "last", "most"], list(_memory(report)), "Resident memory")
+    trends = [list(trend.values()) for trend in report["trends"]]
+    yield Table(["held by", "first", "median", "last", "most"], trends)
 
 
 def _faults(report: Report) -> Iterator[list[str | float]]:
@@ -37,12 +37,6 @@ def _faults(report: Report) -> Iterator[list[str | float]]:
         line = lines[name]
         times = ("" if line[key] is None else line[key] for key in ("p50_s", "p99_s", "max_s"))
         yield [f"`{name}`", line["strikes"], line["met"], *times]
-
-
-def _memory(report: Report) -> Iterator[list[str | float]]:
-    for title, key in (("largest worker", "worker_mib"), ("Redis", "redis_mib")):
-        held = [memory[key] for memory in report["memory"]]
-        yield [title, held[0], median(held), held[-1], max(held)]
 
 
 def main() -> None:

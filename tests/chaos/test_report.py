@@ -1,6 +1,6 @@
 """What a run says of itself."""
 
-from llama_herd.worker.chaos.report import Blow, Report
+from llama_herd.worker.chaos.report import Blow, Held, Report, Trend
 from llama_herd.worker.chaos.verdict import Verdict, Violation
 
 BLOWS = (
@@ -9,10 +9,12 @@ BLOWS = (
     Blow("kill", 12.0, 1, (5.0,)),
 )
 
+HELD = [Held(at_s, 300.0 + at_s, 40, 20, 5.0, 30, 3.0) for at_s in (1.0, 9.0, 5.0)]
+
 
 def report(*violations: Violation) -> Report:
     verdict = Verdict(7, 70, 2, 7, violations)
-    return Report(20.0, BLOWS, [], [], verdict)
+    return Report(20.0, BLOWS, HELD, [], verdict)
 
 
 def test_recovery_is_told_by_fault() -> None:
@@ -34,3 +36,9 @@ def test_a_broken_law_is_counted_named_and_told_by_the_exit_code() -> None:
     assert (told["lost"], told["duplicate"], told["bound"]) == (1, 1, None)
     assert told["violations"][0] == "lost: job a: no final event after 3 others"
     assert found.exit_code == 1
+
+
+def test_what_was_held_is_told_from_first_to_last() -> None:
+    found = report()
+    assert found.trends[0] == Trend("largest worker: MiB", 301.0, 305.0, 305.0, 309.0)
+    assert found.to_dict()["trends"][0]["most"] == 309.0

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from llama_herd.worker.chaos.verdict import Verdict, Violation
@@ -19,12 +20,42 @@ class Blow:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What was held at one time: by the largest worker, and by Redis. MiB."""
+class Held:
+    """What the largest worker and Redis held at one time. Redis's keys are per job that it knows."""
 
     at_s: float
     worker_mib: float
+    worker_fds: int
+    worker_threads: int
     redis_mib: float
+    redis_clients: int
+    redis_keys: float
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How one of these went over a run."""
+
+    what: str
+    first: float
+    median: float
+    last: float
+    most: float
+
+    @classmethod
+    def of(cls, what: str, values: Sequence[float]) -> "Trend":
+        return cls(what, values[0], median(values), values[-1], max(values))
+
+
+#: What is shown of it.
+SHOWN = {
+    "worker_mib": "largest worker: MiB",
+    "worker_fds": "largest worker: open files",
+    "worker_threads": "largest worker: threads",
+    "redis_mib": "Redis: MiB",
+    "redis_clients": "Redis: connections",
+    "redis_keys": "Redis: keys a job",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +88,7 @@ class Report:
 
     seconds: float
     blows: Sequence[Blow]
-    memory: Sequence[Memory]
+    held: Sequence[Held]
     misconduct: Sequence[Violation]
     verdict: Verdict
 
@@ -81,6 +112,11 @@ class Report:
         faults = dict.fromkeys(blow.fault for blow in self.blows)
         return [Line.of(name, [blow for blow in self.blows if blow.fault == name]) for name in faults]
 
+    @property
+    def trends(self) -> list[Trend]:
+        """A line for each thing that was held."""
+        return [Trend.of(what, [getattr(held, name) for held in self.held]) for name, what in SHOWN.items()]
+
     def to_dict(self) -> dict[str, Any]:
         """The report for programs."""
         verdict = self.verdict
@@ -96,7 +132,8 @@ class Report:
             "violations": [str(violation) for violation in self.violations],
             "bound": None if self.violations else round(self.bound, 4),
             "faults": [vars(line) for line in self.lines],
-            "memory": [vars(memory) for memory in self.memory],
+            "trends": [vars(trend) for trend in self.trends],
+            "held": [vars(held) for held in self.held],
         }
 
 

@@ -15,7 +15,7 @@ from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.plan import Plan
 from llama_herd.worker.chaos.recovery import recovery
-from llama_herd.worker.chaos.report import Blow, Memory, Report
+from llama_herd.worker.chaos.report import Blow, Held, Report
 from llama_herd.worker.chaos.verdict import BrokenLaw, Violation
 from llama_herd.worker.settings import BUNDLED_MODEL
 
@@ -59,7 +59,7 @@ class Run:
         self._show = show
         self._started_s = monotonic()
         self._blows: list[Blow] = []
-        self._memory: list[Memory] = []
+        self._held: list[Held] = []
         self._misconduct: list[Violation] = []
 
     def run(self) -> Report:
@@ -73,11 +73,11 @@ class Run:
             self._strike(fault)
             self._note_deaths()
             self._restore()
-            self._note_memory()
+            self._note_held()
         feeder.stop()
         self._tell("the last jobs and the check")
         verdict = self._herd.verdict()
-        return Report(self._elapsed_s, self._blows, self._memory, self._misconduct, verdict)
+        return Report(self._elapsed_s, self._blows, self._held, self._misconduct, verdict)
 
     def _restore(self) -> None:
         for worker in self._herd.replenish(NUM_WORKERS):
@@ -110,11 +110,19 @@ class Run:
             if code not in FAIR_ENDS:
                 self._misconduct.append(Violation("workers live", "", f"{worker.name} ended with {code}"))
 
-    def _note_memory(self) -> None:
-        worker_bytes = max((worker.rss_bytes for worker in self._herd.alive), default=0)
-        redis_bytes = self._herd.jobs.redis.info("memory")["used_memory_rss"]
-        self._memory.append(
-            Memory(round(self._elapsed_s, 1), round(worker_bytes / MIB, 1), round(redis_bytes / MIB, 1))
+    def _note_held(self) -> None:
+        worker = max(self._herd.alive, key=lambda worker: worker.rss_bytes)
+        jobs = self._herd.jobs
+        self._held.append(
+            Held(
+                at_s=round(self._elapsed_s, 1),
+                worker_mib=round(worker.rss_bytes / MIB, 1),
+                worker_fds=worker.num_fds,
+                worker_threads=worker.num_threads,
+                redis_mib=round(jobs.redis.info("memory")["used_memory_rss"] / MIB, 1),
+                redis_clients=jobs.redis.info("clients")["connected_clients"],
+                redis_keys=round(jobs.redis.dbsize() / max(1, jobs.num_known()), 2),
+            )
         )
 
     def _tell(self, doing: str) -> None:

@@ -33,15 +33,9 @@ def _line(progress: Progress) -> str:
 
 
 def show(report: Report) -> None:
-    """Print a table of the faults, what came of the jobs, and which laws were broken."""
-    table = Table("fault", box=None, header_style="dim", pad_edge=False)
-    for name in ("strikes", "jobs met", "recovery p50", "p99", "max"):
-        table.add_column(name, justify="right")
-    for line in report.lines:
-        seconds = ("" if s is None else f"{s:.2f} s" for s in (line.p50_s, line.p99_s, line.max_s))
-        table.add_row(line.fault, f"{line.strikes}", f"{line.met}", *seconds)
+    """Print a table of the faults, what was held, what came of the jobs, and which laws were broken."""
     console = Console(highlight=False)
-    console.print(table)
+    console.print(_faults(report), "", _held(report))
     verdict = report.verdict
     console.print(
         f"\n{len(report.blows)} strikes in {report.seconds / 60:.1f} minutes; {verdict.num_jobs:,} jobs, "
@@ -55,3 +49,26 @@ def show(report: Report) -> None:
         console.print(
             f"no law broken: with 95 % confidence fewer than {report.bound:.1%} of strikes break one"
         )
+
+
+def _faults(report: Report) -> Table:
+    table = _table("fault", "strikes", "jobs met", "recovery p50", "p99", "max")
+    for line in report.lines:
+        seconds = ("" if s is None else f"{s:.2f} s" for s in (line.p50_s, line.p99_s, line.max_s))
+        table.add_row(line.fault, f"{line.strikes}", f"{line.met}", *seconds)
+    return table
+
+
+def _held(report: Report) -> Table:
+    table = _table("held by", "first", "median", "last", "most")
+    for trend in report.trends:
+        values = (trend.first, trend.median, trend.last, trend.most)
+        table.add_row(trend.what, *(f"{value:g}" for value in values))
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(first, box=None, header_style="dim", pad_edge=False)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table

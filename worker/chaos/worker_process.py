@@ -1,5 +1,6 @@
 """A worker in a process of its own: started, found ready, signalled, killed, and gone at the end."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -77,6 +78,16 @@ class WorkerProcess:
             return 0
         return int(*pages) * 4096 if self.is_alive else 0
 
+    @property
+    def num_fds(self) -> int:
+        """Files and connections that it has open; 0 once it is gone."""
+        return self._num_entries("fd")
+
+    @property
+    def num_threads(self) -> int:
+        """Its threads; 0 once it is gone."""
+        return self._num_entries("task")
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -101,6 +112,13 @@ class WorkerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+    def _num_entries(self, folder: str) -> int:
+        """Of a folder in which the kernel lists what it holds."""
+        try:
+            return len(os.listdir(f"/proc/{self.process.pid}/{folder}"))
+        except OSError:
+            return 0
 
     def _is_ready(self, client: Client) -> bool:
         if not self.is_alive:
