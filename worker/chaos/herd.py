@@ -1,6 +1,7 @@
 """A herd to be tortured: one Redis, jobs, and workers that come and go."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -37,12 +38,17 @@ class Herd:
         assert not herd.verdict().violations
     """
 
-    def __init__(self, server: FragileRedis, model: Path, folder: Path, seed: int = 0) -> None:
-        """Logs of workers go to `folder`; `seed` is of what faults choose at random."""
+    def __init__(
+        self, server: FragileRedis, model: Path, folder: Path, seed: int = 0, **settings: Any
+    ) -> None:
+        """Logs of workers go to `folder`; `seed` is of what faults choose at random.
+
+        `settings` are those of all workers that differ from `SETTINGS`.
+        """
         self.server = server
         self.proxy = FaultProxy(server.port)
         self.rng = Random(seed)
-        self.settings = WorkerSettings.read(redis_url=server.url, model=model, **SETTINGS)
+        self.settings = WorkerSettings.read(redis_url=server.url, model=model, **{**SETTINGS, **settings})
         self.queue = self.settings.queue
         self.jobs = Jobs(self.settings)
         self._folder = folder
@@ -76,6 +82,15 @@ class Herd:
     def workers(self, num_workers: int, **options: Any) -> list[WorkerProcess]:
         """Start several and wait until all of them are ready."""
         return [self.ready(worker) for worker in [self.worker(**options) for _ in range(num_workers)]]
+
+    @contextmanager
+    def guest(self, **options: Any) -> Iterator[WorkerProcess]:
+        """A worker beside the others, ready, that leaves with the block."""
+        guest = self.worker(**options)
+        try:
+            yield self.ready(guest)
+        finally:
+            guest.stop()
 
     def ready(self, worker: WorkerProcess) -> WorkerProcess:
         return worker.wait_until_ready(self.server.url)

@@ -86,7 +86,7 @@ class Jobs:
         return next(reversed(self.starts(job_id)), "")
 
     def number(self, job_id: str, name: str) -> int:
-        """A number of its record: n (tokens recorded), seq, epoch."""
+        """A number of its record: n (tokens recorded), seq, epoch, pushes."""
         return int(self.redis.hget(self.ledger.job_key(job_id), name) or 0)
 
     def has_ended(self, job_id: str) -> bool:

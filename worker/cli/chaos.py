@@ -16,7 +16,7 @@ def list_faults() -> None:
     from llama_herd.worker.chaos.plan import SCHEDULES
 
     for fault in FAULTS.values():
-        print(f"{fault.name:<16}{fault.what}")
+        print(f"{fault.name:<18}{fault.what}")
     print("\nschedules:", *sorted(path.stem for path in SCHEDULES.glob("*.json")))
 
 

@@ -20,10 +20,9 @@ def skewed(clock_s: float) -> Strike:
 
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:
-        guest = herd.ready(herd.worker(sabotage=Sabotage(clock_s=clock_s, step_s=STEP_S)))
-        with keeping_owners(herd) as met:
+        wrong = Sabotage(clock_s=clock_s, step_s=STEP_S)
+        with herd.guest(sabotage=wrong), keeping_owners(herd) as met:
             sleep(STAY_S)
             yield met
-        guest.stop()
 
     return strike

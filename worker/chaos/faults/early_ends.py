@@ -1,27 +1,54 @@
 """Jobs that are ended early, at every moment of their way."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from time import sleep
 from typing import Any
 
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.verdict import BrokenLaw
 
 NUM_JOBS = 50
 SAMPLING = {"max_tokens": 30, "temperature": 0.8, "seed": 5}
 
+#: How a job may end that somebody wants to end early.
+ENDS = {"cancelled", "stop", "length"}
+
 
 @contextmanager
 def cancel(herd: Herd) -> Iterator[list[str]]:
-    cancelled: list[str] = []
-    for _ in range(NUM_JOBS):
-        cancelled += herd.jobs.submit(1, SAMPLING, prefix="cancelled")
-        sleep(herd.rng.choice([0, 0.002, 0.01, 0.03]))  # anywhere between submit and end
-        herd.jobs.client.cancel(herd.rng.choice(cancelled))
+    call_off(herd, herd.jobs.client.cancel)
     yield []  # none has to go on
+
+
+@contextmanager
+def revoke(herd: Herd) -> Iterator[list[str]]:
+    """By Celery, which tells those workers that have remote control and are connected at that moment."""
+    wait_until(lambda: num_listening(herd) == len(herd.alive), "every worker listens")
+    call_off(herd, partial(herd.celery.control.revoke, terminate=True))
+    yield []  # none has to go on
+
+
+def num_listening(herd: Herd) -> int:
+    """How many workers answer Celery."""
+    with herd.celery.connection() as connection:  # one of the pool may have been broken by another fault
+        return len(herd.celery.control.ping(limit=len(herd.alive), connection=connection))
+
+
+def call_off(herd: Herd, end: Callable[[str], object]) -> None:
+    """`end` jobs while they wait, prefill, decode, or have just ended. Raises BrokenLaw."""
+    job_ids: list[str] = []
+    for _ in range(NUM_JOBS):
+        job_ids += herd.jobs.submit(1, SAMPLING, prefix="called-off")
+        sleep(herd.rng.choice([0, 0.002, 0.01, 0.03]))
+        end(herd.rng.choice(job_ids))
+    ends = {result.finish_reason for result in herd.jobs.results(job_ids)}
+    if "cancelled" not in ends or ends - ENDS:
+        raise BrokenLaw("early ends", f"{NUM_JOBS} jobs that were called off ended by {sorted(ends)}")
 
 
 @contextmanager

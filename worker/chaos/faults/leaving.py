@@ -11,6 +11,10 @@ from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.verdict import BrokenLaw
 from llama_herd.worker.chaos.worker_process import WorkerProcess
 
+#: More than two workers hold, so that some go back to the queue.
+NUM_QUEUED = 100
+QUEUED = {"max_tokens": 120, "temperature": 0.8, "seed": 11, "ignore_eos": True}
+
 #: Containers are killed 10 s after they were asked to stop.
 EXIT_LIMIT_S = 8.0
 
@@ -26,6 +30,27 @@ def stopping(*signals: signal.Signals) -> Strike:
         yield [job_id for job_id in met if not herd.jobs.has_ended(job_id)]
 
     return strike
+
+
+@contextmanager
+def rolling(herd: Herd) -> Iterator[list[str]]:
+    """All workers are replaced, one after the other, while more jobs wait than they hold."""
+    job_ids = herd.jobs.submit(NUM_QUEUED, QUEUED)
+    for worker in herd.alive:
+        replace(herd, worker)
+    yield herd.jobs.running()
+    ends = {result.finish_reason for result in herd.jobs.results(job_ids)}
+    if ends != {"length"}:
+        raise BrokenLaw("nobody notices a restart", f"{NUM_QUEUED} jobs ended by {sorted(ends)}")
+
+
+def replace(herd: Herd, worker: WorkerProcess) -> None:
+    """Stop a worker that runs jobs; return when another one is ready in its place."""
+    num_workers = len(herd.alive)
+    wait_until(lambda: herd.jobs.running(worker.name), f"{worker.name} at work")
+    exit_s(herd, worker, signal.SIGTERM)
+    for successor in herd.replenish(num_workers):
+        herd.ready(successor)
 
 
 def exit_s(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> float:
