@@ -129,7 +129,10 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         return raw
 
     def close(self) -> None:
-        super().close()
+        try:
+            super().close()
+        except RedisError:
+            super().close()  # kombu stops half way when the connection breaks while it waits for a message
         self.hang_up()
 
     def hang_up(self) -> None:

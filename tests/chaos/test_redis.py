@@ -7,6 +7,7 @@ import pytest
 
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.chaos.faults import redis_faults
+from llama_herd.worker.chaos.faults.early_ends import num_listening
 from llama_herd.worker.chaos.faults.fault import Strike
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
@@ -42,6 +43,17 @@ def test_no_second_message_takes_a_job_from_its_live_worker_after_an_outage(herd
         assert not recovery(herd.jobs, met).stuck
     assert {result.attempts for result in herd.jobs.results()} == {1}
     assert all(worker.is_alive for worker in workers)
+
+
+def test_workers_with_remote_control_live_on_and_listen_again(herd: Herd) -> None:
+    """Of the two connections of each, that of remote control may be the first to break."""
+    workers = herd.workers(2, remote_control=True)
+    herd.jobs.wait_for(herd.jobs.submit(6, SAMPLED), "n", 10)
+    with redis_faults.kill(herd):
+        herd.jobs.submit(1, SHORT)
+        assert {result.attempts for result in herd.jobs.results()} == {1}
+    assert all(worker.is_alive for worker in workers)
+    wait_until(lambda: num_listening(herd) == len(workers), "all listen")
 
 
 def test_scripts_that_redis_has_forgotten_are_loaded_again(herd: Herd) -> None:
