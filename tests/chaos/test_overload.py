@@ -66,7 +66,7 @@ class Producers:
         try:
             self.client.submit(job_id=job_id, **job)
         except QueueFull as refusal:
-            self.refusals.append(refusal)
+            self.refusals.append(refusal.with_traceback(None))
             return refusal
         self.jobs.adopt(job_id, job)
         return None
