@@ -99,7 +99,7 @@ def test_the_kind_and_the_place_are_shown_but_no_variable_and_no_unknown_text(
 
 @pytest.mark.parametrize("fail", [look_up, validate, encode, fail_twice])
 def test_celery_quotes_no_exception_either(fail: Callable[[], None], shown: Shown) -> None:
-    Celery(set_as_current=False).task(name="fail")(fail).apply()
+    Celery(set_as_current=False).task(name="fail", shared=False)(fail).apply()
     try:
         fail()
     except Exception as error:
