@@ -108,8 +108,8 @@ def test_a_flood_of_long_jobs_holds_the_others_up_by_a_few_of_them_alone(
     flooding, *others = clients.values()
     with root.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]
         heard.psubscribe("herd:*:tokens:*")
-        flood = [flooding.submit(prompt="a flood", sampling={"max_tokens": 400}) for _ in range(60)]
-        drops = {client.submit(prompt="a drop", sampling=SHORT) for _ in range(25) for client in others}
+        flood = [flooding.submit(prompt="a flood", sampling={"max_tokens": 400}) for _ in range(80)]
+        drops = {client.submit(prompt="a drop", sampling=SHORT) for _ in range(50) for client in others}
         root.publish("herd:mark:tokens:x", json.dumps({"type": "mark"}))
         events = (json.loads(message["data"]) for message in heard.listen())
         since = itertools.dropwhile(lambda event: event["type"] != "mark", events)
@@ -117,8 +117,8 @@ def test_a_flood_of_long_jobs_holds_the_others_up_by_a_few_of_them_alone(
         while not drops <= begun:
             event = next(since)
             begun |= {event["job"]} if event["type"] == "started" else set()
-    # What the worker has in hand, and a few more: 600 tokens of drops in one row are two jobs of the flood.
-    assert len(begun - drops) <= SLOTS + NUM_LOOK_AHEAD + 5
+    # What the worker has in hand, and some let in while no drop was at hand; in turn it would be each third.
+    assert len(begun - drops) <= SLOTS + NUM_LOOK_AHEAD + len(drops) // 5
     assert flooding.status().pending > 20, "the flood was over before it was one"
     for job_id in flood:
         flooding.cancel(job_id)

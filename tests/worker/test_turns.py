@@ -44,10 +44,10 @@ class Taker:
             if lane:
                 self._producer.channel.client.lmove(name, name + lane, "LEFT", "LEFT")
 
-    def take(self, num: int) -> list[str]:
+    def take(self, num: int, timeout_s: float = 5) -> list[str]:
         """The queues of the next messages."""
         for _ in range(num):
-            self._connection.drain_events(timeout=5)
+            self._connection.drain_events(timeout=timeout_s)
         return [queue_of(request) for request in self.in_hand[-num:]]
 
     def lane_of_next(self, name: str) -> str:
@@ -133,4 +133,4 @@ def test_nothing_is_asked_for_while_all_queues_are_closed(taker: Taker) -> None:
     taker.channel.closed_queues = set(NAMES)
     assert not taker.channel.has_room
     with pytest.raises(TimeoutError):
-        taker.take(1)
+        taker.take(1, timeout_s=0.5)
