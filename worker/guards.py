@@ -132,8 +132,11 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         try:
             super().close()
         except RedisError:
-            super().close()  # kombu stops half way when the connection breaks while it waits for a message
-        self.hang_up()
+            if not self.closed:
+                super().close()  # kombu stops half way when the connection breaks at a message
+            raise
+        finally:
+            self.hang_up()
 
     def hang_up(self) -> None:
         """Keep no connection once closed: kombu opens one to put messages back, and to ack late ones."""

@@ -14,7 +14,7 @@ NUM_RESETS = 5
 #: Under way for about a second, so that each reset meets some.
 BRIEF = {**SAMPLED, "max_tokens": 60}
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(150)]
 
 
 class Footprint(NamedTuple):
