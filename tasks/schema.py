@@ -1,7 +1,7 @@
 """JSON schemas of jobs and events, for other languages: `python -m llama_herd.tasks.schema docs/schemas`."""
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,4 +27,6 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where to write job.json and event.json")
+    write(parser.parse_args().folder)
