@@ -5,7 +5,6 @@ worker too. Here they go to the dead letters, with the reason.
 """
 
 import socket
-from collections import Counter
 from collections.abc import Callable, Mapping, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -25,8 +24,8 @@ from llama_herd.tasks.call import run
 from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.tasks.job import is_job_id
 from llama_herd.tasks.message import TASK_NAME
-from llama_herd.tasks.priority import lanes_in_turn
 from llama_herd.worker import boot
+from llama_herd.worker.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -98,9 +97,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
     _last_reply: Any = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        #: By queue: how many messages have come, and the number of the poll that brought the last one.
-        self._num_read = Counter[str]()
-        self._last_read = Counter[str]()
+        self._turns = Turns()
         super().__init__(*args, **options)
 
     @property
@@ -161,30 +158,17 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         self.num_polls += 1
         if reply is not None:
             self._last_reply = reply
-            self._num_read[self.queue_read] += 1
-            self._last_read[self.queue_read] = self.num_polls
+            self._turns.note(self.queue_read)
             if len(reply[1]) > boot.settings().max_message_bytes:
                 raise TooLong
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for a message as kombu does, but in an order of our own."""
-        lists = [queue + lane for queue in self._by_need() for lane in lanes_in_turn(self._num_read[queue])]
+        lists = self._turns.lists(self.open_queues, reserved_requests)
         if lists:
             self._in_poll = self.client.connection
             self._brpop_sent_at = monotonic()
             self._in_poll.send_command("BRPOP", *lists, timeout or self.brpop_timeout)
-
-    def _by_need(self) -> list[str]:
-        """The open queues: first that of which the fewest messages are in hand; if equal, in turn.
-
-        So each tenant gets its part of the batch, however long or urgent the others' jobs are. Messages
-        whose ETA has not come are not in hand.
-        """
-        queues = self.open_queues
-        if len(queues) > 1:
-            num_in_hand = Counter(one.delivery_info["routing_key"] for one in reserved_requests)
-            queues.sort(key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
-        return queues
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
