@@ -9,6 +9,7 @@ import pytest
 from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.measurement import OURS
 from benchmarks.gpu.peers import CONTINUOUS, FORWARD, STATIC
+from benchmarks.gpu.program import measure
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.scale import DRY
 
@@ -45,8 +46,18 @@ def test_only_adds_what_it_names_to_the_results(tmp_path: Path) -> None:
     results = Results.read(tmp_path / "results.json")
     results.begin(DRY.name, {}, Ceilings(1, 1, 1, 1, 1))
     results.write()
-    done = run("--dry-run", "--only", "W1", "--models", str(tmp_path), "--results", str(results.path))
-    assert done.returncode == 0, done.stderr
+    assert (
+        measure(
+            device="cpu",
+            is_dry=True,
+            names={"W1"},
+            models=tmp_path,
+            results_path=results.path,
+            commit="",
+            with_profile=False,
+        )
+        == 0
+    )
     calls = Results.read(results.path).calls
     assert [{m.workload for m in call.measurements} for call in calls] == [set(), {"W1"}]
 
