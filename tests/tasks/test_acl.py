@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+from redis.retry import Retry
 
 from llama_herd.errors import BadInput, RedisUnavailable
 from llama_herd.tasks.acl import Acl, Role
@@ -201,7 +203,7 @@ def test_a_producer_that_lacks_our_scripts_is_told_who_loads_them(server: Guarde
 
 def test_a_stranger_is_not_let_in(server: GuardedRedis) -> None:
     with pytest.raises(AuthenticationError):
-        Redis(port=server.port).ping()
+        Redis(port=server.port, retry=Retry(NoBackoff(), 0)).ping()
 
 
 def test_a_user_may_have_several_roles() -> None:
