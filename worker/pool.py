@@ -4,13 +4,16 @@ A pool stands below Celery's own strategy, so revoke, expires, ETA, rate limits,
 Celery's. There is no thread a job: the engine batches them, and Celery's tracer runs when a job is over.
 """
 
+import atexit
 import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from celery import signals
 from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
@@ -23,6 +26,11 @@ from llama_herd.worker.delivery import Delivery
 if TYPE_CHECKING:
     from llama_herd.worker.service import Service
     from llama_herd.worker.watchdog import Poller
+
+log = structlog.get_logger(__name__)
+
+#: What a stopping worker has to leave after its jobs' time to end, whether Redis answers or not.
+LEAVE_S = 2.5
 
 #: Threads for the few Celery tasks that are not generation, such as chord_unlock.
 NUM_SIDE_THREADS = 2
@@ -56,6 +64,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
         # In place of Celery's, whose cold shutdown would store that running jobs are to be retried.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGALRM, _leave)
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # from then on nobody handles it
 
     def register_with_event_loop(self, hub: Any) -> None:
         self._hub = hub
@@ -104,8 +114,12 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _on_signal(self, number: int, _: Any) -> None:
         """Stop, and let jobs finish for a while; SIGQUIT or a second signal hands them over at once."""
+        grace_s = boot.settings().grace_s
         if number == signal.SIGQUIT or state.should_stop is not None:
             self._service.hurry()
+            grace_s = 0.0
+        left_s = signal.getitimer(signal.ITIMER_REAL)[0] or inf
+        signal.setitimer(signal.ITIMER_REAL, min(left_s, grace_s + LEAVE_S))
         state.should_stop = 0
 
     def _get_info(self) -> dict[str, Any]:
@@ -135,3 +149,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         if self._hub is not None:
             for callback in self._hub._pop_ready():
                 callback()
+
+
+def _leave(*_: Any) -> None:
+    """The time to stop is over: something still waits for a Redis that does not answer."""
+    log.warning("left before all was handed over, what runs is left to its leases")
+    boot.end_at_once(0)

@@ -1,6 +1,8 @@
 """Redis goes away under a running herd, comes back, and may have forgotten things."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 
 import pytest
@@ -9,10 +11,11 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.worker.chaos.faults import redis_faults
 from llama_herd.worker.chaos.faults.early_ends import num_listening
 from llama_herd.worker.chaos.faults.fault import Strike
+from llama_herd.worker.chaos.faults.leaving import EXIT_LIMIT_S
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.recovery import recovery
-from tests.chaos.sampling import SAMPLED, SHORT
+from tests.chaos.sampling import LONG, SAMPLED, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -74,14 +77,36 @@ def test_a_log_that_is_rolled_back_is_told_again_what_it_forgot(herd: Herd) -> N
     assert {result.attempts for result in herd.jobs.results()} == {1}
 
 
-def test_a_worker_stops_in_time_while_redis_is_away(herd: Herd) -> None:
-    (leaving,) = herd.workers(1)
-    job_ids = herd.jobs.submit(4, SAMPLED)
-    herd.jobs.wait_for(job_ids, "n", 10)
-    with herd.server.away():
-        leaving.signal(signal.SIGQUIT)
-        stopped_s = monotonic()
-        leaving.wait_for_end()
-        assert monotonic() - stopped_s < 10
+def silence(herd: Herd, name: str) -> AbstractContextManager[None]:
+    """A Redis that gives a worker behind the proxy no answer."""
+    match name:
+        case "away":
+            return herd.server.away()
+        case "pause":
+            return herd.server.standing_still()
+    return held(herd)
+
+
+@contextmanager
+def held(herd: Herd) -> Iterator[None]:
+    herd.proxy.hold()
+    yield
+    herd.proxy.release()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+@pytest.mark.parametrize("name", ["away", "pause", "black hole"])
+def test_a_worker_stops_in_time_while_redis_is_silent(
+    herd: Herd, figures: list[str], name: str, number: signal.Signals
+) -> None:
+    (leaving,) = herd.workers(1, is_behind_proxy=True)
+    herd.jobs.wait_for(herd.jobs.submit(4, LONG), "n", 10)
+    with silence(herd, name):
+        leaving.signal(number)
+        signalled_s = monotonic()
+        assert leaving.wait_for_end() == 0
+        took_s = monotonic() - signalled_s
+    assert took_s < EXIT_LIMIT_S
+    figures.append(f"{number.name} while Redis is silent ({name}): exit after {took_s:.1f} s")
     herd.workers(1)
     herd.jobs.results()
