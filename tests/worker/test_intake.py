@@ -100,6 +100,23 @@ def end_of(redis: Redis, ledger: Ledger, job_id: str) -> End | None:
     return events[-1] if events and isinstance(events[-1], End) else None
 
 
+def test_a_job_on_its_last_attempt_waits_until_it_is_alone(
+    redis: Redis, service: Service, tiny_settings: WorkerSettings
+) -> None:
+    """If it ends its worker again, it takes no other job with it."""
+    ledger = Ledger()
+    sampling = {"max_tokens": 200, "ignore_eos": True}
+    mate = GenerationJob.model_validate({"prompt": "a long tale", "sampling": sampling})
+    for job_id, job in (("mate", mate), ("suspect", JOB)):
+        run(redis, ledger.submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
+    redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
+    service.take(delivery("mate"))
+    wait_until(lambda: run(redis, ledger.read("mate")), "the mate runs")
+    service.take(delivery("suspect"))
+    wait_until(partial(end_of, redis, ledger, "suspect"), "the end of the suspect")
+    assert end_of(redis, ledger, "mate") is not None
+
+
 def test_a_job_that_cannot_be_made_ready_ends_alone(
     redis: Redis, service: Service, model: LoadedModel
 ) -> None:
