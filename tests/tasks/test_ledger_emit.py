@@ -1,5 +1,6 @@
 """EMIT: every answer, and that refused events leave no trace."""
 
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -35,15 +36,27 @@ def everything(herd: Herd) -> dict[bytes, Any]:
     return dump
 
 
+def subscribe(herd: Herd, *job_ids: str) -> Any:
+    subscriber = herd.redis.pubsub()
+    subscriber.subscribe(*map(herd.ledger.channel, job_ids))
+    for _ in job_ids:
+        assert next(subscriber.listen())["type"] == "subscribe"
+    return subscriber
+
+
+def heard(herd: Herd, subscriber: Any) -> list[bytes]:
+    """All that was published of these jobs; job `a` is one of them."""
+    herd.redis.publish(herd.ledger.channel("a"), "that was all")
+    messages = (message["data"] for message in subscriber.listen())
+    return list(takewhile(lambda message: message != b"that was all", messages))
+
+
 def test_a_step_is_recorded_and_published_alike(running: Herd) -> None:
-    subscriber = running.redis.pubsub(ignore_subscribe_messages=True)
-    subscriber.subscribe(running.ledger.channel("a"))
-    subscriber.get_message(timeout=1)
+    subscriber = subscribe(running, "a")
     running.emit("one", token("a", 3, 2, 7), end("a", 4, 3))
-    heard = [subscriber.get_message(timeout=1)["data"] for _ in range(2)]
     stored = running.redis.xrange(running.ledger.events_key("a"))
     assert [entry_id for entry_id, _ in stored] == [b"1-0", b"2-0", b"3-0", b"4-0"]
-    assert [fields[b"e"] for _, fields in stored][2:] == heard
+    assert [fields[b"e"] for _, fields in stored][2:] == heard(running, subscriber)
     assert [event.seq for event in running.events("a")] == [1, 2, 3, 4]
 
 
@@ -120,13 +133,16 @@ def test_a_cancelled_job_takes_its_end_only(running: Herd) -> None:
 
 
 def test_the_same_call_again_is_all_duplicates_and_changes_nothing(running: Herd) -> None:
+    """Not for those who listen either: a worker calls again when the answer was lost."""
     running.submit("b")
     running.claim("b", "one")
+    subscriber = subscribe(running, "a", "b")
     entries = [token("a", 3, 2), started("b"), token("a", 4, 3), token("b", 2, 0), end("b", 3, 1)]
     assert running.kinds("one", *entries) == ["ok"] * 5
     before = everything(running)
     assert running.kinds("one", *entries) == ["duplicate"] * 5
     assert everything(running) == before
+    assert heard(running, subscriber) == [entry.event.encode() for entry in entries]
 
 
 def test_a_retry_that_reaches_further_is_written_from_where_it_is_new(running: Herd) -> None:
