@@ -1,5 +1,5 @@
 // Submit a job as our own client does: `node examples/submit.mjs ID [PROMPT]`. The same once more changes nothing.
-// Needs `npm install --prefix examples`. docs/protocol.md says what it sends, and what the answers mean.
+// Needs `npm ci --prefix examples`. docs/protocol.md says what it sends, and what the answers mean.
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createClient } from 'redis'

@@ -1,4 +1,4 @@
-// Enqueue with celery-node and wait for the result. Needs `npm install --prefix examples`.
+// Enqueue with celery-node and wait for the result. Needs `npm ci --prefix examples`.
 import celery from 'celery-node'
 
 const url = process.env.HERD_REDIS_URL ?? 'redis://127.0.0.1:6379/0'

@@ -1,5 +1,5 @@
 // Follow a job: `node examples/subscribe.mjs JOB_ID [LAST_SEQ]`, before it exists, while it runs or after its end.
-// Needs `npm install --prefix examples`. docs/protocol.md says why it is done in this order.
+// Needs `npm ci --prefix examples`. docs/protocol.md says why it is done in this order.
 import { createClient } from 'redis'
 
 const [id, after = '0'] = process.argv.slice(2)
