@@ -194,7 +194,7 @@ class Intake(threading.Thread):
             case Early():
                 delivery.acknowledge()  # a sweep pushes another message when the job is due
             case Unknown():
-                log.warning("message names a job that is not known", job_id=delivery.job_id)
+                log.warning("message names a job that is forgotten", job_id=delivery.job_id)
                 delivery.acknowledge()
             case ResponseError():
                 log.error("redis refuses a claim", job_id=delivery.job_id, error=str(answer))
@@ -218,11 +218,10 @@ class Intake(threading.Thread):
         """Run a job, or end it at once when it cannot be run."""
         attempt = opened.attempt
         try:
-            if opened.order.error is not None:
-                raise opened.order.error
             self._prepare(attempt, opened.claimed, opened.recorded)
         except InvalidJob as error:
-            self._refuse(attempt, Failure(code="invalid_job", message=str(error)))
+            # What was wrong with the message says more than that the record it has made holds no job.
+            self._refuse(attempt, Failure(code="invalid_job", message=str(opened.order.error or error)))
         except GenerationError as error:
             self._refuse(attempt, Failure(code=error.code, message=error.message, retriable=error.retriable))
         except Exception as error:  # whatever is wrong with one job, the others go on

@@ -14,7 +14,7 @@ NO_JOB = GenerationJob.model_construct()
 
 
 class Order(NamedTuple):
-    """A message of our client brings nothing: its job is on record. Any other brings a job, or an error."""
+    """A message of our own brings nothing: its job is on record. Any other brings a job, or an error."""
 
     job: GenerationJob | None = None
     envelope: Envelope | None = None
@@ -24,7 +24,7 @@ class Order(NamedTuple):
     def read(cls, body: bytes | str, headers: Mapping[str, Any], settings: WorkerSettings) -> Self:
         """Read a message's body, which is JSON of [args, kwargs, embed]."""
         args, kwargs, embed = _parts(body)
-        if not args and not kwargs:
+        if not args and not kwargs and _is_ours(headers):
             return cls()
         envelope = Envelope.of_request(headers, embed, settings.queue)
         if args:
@@ -39,6 +39,11 @@ class Order(NamedTuple):
 def embed_of(body: bytes | str) -> dict[str, Any] | None:
     """What Celery is to do after the job: links, chain and chord."""
     return _parts(body)[2]
+
+
+def _is_ours(headers: Mapping[str, Any]) -> bool:
+    """Whether a script has pushed the message: its delivery tag begins with the job's id."""
+    return str(headers["properties"]["delivery_tag"]).startswith(f"{headers['id']}:")
 
 
 def _parts(body: bytes | str) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:

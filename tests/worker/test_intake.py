@@ -42,14 +42,13 @@ def service(
     service.drain(0.0, lambda: None)
 
 
-def delivery(job_id: str) -> Delivery:
-    """A message of our client, whose acknowledgement nobody waits for."""
+def delivery(job_id: str, body: bytes = b"[[], {}, {}]") -> Delivery:
+    """A message of our client unless it has arguments; nobody waits for its acknowledgement."""
     request: Any = SimpleNamespace(
         id=job_id, _already_revoked=False, delivery_info={"routing_key": "herd.tiny"}
     )
-    return Delivery(
-        lambda *_: (0, None, 0.0), ("herd.generate", job_id, {}, b"[[], {}, {}]"), request, ignore
-    )
+    headers = {"id": job_id, "properties": {"delivery_tag": f"{job_id}:1:0"}}
+    return Delivery(lambda *_: (0, None, 0.0), ("herd.generate", job_id, headers, body), request, ignore)
 
 
 def ignore(*_: object) -> None:
@@ -115,6 +114,17 @@ def test_a_job_on_its_last_attempt_waits_until_it_is_alone(
     service.take(delivery("suspect"))
     wait_until(partial(end_of, redis, ledger, "suspect"), "the end of the suspect")
     assert end_of(redis, ledger, "mate") is not None
+
+
+def test_a_job_on_record_is_run_whatever_another_message_of_its_id_asks_for(
+    redis: Redis, service: Service
+) -> None:
+    run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    service.take(delivery("job", b'[[], {"colour": "blue"}, {}]'))
+    wait_until(partial(end_of, redis, Ledger(), "job"), "the end")
+    end = end_of(redis, Ledger(), "job")
+    assert end is not None
+    assert end.finish_reason == "length"
 
 
 def test_a_job_that_cannot_be_made_ready_ends_alone(

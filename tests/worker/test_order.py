@@ -7,15 +7,16 @@ import pytest
 from llama_herd.worker.order import NO_JOB, Order
 from llama_herd.worker.settings import WorkerSettings
 
+FOREIGN, OURS = "aa6e4c1c-7ef0-44c1-9a90-8b1cba9a3d44", "job-1:1:1700000000000"
 HEADERS = {"id": "job-1", "delivery_info": {"routing_key": "herd:other:dead"}, "argsrepr": "('secret',)"}
 
 
-def read(body: str) -> Order:
-    return Order.read(body, HEADERS, WorkerSettings())
+def read(body: str, tag: str = FOREIGN) -> Order:
+    return Order.read(body, HEADERS | {"properties": {"delivery_tag": tag}}, WorkerSettings())
 
 
-def test_a_message_of_our_client_brings_nothing() -> None:
-    assert read(json.dumps([[], {}, {"callbacks": None}])) == Order()
+def test_a_message_of_our_own_brings_nothing() -> None:
+    assert read(json.dumps([[], {}, {"callbacks": None}]), OURS) == Order()
 
 
 def test_a_bare_message_brings_its_job_and_keeps_its_links() -> None:
@@ -47,6 +48,7 @@ def test_a_message_goes_back_to_the_queue_it_came_by_whatever_it_says() -> None:
         '["x", {}, {}]',
         "[" * 100_000,
         json.dumps([["positional prompt"], {}, {}]),
+        json.dumps([[], {}, {}]),
         json.dumps([[], {"prompt": ""}, {}]),
         json.dumps([[], {"prompt": "hi", "frobnicate": True}, None]),
     ],

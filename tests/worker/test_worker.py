@@ -131,6 +131,15 @@ def test_an_invalid_job_names_every_wrong_field_and_stops_nothing_else(
     assert "secret-canary" not in worker.log
 
 
+def test_a_message_that_asks_for_nothing_is_told_what_is_missing(
+    client: Client, worker: WorkerProcess, celery_app: Celery
+) -> None:
+    empty = celery_app.send_task(TASK_NAME, queue=queue_name("endless"))
+    with pytest.raises(GenerationError, match=r"invalid_job.*prompt"):
+        empty.get(timeout=PATIENCE_S)
+    assert client.result(empty.id).finish_reason == "error"
+
+
 def test_a_prompt_that_is_too_long_ends_with_both_numbers(client: Client, worker: WorkerProcess) -> None:
     result = client.result(client.submit(prompt="x" * 50_000), timeout_s=PATIENCE_S)
     assert result.error is not None
