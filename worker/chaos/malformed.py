@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from random import Random
@@ -9,6 +10,8 @@ from typing import Any
 
 #: Where a message that is put back goes: the bundled model's queue.
 QUEUE = "herd.tales"
+
+_ID = re.compile(rb'(?<="id": ")[0-9a-f-]{36}(?=")')
 
 
 def message(body: Any = None, *, raw_body: str | None = None, without: str = "", **changes: Any) -> bytes:
@@ -111,10 +114,11 @@ ODD: dict[str, bytes] = {
 
 
 def mutants(rng: Random) -> Iterator[bytes]:
-    """Known kinds and good messages with bytes changed, cut out or doubled, without end."""
+    """Known kinds and good messages, each of a job of its own, with bytes changed, cut out or doubled."""
     seeds = [message(), *UNREADABLE.values(), *REFUSED.values(), *ODD.values()]
     while True:
-        raw = bytearray(rng.choice(seeds)[:4096])
+        fresh_id = str(uuid.UUID(bytes=rng.randbytes(16))).encode()
+        raw = bytearray(_ID.sub(fresh_id, rng.choice(seeds)[:4096]))
         for _ in range(rng.randint(1, 8)):
             start = rng.randrange(len(raw) + 1)
             end = start + rng.choice((0, 1, 1, rng.randrange(64)))
