@@ -15,9 +15,9 @@ def test_reset_connections_disturb_no_job(herd: Herd) -> None:
     job_ids = herd.jobs.submit(6, SAMPLED)
     for _ in range(5):
         herd.jobs.wait_for_progress(job_ids[:2], 10)
-        with network.reset(herd):
-            pass
-    herd.jobs.results()
+        with network.reset(herd) as met:  # says so when a job has changed hands
+            herd.jobs.wait_for_progress(met)
+    assert {result.attempts for result in herd.jobs.results()} == {1}
     assert all(worker.is_alive for worker in workers)
 
 
@@ -26,9 +26,9 @@ def test_lost_replies_write_nothing_twice(herd: Herd) -> None:
     job_ids = herd.jobs.submit(6, SAMPLED)
     for _ in range(5):
         herd.jobs.wait_for_progress(job_ids[:2], 5)
-        with network.cut_replies(herd):
-            pass
-    herd.jobs.results()
+        with network.cut_replies(herd) as met:  # says so when a job has changed hands
+            herd.jobs.wait_for_progress(met)
+    assert {result.attempts for result in herd.jobs.results()} == {1}
     assert worker.is_alive
 
 

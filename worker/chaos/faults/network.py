@@ -6,6 +6,7 @@ They meet the workers behind the herd's proxy.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from llama_herd.worker.chaos.faults.redis_faults import keeping_owners
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 
@@ -20,16 +21,18 @@ def _met(herd: Herd) -> list[str]:
 
 @contextmanager
 def reset(herd: Herd) -> Iterator[list[str]]:
-    herd.proxy.reset()
-    yield _met(herd)
+    with keeping_owners(herd):
+        herd.proxy.reset()
+        yield _met(herd)
 
 
 @contextmanager
 def cut_replies(herd: Herd) -> Iterator[list[str]]:
-    met = _met(herd)
-    herd.proxy.num_cuts = NUM_CUTS
-    wait_until(lambda: herd.proxy.num_cuts == 0, "replies cut off")
-    yield met
+    with keeping_owners(herd):
+        met = _met(herd)
+        herd.proxy.num_cuts = NUM_CUTS
+        wait_until(lambda: herd.proxy.num_cuts == 0, "replies cut off")
+        yield met
 
 
 @contextmanager
