@@ -11,6 +11,7 @@ from llama_herd.tasks.events import End, Event, Started, Token
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.worker.chaos.checker import Checker, Evidence
+from llama_herd.worker.chaos.listener import event_print
 from tests.tasks.herd import Herd
 
 TEXT_SHA256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"  # of "hello"
@@ -18,6 +19,10 @@ STARTED = Started(seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", see
 HEL = Token(seq=2, job="j", epoch=1, i=0, ids=(5, 6), text="hel")
 LO = Token(seq=3, job="j", epoch=2, i=2, ids=(7,), text="lo")
 END = End(seq=4, job="j", epoch=2, finish_reason="stop", n=3, text_sha256=TEXT_SHA256, attempts=1)
+
+
+def prints(*events: Event) -> list[int]:
+    return [event_print(event.to_json().encode()) for event in events]
 
 
 def evidence(*events: Event, **changes: Any) -> Evidence:
@@ -31,7 +36,8 @@ def evidence(*events: Event, **changes: Any) -> Evidence:
         {"state": "done", "seq": "4", "n": "3", "lease": "0"},
         {"status": "SUCCESS", "result": result},
         [],
-        [HEL.to_json(), END.to_json()],
+        written=prints(*events),
+        heard=[prints(HEL, END)],
     )
     return replace(good, **changes)
 
@@ -63,11 +69,17 @@ def test_a_good_job_has_no_fault() -> None:
         (lambda: evidence(celery={"status": "FAILURE"}), "Celery says FAILURE"),
         (lambda: evidence(celery={"status": "SUCCESS", "result": {}}), "not the fold"),
         (lambda: evidence(immortal_keys=["k"]), "without a lifetime"),
-        (lambda: evidence(heard=[changed(HEL, text="hal").to_json()]), "heard another event 2"),
+        (lambda: evidence(heard=[prints(changed(HEL, text="hal"))]), "that the stream does not hold"),
+        (lambda: evidence(heard=[prints(STARTED, HEL, HEL, LO, END)]), "as number 3 of 5, an event again"),
+        (lambda: evidence(heard=[prints(STARTED, LO, HEL, END)]), "as number 3 of 4, an event again or late"),
     ],
 )
 def test_a_broken_law_is_named(broken: Callable[[], Evidence], fault: str) -> None:
     assert any(fault in str(found) for found in broken().violations()), broken().violations()
+
+
+def test_a_subscriber_who_comes_again_may_hear_again_what_redis_has_forgotten_meanwhile() -> None:
+    assert evidence(heard=[prints(STARTED, HEL, LO), prints(HEL, LO, END)]).violations() == []
 
 
 @pytest.mark.redis

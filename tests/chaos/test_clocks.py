@@ -14,9 +14,6 @@ from tests.chaos.skewed_redis import SkewedRedis, has_compiler
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
-#: A jump ahead must not outlive the jobs' streams.
-TTL_S = 4 * 3600
-
 
 def test_workers_with_wrong_clocks_take_no_job_from_others_and_lose_none(herd: Herd) -> None:
     (right,) = herd.workers(1, step_s=0.03)
@@ -39,7 +36,7 @@ def test_no_lease_ends_early_or_late_when_the_clock_of_redis_jumps(
     skewed_redis: SkewedRedis, endless: Path, tmp_path: Path
 ) -> None:
     with Herd(skewed_redis, endless, tmp_path) as herd:
-        herd.workers(2, stream_ttl_s=TTL_S)
+        herd.workers(2)
         herd.jobs.wait_for(herd.jobs.submit(6, LONG), "n", 10)
         with keeping_owners(herd) as met:  # says so when a job has changed hands
             for ahead_s in (3600, 0):

@@ -17,6 +17,7 @@ from redis import Redis
 from llama_herd.tasks.events import End, Event, Started, Token, parse_event
 from llama_herd.tasks.ledger import Ledger, final_state
 from llama_herd.tasks.result import Result
+from llama_herd.worker.chaos.listener import event_print
 from llama_herd.worker.chaos.verdict import Violation
 
 #: What Celery says of a job, by the state of its record.
@@ -25,7 +26,10 @@ CELERY_STATES = {"done": "SUCCESS", "failed": "FAILURE", "cancelled": "REVOKED"}
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one job after its end. `heard`: what a subscriber got of it, in order."""
+    """All that is known of one job after its end.
+
+    written: the prints of its events. heard: those that a subscriber got of it, by subscription, in order.
+    """
 
     job_id: str
     entry_ids: Sequence[str]
@@ -33,7 +37,8 @@ class Evidence:
     record: Mapping[str, str]
     celery: Mapping[str, Any]
     immortal_keys: Sequence[str]
-    heard: Sequence[str] = ()
+    written: Sequence[int]
+    heard: Sequence[Sequence[int]] = ()
 
     def violations(self) -> list[Violation]:
         """The broken laws."""
@@ -120,11 +125,17 @@ class Evidence:
             yield f"keys without a lifetime: {list(self.immortal_keys)}"
 
     def _was_heard_as_written(self) -> Iterator[str]:
-        """A rolled back log may be told again what subscribers have heard before, but nothing else."""
-        written = {event.seq: event for event in self.events}
-        for event in map(parse_event, self.heard):
-            if event != written.get(event.seq):
-                yield f"a subscriber heard another event {event.seq} than the stream holds"
+        """It may miss some, but hears none twice, none late, and none but those of the stream.
+
+        By a new subscription it may hear some again: those that Redis forgot when it broke the one before.
+        """
+        for subscription in self.heard:
+            left = iter(self.written)
+            for number, heard in enumerate(subscription, start=1):
+                if heard not in left:  # those before it are passed over
+                    kind = "again or late" if heard in self.written else "that the stream does not hold"
+                    yield f"a subscriber heard, as number {number} of {len(subscription)}, an event {kind}"
+                    break
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -154,18 +165,24 @@ class Checker:
         self._redis: Any = redis  # redis-py types each reply as text or bytes or nothing
         self._ledger = ledger
 
-    def evidence(self, job_id: str, heard: Sequence[str] = ()) -> Evidence:
-        entries = self._redis.xrange(self._ledger.events_key(job_id))
-        record = self._redis.hgetall(self._ledger.job_key(job_id))
-        result_key = self._ledger.result_key(job_id)
-        keys = (self._ledger.job_key(job_id), self._ledger.events_key(job_id), result_key)
+    def evidence(self, job_id: str, heard: Sequence[Sequence[int]] = ()) -> Evidence:
+        ledger = self._ledger
+        keys = (ledger.job_key(job_id), ledger.events_key(job_id), ledger.result_key(job_id))
+        record_key, events_key, result_key = keys
+        with self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.hgetall(record_key).xrange(events_key).get(result_key)
+            for key in keys:
+                pipeline.ttl(key)
+            record, entries, result, *ttls = pipeline.execute()
+        texts = [fields[b"e"] for _, fields in entries]
         return Evidence(
             job_id,
             [entry_id.decode() for entry_id, _ in entries],
-            [parse_event(fields[b"e"]) for _, fields in entries],
+            [parse_event(text) for text in texts],
             {name.decode(): value.decode() for name, value in record.items()},
-            json.loads(self._redis.get(result_key) or "{}"),
-            [key for key in keys if self._redis.ttl(key) == -1],
+            json.loads(result or "{}"),
+            [key for key, ttl in zip(keys, ttls, strict=True) if ttl == -1],
+            [event_print(text) for text in texts],
             heard,
         )
 

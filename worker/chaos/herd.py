@@ -25,7 +25,17 @@ from llama_herd.worker.settings import WorkerSettings
 #: So slow that a job of a few hundred tokens is met in its middle, so fast that a run is short.
 STEP_S = 0.01
 
-SETTINGS: dict[str, Any] = {"deterministic": True, "slots": 16, "kv_cache_tokens": 8192, "threads": 1}
+#: Longer than any run: its jobs are looked at when all is over.
+LIFE_S = 7 * 24 * 3600
+
+SETTINGS: dict[str, Any] = {
+    "deterministic": True,
+    "slots": 16,
+    "kv_cache_tokens": 8192,
+    "threads": 1,
+    "stream_ttl_s": LIFE_S,
+    "result_ttl_s": LIFE_S,
+}
 
 
 class Herd:
@@ -128,7 +138,7 @@ class Herd:
 
     def verdict(self) -> Verdict:
         """Wait until all is over, then hold every law to all jobs."""
-        return inquest(self.jobs, self.settings, self._listener.heard)
+        return inquest(self.jobs, self.settings, self._listener)
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self.proxy)

@@ -1,10 +1,13 @@
 """The end of a run: wait until all is over, then hold every law to all jobs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
 
 from llama_herd.worker.chaos.checker import Checker, Evidence
 from llama_herd.worker.chaos.jobs import Jobs
+from llama_herd.worker.chaos.listener import Listener
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.reference import Reference
 from llama_herd.worker.chaos.sabotage import VISIBILITY_S
@@ -15,40 +18,65 @@ from llama_herd.worker.settings import WorkerSettings
 MAX_COMPARED = 50
 
 
-def inquest(jobs: Jobs, settings: WorkerSettings, heard: Mapping[str, Sequence[str]]) -> Verdict:
-    """What came of these jobs. A worker must be there to clean up. `heard`: what a subscriber got of each."""
+@dataclass(frozen=True)
+class Finding:
+    """What is kept of the evidence of a job, of which a long run has more than fits into memory."""
+
+    job_id: str
+    num_tokens: int
+    num_claims: int
+    is_settled: bool
+    violations: tuple[Violation, ...]
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> Self:
+        return cls(
+            job_id=evidence.job_id,
+            num_tokens=len(evidence.ids),
+            num_claims=evidence.num_claims,
+            is_settled=evidence.is_settled,
+            violations=tuple(evidence.violations()),
+        )
+
+
+def inquest(jobs: Jobs, settings: WorkerSettings, listener: Listener) -> Verdict:
+    """What came of these jobs, and of what the listener heard of them. A worker must be there to clean up."""
     checker = Checker(jobs.redis, jobs.ledger)
     with suppress(TimeoutError):  # then the checker finds what has not ended
-        jobs.results()
+        jobs.results(jobs.unfinished())
     left = _left(jobs, checker)
-    found = _evidence(jobs, checker, heard)
-    compared = sorted(found, key=lambda evidence: -evidence.num_claims)[:MAX_COMPARED]
+    found = _findings(jobs, checker, listener)
+    compared = sorted(found, key=lambda finding: -finding.num_claims)[:MAX_COMPARED]
     return Verdict(
         num_jobs=len(found),
-        num_tokens=sum(len(evidence.ids) for evidence in found),
-        num_resumed=sum(evidence.num_claims > 1 for evidence in found),
+        num_tokens=sum(finding.num_tokens for finding in found),
+        num_resumed=sum(finding.num_claims > 1 for finding in found),
         num_compared=len(compared),
         violations=(
             *left,
-            *(violation for evidence in found for violation in evidence.violations()),
-            *_differing(jobs, compared, Reference(settings)),
+            *(violation for finding in found for violation in finding.violations),
+            *_differing(jobs, [checker.evidence(one.job_id) for one in compared], Reference(settings)),
         ),
     )
 
 
-def _evidence(jobs: Jobs, checker: Checker, heard: Mapping[str, Sequence[str]]) -> list[Evidence]:
-    """All that is known of each job, once Celery's last word is there or patience ends.
+def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[Finding]:
+    """What is wrong with each job, once Celery's last word is there or patience ends.
 
     Where Celery ended a job by itself, it is put right a moment after the final event.
     """
-    found: dict[str, Evidence] = {}
+    found: dict[str, Finding] = {}
+
+    def look_at(job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            found[job_id] = Finding.of(checker.evidence(job_id, listener.heard(job_id)))
 
     def celery_agrees() -> bool:
-        for job_id in jobs.accepted:
-            if job_id not in found or not found[job_id].is_settled:
-                found[job_id] = checker.evidence(job_id, heard.get(job_id, ()))
-        return all(evidence.is_settled for evidence in found.values())
+        unsettled = [job_id for job_id, finding in found.items() if not finding.is_settled]
+        look_at(unsettled)
+        return all(found[job_id].is_settled for job_id in unsettled)
 
+    look_at(jobs.accepted)
     with suppress(TimeoutError):
         wait_until(celery_agrees, "Celery agrees")
     return list(found.values())

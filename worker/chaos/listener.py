@@ -1,7 +1,9 @@
 """A subscriber to everything, by pub/sub alone: it hears what it hears."""
 
 import threading
+from array import array
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from time import sleep
 
@@ -14,12 +16,17 @@ from llama_herd.worker.chaos.patience import PATIENCE_S
 PAUSE_S = 0.05
 
 
+def event_print(text: bytes) -> int:
+    """Tells an event from all others, within this process: 8 bytes for what a long run has millions of."""
+    return hash(text)
+
+
 class Listener(threading.Thread):
-    """Keeps what it hears of each job, by id, as it came: `heard`."""
+    """Keeps the prints of what it hears."""
 
     def __init__(self, url: str, ledger: Ledger) -> None:
         super().__init__(name="listener", daemon=True)
-        self.heard: dict[str, list[str]] = defaultdict(list)
+        self._subscriptions: list[dict[str, array[int]]] = []
         self._redis = Redis.from_url(url)
         self._pattern = ledger.channel("*")
         self._is_stopping = threading.Event()
@@ -30,6 +37,10 @@ class Listener(threading.Thread):
         super().start()
         if not self._is_subscribed.wait(PATIENCE_S):
             raise TimeoutError(f"no subscription within {PATIENCE_S:.0f} s")
+
+    def heard(self, job_id: str) -> list[Sequence[int]]:
+        """What came of a job in each subscription that brought any of it, as it came."""
+        return [prints[job_id] for prints in list(self._subscriptions) if job_id in prints]
 
     def stop(self) -> None:
         self._is_stopping.set()
@@ -42,6 +53,8 @@ class Listener(threading.Thread):
             sleep(PAUSE_S)
 
     def _listen(self) -> None:
+        prints: dict[str, array[int]] = defaultdict(lambda: array("q"))
+        self._subscriptions.append(prints)
         with self._redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]
             pubsub.psubscribe(self._pattern)
             while not self._is_stopping.is_set():
@@ -50,4 +63,4 @@ class Listener(threading.Thread):
                     self._is_subscribed.set()
                 elif message is not None:
                     job_id = message["channel"].decode().rpartition(":")[2]
-                    self.heard[job_id].append(message["data"].decode())
+                    prints[job_id].append(event_print(message["data"]))
