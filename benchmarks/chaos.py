@@ -2,7 +2,8 @@
 
     python -m benchmarks.chaos SCHEDULE [--minutes M] [--write]
 
-The schedules lie in worker/chaos/schedules. Exit code 0 when no law was broken.
+The schedules lie in worker/chaos/schedules. Exit code 0 when all was done and no law was broken. A run
+that ends early, also by Ctrl-C, reports as far as it came.
 """
 
 import argparse
@@ -24,10 +25,14 @@ def tables(report: Report) -> Iterator[Table]:
     minutes = round(report["seconds"] / 60, 1)
     bound = "none" if report["bound"] is None else f"{report['bound']:.1%}"
     row = [minutes, *(report[name] for name in names), bound]
-    yield Table(["minutes", *names, "3/N"], [row], "Laws broken: " + str(len(report["violations"])))
-    yield Table(["fault", "strikes", "jobs met", "p50 s", "p99 s", "longest s"], list(_faults(report)))
-    trends = [list(trend.values()) for trend in report["trends"]]
-    yield Table(["held by", "first", "median", "last", "most"], trends)
+    title = f"Laws broken: {len(report['violations'])}"
+    if report["cut_short"]:
+        title += f"; cut short by {report['cut_short']}"
+    yield Table(["minutes", *names, "3/N"], [row], title)
+    if faults := list(_faults(report)):
+        yield Table(["fault", "strikes", "jobs met", "p50 s", "p99 s", "longest s"], faults)
+    if trends := [list(trend.values()) for trend in report["trends"]]:
+        yield Table(["held by", "first", "median", "last", "most"], trends)
 
 
 def _faults(report: Report) -> Iterator[list[str | float]]:

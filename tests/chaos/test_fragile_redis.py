@@ -72,3 +72,20 @@ def test_one_that_forgets_loses_the_block_and_nothing_before(server: FragileRedi
     with server.forgetting():
         redis.set("lost", 1)
     assert (redis.get("kept"), redis.get("lost")) == (b"1", None)
+
+
+def test_a_log_to_which_much_was_added_is_written_anew(
+    server: FragileRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llama_herd.worker.chaos.fragile_redis.MAX_ADDED_BYTES", 10_000)
+    num_bytes = []
+    for _ in range(2):
+        for number in range(1000):
+            redis.set("kept", number)
+        num_bytes.append(server.log.stat().st_size)
+        server.rewrite_log()
+        num_bytes.append(server.log.stat().st_size)
+    assert num_bytes[0] > num_bytes[1] < num_bytes[2] > num_bytes[3]
+    with server.away():
+        pass
+    assert redis.get("kept") == b"999"

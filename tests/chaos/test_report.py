@@ -38,6 +38,19 @@ def test_a_broken_law_is_counted_named_and_told_by_the_exit_code() -> None:
     assert found.exit_code == 1
 
 
+def test_a_run_that_was_cut_short_before_anything_happened_has_a_report_and_does_not_pass() -> None:
+    found = Report(1.0, [], [], [], Verdict(0, 0, 0, 0, ()), cut_short="KeyboardInterrupt")
+    assert found.exit_code == 1
+    assert found.to_dict()["cut_short"] == "KeyboardInterrupt"
+    assert found.trends == []
+
+
+def test_jobs_that_nobody_has_looked_at_do_not_pass() -> None:
+    unknown = Report(1.0, BLOWS, HELD, [], Verdict.unknown(7))
+    assert unknown.to_dict()["violations"] == ["checked: 7 jobs were not looked at"]
+    assert unknown.exit_code == 1
+
+
 def test_what_was_held_is_told_from_first_to_last() -> None:
     found = report()
     assert found.trends[0] == Trend("largest worker: MiB", 301.0, 305.0, 305.0, 309.0)

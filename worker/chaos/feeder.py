@@ -17,22 +17,29 @@ INTERVAL_S = 0.1
 
 
 class Feeder(threading.Thread):
-    """Submits until it is stopped, but at least `min_jobs`."""
+    """Submits until it is to finish, but at least `min_jobs`, or until it is stopped."""
 
     def __init__(self, jobs: Jobs, fields: Iterator[Mapping[str, Any]], min_jobs: int) -> None:
         super().__init__(name="feeder", daemon=True)
         self._jobs = jobs
         self._fields = fields
         self._min_jobs = min_jobs
-        self._is_stopping = threading.Event()
+        self._is_finishing = threading.Event()
 
-    def stop(self) -> None:
-        self._is_stopping.set()
+    def finish(self) -> None:
+        """Return once there are enough jobs."""
+        self._is_finishing.set()
         self.join()
 
+    def stop(self) -> None:
+        """Submit no more."""
+        self._min_jobs = 0
+        self.finish()
+
     def run(self) -> None:
-        while not self._is_stopping.is_set() or len(self._jobs.accepted) < self._min_jobs:
+        while not self._is_finishing.is_set() or len(self._jobs.accepted) < self._min_jobs:
             sleep(INTERVAL_S)
-            with suppress(RedisError):  # away for longer than our patience: that is what the run is for
+            # Redis is away for longer than our patience: that is what the run is for.
+            with suppress(RedisError, TimeoutError):
                 for _ in range(NUM_IN_FLIGHT - len(self._jobs.unfinished())):
                     self._jobs.accept(next(self._fields))

@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 from redis import Redis
 
+from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 
 #: Less than this machine's redis-server needs: nothing more is taken.
 NO_MEMORY = 1
+
+#: Read again within a second or two at each start.
+MAX_ADDED_BYTES = 64 << 20
 
 
 class FragileRedis(EmbeddedRedis):
@@ -24,14 +29,29 @@ class FragileRedis(EmbeddedRedis):
 
     def __init__(self) -> None:
         super().__init__(appendonly=True)
+        self._rewritten_bytes = 0
+
+    def rewrite_log(self) -> None:
+        """Have the log written anew if much has been added; return when it is.
+
+        Redis by itself would not do it, as it forgets at each start how long the log was, or amid a fault.
+        """
+        with Redis.from_url(self.url) as redis:
+            if _log_bytes(redis) < self._rewritten_bytes + MAX_ADDED_BYTES:
+                return
+            redis.bgrewriteaof()
+            wait_until(lambda: not _persistence(redis)["aof_rewrite_in_progress"], "log rewritten")
+            self._rewritten_bytes = _log_bytes(redis)
 
     @contextmanager
     def away(self, seconds: float = 0.0) -> Iterator[None]:
         """kill -9; then nobody there; then, after the block, started again on its file."""
         self.stop()
-        sleep(seconds)
-        yield
-        self.start()
+        try:
+            sleep(seconds)
+            yield
+        finally:
+            self.start()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -77,4 +97,14 @@ class FragileRedis(EmbeddedRedis):
 
     def _command(self) -> list[str]:
         """A shell first: it has writes beyond a file's limit fail, which else would end the process."""
-        return ["sh", "-c", f'trap "" XFSZ; {self.variables} exec "$@"', "sh", *super()._command()]
+        command = [*super()._command(), "--auto-aof-rewrite-percentage", "0"]
+        return ["sh", "-c", f'trap "" XFSZ; {self.variables} exec "$@"', "sh", *command]
+
+
+def _log_bytes(redis: Redis) -> int:
+    return int(_persistence(redis)["aof_current_size"])
+
+
+def _persistence(redis: Any) -> dict[str, Any]:
+    found: dict[str, Any] = redis.info("persistence")
+    return found

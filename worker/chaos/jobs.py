@@ -93,10 +93,6 @@ class Jobs:
         record = run(self.redis, self.ledger.record(job_id))
         return record is not None and record.is_final
 
-    def num_known(self) -> int:
-        """Those whose record is there still."""
-        return int(self.redis.exists(*map(self.ledger.job_key, self.accepted))) if self.accepted else 0
-
     def unfinished(self) -> list[str]:
         """Those without an end."""
         job_ids = list(self._open)

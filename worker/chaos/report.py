@@ -21,7 +21,7 @@ class Blow:
 
 @dataclass(frozen=True)
 class Held:
-    """What the largest worker and Redis held at one time. Redis's keys are per job that it knows."""
+    """What the largest worker and Redis held at one time. Redis's keys are per job."""
 
     at_s: float
     worker_mib: float
@@ -84,13 +84,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """`misconduct`: what faults have met on the way; the verdict's violations are those found at the end."""
+    """`misconduct`: what faults have met on the way; the verdict's violations are those found at the end.
+
+    cut_short: why the run has not done all that it was to do; empty when it has.
+    """
 
     seconds: float
     blows: Sequence[Blow]
     held: Sequence[Held]
     misconduct: Sequence[Violation]
     verdict: Verdict
+    cut_short: str = ""
 
     @property
     def violations(self) -> list[Violation]:
@@ -98,8 +102,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """1 when any law was broken."""
-        return int(bool(self.violations))
+        """1 when any law was broken, or not all was done."""
+        return int(bool(self.violations or self.cut_short))
 
     @property
     def bound(self) -> float:
@@ -114,14 +118,16 @@ class Report:
 
     @property
     def trends(self) -> list[Trend]:
-        """A line for each thing that was held."""
-        return [Trend.of(what, [getattr(held, name) for held in self.held]) for name, what in SHOWN.items()]
+        """A line for each thing that was held, if anything was looked at."""
+        shown = SHOWN.items() if self.held else ()
+        return [Trend.of(what, [getattr(held, name) for held in self.held]) for name, what in shown]
 
     def to_dict(self) -> dict[str, Any]:
         """The report for programs."""
         verdict = self.verdict
         return {
             "seconds": round(self.seconds, 1),
+            "cut_short": self.cut_short,
             "strikes": len(self.blows),
             "jobs": verdict.num_jobs,
             "tokens": verdict.num_tokens,

@@ -2,7 +2,9 @@
 
 import signal
 import tempfile
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -16,7 +18,7 @@ from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.plan import Plan
 from llama_herd.worker.chaos.recovery import recovery
 from llama_herd.worker.chaos.report import Blow, Held, Report
-from llama_herd.worker.chaos.verdict import BrokenLaw, Violation
+from llama_herd.worker.chaos.verdict import BrokenLaw, Verdict, Violation
 from llama_herd.worker.settings import BUNDLED_MODEL
 
 NUM_WORKERS = 2
@@ -40,7 +42,8 @@ class Progress(NamedTuple):
 def run(plan: Plan, show: Callable[[Progress], None]) -> Report:
     """Break two workers and a Redis of the run's own, with the bundled model; `show` is told how far it is.
 
-    Raises ChildProcessError or TimeoutError when no herd comes about.
+    Raises ChildProcessError or TimeoutError when no herd comes about. Whatever ends it later, also
+    Ctrl-C, there is a report of what was seen so far.
     """
     with (
         tempfile.TemporaryDirectory(prefix="herd-chaos-") as logs,
@@ -61,6 +64,7 @@ class Run:
         self._blows: list[Blow] = []
         self._held: list[Held] = []
         self._misconduct: list[Violation] = []
+        self._cut_short = ""
 
     def run(self) -> Report:
         """See the function of this name."""
@@ -68,20 +72,52 @@ class Run:
         plan, jobs = self._plan, self._herd.jobs
         feeder = Feeder(jobs, mix.jobs(plan.seed, plan.max_tokens), plan.num_jobs)
         feeder.start()
-        for fault in plan.order():
+        with self._reported_at_least():
+            self._strike_all()
+            feeder.finish()
+        verdict = Verdict.unknown(len(jobs.accepted))
+        with self._reported_at_least():
+            feeder.stop()
+            self._tell("the last jobs and the check")
+            self._restore()
+            verdict = self._herd.verdict()
+        return Report(
+            self._elapsed_s, self._blows, self._held, self._misconduct, verdict, cut_short=self._cut_short
+        )
+
+    @contextmanager
+    def _reported_at_least(self) -> Iterator[None]:
+        """Whatever ends the block early is noted, and the run goes on after it."""
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            if not isinstance(error, KeyboardInterrupt):
+                traceback.print_exc()
+            self._cut_short = self._cut_short or ": ".join(filter(None, (type(error).__name__, str(error))))
+
+    def _strike_all(self) -> None:
+        for fault in self._plan.order():
             self._tell(fault.name)
             self._strike(fault)
             self._note_deaths()
             self._restore()
             self._note_held()
-        feeder.stop()
-        self._tell("the last jobs and the check")
-        verdict = self._herd.verdict()
-        return Report(self._elapsed_s, self._blows, self._held, self._misconduct, verdict)
+            self._herd.server.rewrite_log()
 
     def _restore(self) -> None:
+        """Start the workers that are missing; one that does not come up is tried again after the next strike.
+
+        Raises ChildProcessError or TimeoutError when there is none at all.
+        """
         for worker in self._herd.replenish(NUM_WORKERS):
-            self._herd.ready(worker)
+            try:
+                self._herd.ready(worker)
+            except (ChildProcessError, TimeoutError) as error:
+                worker.kill()
+                self._herd.bury()
+                self._misconduct.append(Violation("workers live", "", str(error)))
+                if not self._herd.alive:
+                    raise
 
     def _await_load(self) -> None:
         """Wait until each worker has something to lose."""
@@ -96,7 +132,7 @@ class Run:
                 found = recovery(self._herd.jobs, met)
         except BrokenLaw as broken:
             self._misconduct.append(broken.violation)
-        except TimeoutError as error:
+        except (ChildProcessError, TimeoutError) as error:
             self._misconduct.append(Violation("goes on", "", f"{fault.name}: {error}"))
         else:
             self._blows.append(Blow(fault.name, round(at_s, 1), len(met), found.seconds))
@@ -121,7 +157,7 @@ class Run:
                 worker_threads=worker.num_threads,
                 redis_mib=round(jobs.redis.info("memory")["used_memory_rss"] / MIB, 1),
                 redis_clients=jobs.redis.info("clients")["connected_clients"],
-                redis_keys=round(jobs.redis.dbsize() / max(1, jobs.num_known()), 2),
+                redis_keys=round(jobs.redis.dbsize() / max(1, len(jobs.accepted)), 2),
             )
         )
 

@@ -33,7 +33,10 @@ def _line(progress: Progress) -> str:
 
 
 def show(report: Report) -> None:
-    """Print a table of the faults, what was held, what came of the jobs, and which laws were broken."""
+    """Print a table of the faults, what was held, what came of the jobs, and which laws were broken.
+
+    Of a run that was cut short: as far as it came, and why.
+    """
     console = Console(highlight=False)
     console.print(_faults(report), "", _held(report))
     verdict = report.verdict
@@ -43,6 +46,8 @@ def show(report: Report) -> None:
         f"{verdict.num_lost} lost, {verdict.num_repeated} with anything twice; ids of {verdict.num_compared} "
         "equal to a run without faults"
     )
+    if report.cut_short:
+        console.print(f"cut short by {report.cut_short}", markup=False)
     for violation in report.violations[:MAX_SHOWN]:
         console.print(f"broken: {violation}", markup=False)
     if not report.violations:

@@ -1,7 +1,7 @@
 """What came of the jobs: which laws hold, and of how many."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 class Violation(NamedTuple):
@@ -35,6 +35,11 @@ class Verdict:
     num_resumed: int
     num_compared: int
     violations: tuple[Violation, ...]
+
+    @classmethod
+    def unknown(cls, num_jobs: int) -> Self:
+        """That of jobs that nobody has looked at."""
+        return cls(num_jobs, 0, 0, 0, (Violation("checked", "", f"{num_jobs} jobs were not looked at"),))
 
     @property
     def num_lost(self) -> int:

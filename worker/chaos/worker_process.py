@@ -102,8 +102,15 @@ class WorkerProcess:
         return self.wait_for_end()
 
     def wait_for_end(self) -> int:
-        """Wait until it ends by itself; the exit code, that of a signal being negative."""
-        return self.process.wait(PATIENCE_S)
+        """Wait until it ends by itself; the exit code, that of a signal being negative.
+
+        Raises TimeoutError when patience ends; then it is killed.
+        """
+        try:
+            return self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise TimeoutError(f"worker {self.name} did not end within {PATIENCE_S:.0f} s") from None
 
     def __enter__(self) -> Self:
         return self.start().wait_until_ready()

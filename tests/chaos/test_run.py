@@ -1,0 +1,91 @@
+"""A run of chaos comes to its end, and to a report, whatever it meets."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_herd.worker.chaos.faults.catalogue import FAULTS
+from llama_herd.worker.chaos.faults.fault import Fault, Strike
+from llama_herd.worker.chaos.faults.standstill import frozen
+from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.plan import Plan
+from llama_herd.worker.chaos.report import Report
+from llama_herd.worker.chaos.run import Run
+from llama_herd.worker.chaos.worker_process import WorkerProcess
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
+
+NUM_JOBS = 20
+
+
+def broken_by(herd: Herd, monkeypatch: pytest.MonkeyPatch, *strikes: Strike) -> Report:
+    """The report of a run in which each of these strikes once, in any order."""
+    faults = {strike.__name__: Fault(strike.__name__, strike, "") for strike in strikes}
+    for name, fault in faults.items():
+        monkeypatch.setitem(FAULTS, name, fault)
+    return Run(herd, Plan(dict.fromkeys(faults, 1), NUM_JOBS, 60, seed=0), lambda progress: None).run()
+
+
+def test_a_worker_that_does_not_stop_and_one_that_does_not_start_break_a_law_and_the_run_goes_on(
+    herd: Herd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, broken = herd.worker, [{"model": Path("nowhere")}]
+
+    def stillborn(**options: Any) -> WorkerProcess:
+        """The next one has no model."""
+        return start(**(options | (broken.pop() if broken else {})))
+
+    @contextmanager
+    def deaf(herd: Herd) -> Iterator[list[str]]:
+        victim = herd.busiest()
+        with monkeypatch.context() as patched, frozen([victim]):
+            patched.setattr("llama_herd.worker.chaos.worker_process.PATIENCE_S", 0.1)
+            victim.stop()
+        yield []
+
+    @contextmanager
+    def barren(herd: Herd) -> Iterator[list[str]]:
+        herd.busiest().kill()
+        monkeypatch.setattr(herd, "worker", stillborn)
+        yield []
+
+    report = broken_by(herd, monkeypatch, deaf, barren)
+    laws = [str(violation).splitlines()[0] for violation in report.violations]
+    assert any("deaf: worker" in law and "did not end" in law for law in laws), laws
+    assert any("ended before it was ready" in law for law in laws), laws
+    assert len(laws) == 2
+    assert not report.cut_short
+    assert report.verdict.num_jobs >= NUM_JOBS
+
+
+@pytest.mark.parametrize("surprise", [RuntimeError("nobody knows"), KeyboardInterrupt()])
+def test_a_run_that_ends_early_looks_at_what_there_is_and_says_so(
+    herd: Herd, monkeypatch: pytest.MonkeyPatch, surprise: BaseException
+) -> None:
+    @contextmanager
+    def surprising(herd: Herd) -> Iterator[list[str]]:
+        herd.busiest().kill()
+        raise surprise
+        yield []
+
+    report = broken_by(herd, monkeypatch, surprising)
+    assert report.cut_short.startswith(type(surprise).__name__)
+    assert report.exit_code == 1
+    assert report.violations == []
+    assert report.verdict.num_jobs == len(herd.jobs.accepted) > 0
+
+
+def test_jobs_that_cannot_be_looked_at_are_not_said_to_be_well(
+    herd: Herd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_verdict() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(herd, "verdict", no_verdict)
+        report = broken_by(herd, patched)
+    assert report.cut_short == "KeyboardInterrupt"
+    assert [violation.law for violation in report.violations] == ["checked"]
