@@ -5,7 +5,7 @@ herd:<tenant>:{<id>}:events   stream  the events, entry id <seq>-0, field e
 herd:<tenant>:tokens:<id>     channel the same events as they come
 herd:<tenant>:pending         zset    jobs that wait, by the time they were accepted or are due
 herd:<tenant>:delayed         zset    those of them whose time has not come, by the time when it does
-herd:<tenant>:waiting         hash    <queue>:jobs, :tokens that wait; :taken since <queue>:since
+herd:<tenant>:waiting         hash    <queue>:jobs, :tokens, :delayed that wait; :taken since <queue>:since
 herd:<tenant>:leases          zset    jobs that run, by the end of their lease
 herd:<tenant>:quarantine      zset    jobs that were given up, by when
 herd:<tenant>:ctl             channel notices of cancelled jobs to the workers

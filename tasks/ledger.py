@@ -30,7 +30,7 @@ from llama_herd.tasks.events import End, Event, Token, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.keys import Keys
 from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.priority import LANES, lane_of
+from llama_herd.tasks.priority import lane_of
 from llama_herd.tasks.replies import (
     read_claim,
     read_emit,
@@ -63,7 +63,7 @@ _RENEW = Script("renew", "clock")
 _CANCEL = Script("cancel", "clock", "waiting", "end")
 _PURGE = Script("purge", "clock", "waiting", "end")
 _SWEEP = Script("sweep", "clock", "queue", "push", "waiting", "end")
-_DEPTH = Script("depth")
+_DEPTH = Script("depth", "queue")
 _REPORT = Script("report", "clock")
 _REPORTS = Script("reports", "clock")
 
@@ -303,7 +303,7 @@ class Ledger(Keys):
 
     def queue_depth(self, queue: str) -> Call[int]:
         """Messages in a model's queue."""
-        return Call(_DEPTH, [queue + lane for lane in LANES], (), int)
+        return Call(_DEPTH, (queue,), (), int)
 
     def num_pending(self) -> Call[int]:
         """Jobs that wait."""

@@ -1,5 +1,3 @@
 -- DEPTH: how many messages a queue has.
--- KEYS: its lists
-local depth = 0
-for _, list in ipairs(KEYS) do depth = depth + redis.call('LLEN', list) end
-return depth
+-- KEYS: 1 queue
+return num_messages(KEYS[1])

@@ -8,3 +8,12 @@ local function own_queue(key, queue)
   end
   return queue
 end
+
+-- How many messages are in a queue's lists. What is behind its name in theirs: llama_herd.tasks.priority.
+local function num_messages(queue)
+  local num = redis.call('LLEN', queue)
+  for _, lane in ipairs({'urgent', '3', '6', '9', 'low'}) do
+    num = num + redis.call('LLEN', queue .. '\006\022' .. lane)
+  end
+  return num
+end

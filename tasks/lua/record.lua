@@ -10,6 +10,6 @@ local function write_record(key, id, now, at)
     'epoch', 0, 'seq', 0, 'n', 0, 'lease', 0, 'attempts', 0, 'starts', 0, 'pushes', 0, 'waits', 0)
   if deadline_ms ~= '' then redis.call('HSET', key.job, 'deadline_ms', deadline_ms) end
   begin_waiting(key, id, due, key.queue, tokens)
-  if due > now then redis.call('ZADD', key.delayed, due, id) end
+  if due > now then begin_delay(key, id, due, key.queue) end
   return due
 end

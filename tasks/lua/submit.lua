@@ -13,9 +13,11 @@ if known[1] then return {known[2] == body and 'exists' or 'conflict', 0, 0, 0, 0
 
 local now = now_ms()
 local flow = redis.call('HMGET', key.waiting,
-  key.queue .. ':jobs', key.queue .. ':tokens', key.queue .. ':taken', key.queue .. ':since')
--- Messages that came without our client count as jobs; what they ask for is not known before the claim.
-local num_jobs = math.max(tonumber(flow[1] or 0), redis.call('LLEN', key.queue))
+  key.queue .. ':jobs', key.queue .. ':tokens', key.queue .. ':taken', key.queue .. ':since', key.queue .. ':delayed')
+-- Messages that came without our client count as jobs; what they ask for is not known before the claim. Nothing tells
+-- them from ours in the lists, so our jobs are counted by their messages too, but for delayed ones, which have none.
+-- The sum with all that wait would count most jobs twice, and refuse too early.
+local num_jobs = math.max(tonumber(flow[1] or 0), num_messages(key.queue) + (flow[5] or 0))
 local num_tokens = tonumber(flow[2] or 0)
 
 local function answer(kind)

@@ -48,7 +48,9 @@ end
 -- Jobs whose time has come. In the queue they stand behind what came before now, whenever they were accepted.
 local function deliver(id)
   redis.call('ZREM', delayed, id)
-  if redis.call('HGET', job_key(id), 'state') ~= 'queued' then return end
+  local state, queue = unpack(redis.call('HMGET', job_key(id), 'state', 'queue'))
+  if state ~= 'queued' then return end
+  count_delayed({waiting = waiting}, queue, -1)
   redis.call('ZADD', pending, now, id)
   push(job_key(id), id, now)
 end

@@ -1,5 +1,6 @@
 """What waits is counted and bounded: by jobs and by tokens, and never by a number that has drifted."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -10,11 +11,12 @@ from redis import Redis
 
 from llama_herd.errors import QueueFull
 from llama_herd.tasks import Client, SamplingParams
-from llama_herd.tasks.answers import Claimed
+from llama_herd.tasks.answers import Claimed, Submission
 from llama_herd.tasks.call import run
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.priority import LANES, LOW, NORMAL, URGENT
 from llama_herd.tasks.settings import Settings
 from tests.tasks.herd import QUEUE, Herd, end, started, sweep, token
 from tests.tasks.test_delayed import later, let_it_be_due
@@ -25,12 +27,29 @@ WAITING = "herd:default:waiting"
 QUEUES = ("herd.tales", "herd.other")
 JOBS = st.sampled_from("abcd")
 OWNERS = st.sampled_from(["one", "two"])
+BARE = b'{"headers": {"id": "bare"}}'
 
 
 def counted(redis: Any) -> dict[str, int]:
     """What waits, as Redis has counted it."""
     fields = {name.decode(): int(float(value)) for name, value in redis.hgetall(WAITING).items()}
-    return {name: value for name, value in fields.items() if name.endswith((":jobs", ":tokens"))}
+    return {name: value for name, value in fields.items() if name.endswith((":jobs", ":tokens", ":delayed"))}
+
+
+def bounds(redis: Any, ledger: Ledger, queue: str) -> tuple[int, int]:
+    """How many jobs wait for a queue at least and at most: Redis cannot tell which lost their message."""
+    delayed = set(redis.zrange(ledger.key("delayed"), 0, -1))
+    ours = [
+        name
+        for name in redis.zrange(ledger.key("pending"), 0, -1)
+        if redis.hget(ledger.job_key(name.decode()), "queue") == queue.encode()
+    ]
+    messages = [json.loads(text) for lane in LANES for text in redis.lrange(queue + lane, 0, -1)]
+    senders = {message["headers"]["id"].encode() for message in messages}
+    in_lists = sum(name in senders for name in ours if name not in delayed)
+    num_jobs = len(ours) + len(messages) - in_lists
+    num_elsewhere = sum(name not in delayed for name in ours) - in_lists
+    return max(len(ours), num_jobs - num_elsewhere), num_jobs
 
 
 class WaitingMachine(RuleBasedStateMachine):
@@ -43,11 +62,30 @@ class WaitingMachine(RuleBasedStateMachine):
         self.redis.flushall()
         self.herd = Herd(self.redis, Ledger(lease_ms=60_000, max_attempts=2))
 
-    @rule(name=JOBS, queue=st.sampled_from(QUEUES), max_tokens=st.integers(1, 50), is_delayed=st.booleans())
-    def submit(self, name: str, queue: str, max_tokens: int, is_delayed: bool) -> None:
+    @rule(
+        name=JOBS,
+        queue=st.sampled_from(QUEUES),
+        max_tokens=st.integers(1, 50),
+        priority=st.integers(-1, 1),
+        is_delayed=st.booleans(),
+    )
+    def submit(self, name: str, queue: str, max_tokens: int, priority: int, is_delayed: bool) -> None:
         job = later(self.herd) if is_delayed else GenerationJob(prompt="x")
-        job = job.model_copy(update={"sampling": SamplingParams(max_tokens=max_tokens)})
-        run(self.redis, self.herd.ledger.submit(name, job, Envelope.of(name, queue)))
+        sampling = SamplingParams(max_tokens=max_tokens)
+        job = job.model_copy(update={"sampling": sampling, "priority": priority})
+        fewest, most = bounds(self.redis, self.herd.ledger, queue)
+        answer = run(self.redis, self.herd.ledger.submit(name, job, Envelope.of(name, queue)))
+        if answer.kind is Submission.SUBMITTED:
+            assert fewest <= answer.num_jobs <= most
+
+    @rule(queue=st.sampled_from(QUEUES), lane=st.sampled_from(LANES))
+    def bare_message(self, queue: str, lane: str) -> None:
+        self.redis.lpush(queue + lane, BARE)
+
+    @rule(queue=st.sampled_from(QUEUES), lane=st.sampled_from(LANES))
+    def take(self, queue: str, lane: str) -> None:
+        """A worker receives a message and does not claim yet, or never."""
+        self.redis.rpop(queue + lane)
 
     @rule(name=JOBS, queue=st.sampled_from(QUEUES), is_delayed=st.booleans())
     def bare_claim(self, name: str, queue: str, is_delayed: bool) -> None:
@@ -124,7 +162,8 @@ class WaitingMachine(RuleBasedStateMachine):
             queue = record[b"queue"].decode()
             found[f"{queue}:jobs"] += 1
             found[f"{queue}:tokens"] += int(record[b"tokens"])
-        assert counted(self.redis) == found
+            found[f"{queue}:delayed"] += self.redis.zscore("herd:default:delayed", name) is not None
+        assert Counter(counted(self.redis)) == found
         delayed = set(self.redis.zrange("herd:default:delayed", 0, -1))
         assert delayed <= set(self.redis.zrange("herd:default:pending", 0, -1))
 
@@ -181,11 +220,51 @@ def test_an_argument_of_the_client_comes_before_the_setting(redis_url: str) -> N
         client.submit(prompt="x")
 
 
-def test_messages_that_came_without_our_client_take_room_too(redis_url: str, redis: Redis) -> None:
-    redis.lpush(QUEUE, b"bare", b"bare")
+@pytest.mark.parametrize("lane", LANES)
+def test_messages_that_came_without_our_client_take_room_in_every_list(
+    redis_url: str, redis: Redis, lane: str
+) -> None:
+    redis.lpush(QUEUE + lane, BARE, BARE)
     with client_of(redis_url, max_queue=2) as client, pytest.raises(QueueFull) as caught:
         client.submit(prompt="x")
     assert caught.value.depth == 2
+
+
+@pytest.mark.parametrize("lane", [URGENT, NORMAL, LOW])
+@pytest.mark.parametrize("priority", [-1, 0, 1])
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_they_take_room_beside_our_jobs(
+    redis_url: str, herd: Herd, lane: str, priority: int, is_delayed: bool
+) -> None:
+    herd.redis.lpush(QUEUE + lane, *[BARE] * 3)
+    not_before = later(herd).not_before if is_delayed else None
+    with client_of(redis_url, max_queue=5) as client:
+        for _ in range(2):
+            client.submit(prompt="x", priority=priority, not_before=not_before)
+        with pytest.raises(QueueFull) as caught:
+            client.submit(prompt="x", priority=priority, not_before=not_before)
+    assert caught.value.depth == 5
+
+
+def test_a_job_that_was_delayed_takes_no_more_room_with_its_message(redis_url: str, herd: Herd) -> None:
+    with client_of(redis_url, max_queue=2) as client:
+        job_id = client.submit(prompt="x", not_before=later(herd).not_before)
+        let_it_be_due(herd, job_id)
+        sweep(herd)
+        client.submit(prompt="x")
+        with pytest.raises(QueueFull) as caught:
+            client.submit(prompt="x")
+    assert caught.value.depth == 2
+
+
+def test_a_job_whose_message_a_worker_holds_takes_room_until_its_claim(redis_url: str, herd: Herd) -> None:
+    with client_of(redis_url, max_queue=1) as client:
+        job_id = client.submit(prompt="x")
+        herd.redis.rpop(QUEUE)
+        with pytest.raises(QueueFull):
+            client.submit(prompt="x")
+        herd.claim(job_id)
+        client.submit(prompt="x")
 
 
 def test_jobs_are_refused_while_too_many_tokens_wait(redis_url: str, herd: Herd) -> None:
