@@ -76,10 +76,14 @@ UNREADABLE: dict[str, bytes] = {
     "no properties": message(without="properties"),
     "no delivery_tag": message(without="delivery_tag"),
     "delivery_tag a dict": message(delivery_tag={}),
+    "no body_encoding": message(without="body_encoding"),
+    "no content-type": message(without="content-type"),
+    "no body": message(without="body"),
     "no delivery_info": message(without="delivery_info"),
     "delivery_info a list": message(delivery_info=[]),
     "unknown task": message(task="rm.rf"),
     "task a dict": message(task={}),
+    "no task": message(without="task"),
     "no id": message(without="id"),
     "id a dict": message(id={}),
     "id with quotes": message(id='a"b\nc'),
@@ -100,6 +104,11 @@ REFUSED: dict[str, bytes] = {
 
 #: Odd, but the job is plain: it runs.
 ODD: dict[str, bytes] = {
+    "no content-encoding": message(without="content-encoding"),
+    "no lang": message(without="lang"),
+    "no priority": message(without="priority"),
+    "no correlation_id": message(without="correlation_id"),
+    "delivery_info empty": message(delivery_info={}),
     "unknown content-encoding": message(content_encoding="klingon"),
     "routing_key a dict": message(delivery_info={"exchange": "", "routing_key": {}}),
     "retries a string": message(retries="often"),
