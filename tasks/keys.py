@@ -16,11 +16,14 @@ herd:<tenant>:batches         zset    their runs, by when they are forgotten
 herd:<tenant>:dead            stream  messages that could not be accepted
 herd:<tenant>:sweep           hash    when the last sweep was
 herd:<tenant>:unacked         hash    Celery's: messages that workers hold; ..._index, ..._mutex: since when
+_kombu.binding.<queue>        set     Celery's: that there is such a queue; _kombu.binding_permanent.<queue>
 celery-task-meta-<id>         string  Celery's: the result
+celery-taskset-meta-<id>      string  Celery's: a group; ....j, ....t, ....s, ....c of a chord
 herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.priority
 
-The last two are those of tenant `default`; another's are herd:<tenant>:celery-task-meta-<id> and
-herd.<tenant>:<model>. What the workers of several tenants hold stands under all their names, joined by +.
+The last three are those of tenant `default`; another's are herd:<tenant>:celery-task-meta-<id>, the next in the
+same way, and herd.<tenant>:<model>. What the workers of several tenants hold stands under all their names,
+joined by +.
 """
 
 from collections.abc import Collection
