@@ -22,8 +22,8 @@ celery-taskset-meta-<id>      string  Celery's: a group; ....j, ....t, ....s, ..
 herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.priority
 
 The last three are those of tenant `default`; another's are herd:<tenant>:celery-task-meta-<id>, the next in
-the same way, and herd.<tenant>:<model>. What the workers of several tenants hold stands under all their names,
-joined by +.
+the same way, and herd.<tenant>:<model>. What the workers of several tenants hold stands under all their
+names, joined by +.
 """
 
 from collections.abc import Collection
