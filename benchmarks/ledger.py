@@ -8,7 +8,7 @@ tokens of a step are one call for all its jobs. A prompt has 400 characters.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from time import perf_counter, time
+from time import perf_counter, sleep, time
 from typing import Any
 
 from redis import Redis
@@ -18,7 +18,7 @@ from benchmarks.measured import Report, Table, run_command
 from llama_herd.tasks.call import Call, run, run_many
 from llama_herd.tasks.events import End, Event, Started, Token
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import Entry, Ledger
+from llama_herd.tasks.ledger import SWEEP_PATIENCE_MS, Entry, Ledger
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 
@@ -36,6 +36,8 @@ class Plan:
     num_steps: int = 200
     num_waiting: int = 50_000
     num_sweeps: int = 21
+    #: Younger jobs no sweep looks at.
+    waiting_s: float = SWEEP_PATIENCE_MS / 1000
 
 
 class Meter:
@@ -95,6 +97,7 @@ def sweeps(meter: Meter, ledger: Ledger, plan: Plan) -> dict[str, str | float]:
     for start in range(0, plan.num_waiting, 1000):
         ids = [f"waiting-{number}" for number in range(start, min(start + 1000, plan.num_waiting))]
         run_many(meter.redis, [_submit(ledger, job_id) for job_id in ids])
+    sleep(plan.waiting_s)
     costs = []
     for _ in range(plan.num_sweeps):
         last_ms = int(1000 * time()) - LEASE_MS // 2
