@@ -109,7 +109,7 @@ class Client:
             return run(self._redis, self._core.ledger.cancel(checked_id(job_id), reason))
 
     def purge(self, job_id: str) -> None:
-        """Forget a job: no byte of its prompt and its text stays in Redis. One that waits is cancelled first.
+        """Forget a job: no key of Redis holds a byte of it any more. One that waits is cancelled first.
 
         Its id can be used again after HERD_STREAM_TTL_S. Raises JobRunning while a worker runs it, and
         JobNotFound. A message that was sent without our client and not claimed yet is looked for in the queue

@@ -1,4 +1,4 @@
-"""Forgetting jobs: afterwards no byte of what they were asked or said is in Redis.
+"""Forgetting jobs: afterwards no key of Redis holds a byte of what they were asked or said.
 
 The record, the events and Celery's result go in one script. A message that was sent without our client
 carries its prompt itself: it is looked for in the queue, in Celery's notes of what is under way, and among
