@@ -1,31 +1,24 @@
 """Workers that are asked to stop: they finish what they can, hand over the rest, and nobody notices."""
 
 import signal
-from typing import Any
 
 import pytest
 
-from llama_herd.worker.chaos.faults.leaving import exit_s, rolling
+from llama_herd.worker.chaos.faults.leaving import SLOW_S, leave, rolling, stopping
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.recovery import recovery
-from llama_herd.worker.chaos.worker_process import WorkerProcess
 from tests.chaos.sampling import LONG, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
-def pair(herd: Herd, **settings: Any) -> tuple[WorkerProcess, WorkerProcess]:
-    """A worker that runs four jobs, and another one beside it."""
-    leaving = herd.ready(herd.worker(**settings))
-    herd.jobs.wait_for(herd.jobs.submit(4, LONG), "n", 5)
-    return leaving, herd.ready(herd.worker())
-
-
 def test_sigterm_lets_jobs_finish_within_the_grace(herd: Herd) -> None:
     """And it asks for no more of them meanwhile."""
-    leaving, other = pair(herd, grace_s=30)
-    running = list(herd.jobs.accepted)
+    (leaving,) = herd.workers(1, grace_s=30)
+    running = herd.jobs.submit(4, LONG)
+    herd.jobs.wait_for(running, "n", 5)
+    (other,) = herd.workers(1)
     leaving.signal(signal.SIGTERM)
     wait_until(lambda: herd.state_of(leaving) == "stopping", "signal heard")
     later = herd.jobs.submit(8, SHORT)
@@ -35,24 +28,40 @@ def test_sigterm_lets_jobs_finish_within_the_grace(herd: Herd) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "signals"),
+    "signals",
     [
-        ({}, [signal.SIGTERM]),
-        ({"grace_s": 60}, [signal.SIGTERM, signal.SIGTERM]),
-        pytest.param({"grace_s": 60}, [signal.SIGTERM, signal.SIGQUIT], marks=pytest.mark.slow),
-        ({"grace_s": 60}, [signal.SIGQUIT]),
+        [signal.SIGQUIT],
+        pytest.param([signal.SIGTERM, signal.SIGQUIT], marks=pytest.mark.slow),
     ],
-    ids=["TERM", "TERM TERM", "TERM QUIT", "QUIT"],
+    ids=["QUIT", "TERM QUIT"],
 )
-def test_jobs_that_cannot_finish_go_on_elsewhere(
-    herd: Herd, figures: list[str], settings: dict[str, int], signals: list[signal.Signals]
+def test_jobs_that_are_handed_over_go_on_long_before_their_lease_would_end(
+    herd: Herd, figures: list[str], signals: list[signal.Signals]
 ) -> None:
-    leaving, successor = pair(herd, step_s=0.05, **settings)
-    took_s = exit_s(herd, leaving, *signals)  # says so when that takes too long
-    goes_on_s = max(recovery(herd.jobs, list(herd.jobs.accepted)).seconds)
-    names = " ".join(number.name for number in signals)
-    figures.append(f"{names}: exit after {took_s:.1f} s; jobs go on elsewhere {goes_on_s:.1f} s later")
+    """Of a minute, and the worker would have more time yet to finish them."""
+    (leaving,) = herd.workers(1, step_s=SLOW_S, grace_s=300, lease_ms=60_000)
+    job_ids = herd.jobs.submit(4, LONG)
+    herd.jobs.wait_for(job_ids, "n", 1)
+    (successor,) = herd.workers(1)
+    assert sorted(leave(herd, leaving, *signals)) == job_ids
+    recovered = recovery(herd.jobs, job_ids)
+    assert not recovered.stuck
+    figures.append(f"{len(signals)} signals: jobs go on elsewhere {max(recovered.seconds):.1f} s later")
     assert {result.worker for result in herd.jobs.results()} == {successor.name}
+    assert {herd.jobs.number(job_id, "pushes") for job_id in job_ids} == {1}
+
+
+def test_a_start_that_a_restart_cuts_short_counts_as_no_attempt(herd: Herd) -> None:
+    """Before its first token, on a worker without others, so that the count is seen as it is left."""
+    herd.settings = herd.settings.model_copy(update={"max_attempts": 1, "prefill_tokens": 1})
+    jobs = [{"prompt": f"{way} long ways " * 25, "sampling": SHORT} for way in range(4)]
+    job_ids = [herd.jobs.accept(job) for job in jobs]
+    with stopping(signal.SIGQUIT)(herd) as met:
+        assert met
+        assert {herd.jobs.number(job_id, "n") for job_id in job_ids} == {0}
+        assert max(herd.jobs.number(job_id, "starts") for job_id in job_ids) == 1
+        herd.workers(1)
+        assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
 
 
 def test_a_rolling_restart_under_load_repeats_no_token(herd: Herd) -> None:

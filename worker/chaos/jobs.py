@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from llama_herd.errors import RedisUnavailable
+from llama_herd.tasks.answers import Record
 from llama_herd.tasks.call import run, run_many
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.connection import connect
@@ -89,8 +90,12 @@ class Jobs:
         """A number of its record: n (tokens recorded), seq, epoch, pushes."""
         return int(self.redis.hget(self.ledger.job_key(job_id), name) or 0)
 
+    def record(self, job_id: str) -> Record | None:
+        """Where it stands; None when Redis does not know it."""
+        return run(self.redis, self.ledger.record(job_id))
+
     def has_ended(self, job_id: str) -> bool:
-        record = run(self.redis, self.ledger.record(job_id))
+        record = self.record(job_id)
         return record is not None and record.is_final
 
     def unfinished(self) -> list[str]:

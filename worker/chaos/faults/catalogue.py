@@ -25,7 +25,7 @@ _ALL = (
     Fault("kill-frozen", standstill.die_with_a_message, "workers freeze in BRPOP, are given a message, die"),
     Fault("poison", death.poison, "a job that kills each worker that runs it"),
     Fault("freeze", standstill.freeze, "SIGSTOP for longer than a lease, then SIGCONT"),
-    Fault("stop", leaving.stopping(signal.SIGTERM), "SIGTERM: a worker finishes what it can"),
+    Fault("stop", leaving.stopping(signal.SIGTERM, grace_s=1.0), "SIGTERM: a worker has a second to finish"),
     Fault(
         "stop-twice",
         leaving.stopping(signal.SIGTERM, signal.SIGTERM),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+from llama_herd.tasks.answers import Record
 from llama_herd.worker.chaos.faults.fault import Strike
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
@@ -19,15 +20,22 @@ QUEUED = {"max_tokens": 120, "temperature": 0.8, "seed": 11, "ignore_eos": True}
 EXIT_LIMIT_S = 8.0
 
 
-def stopping(*signals: signal.Signals) -> Strike:
-    """One worker gets these signals; what it does not finish goes on elsewhere, and no attempt is counted."""
+#: Steps of a worker that is to leave: no job ends before the worker has to.
+SLOW_S = 0.2
+#: So many jobs it has at least.
+NUM_LEFT = 3
+#: Far longer than a worker may take to leave: who waits for it has not heard that there is no time.
+LONG_GRACE_S = 300.0
+
+
+def stopping(*signals: signal.Signals, grace_s: float = LONG_GRACE_S) -> Strike:
+    """A worker joins the others, takes jobs and gets these signals: it hands over what it does not finish."""
 
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:
-        victim = herd.busiest()
-        met = herd.jobs.running(victim.name)
-        exit_s(herd, victim, *signals)
-        yield [job_id for job_id in met if not herd.jobs.has_ended(job_id)]
+        leaving = herd.ready(herd.worker(step_s=SLOW_S, grace_s=grace_s))
+        wait_until(lambda: len(herd.jobs.running(leaving.name)) >= NUM_LEFT, f"{leaving.name} at work")
+        yield leave(herd, leaving, *signals)
 
     return strike
 
@@ -48,9 +56,33 @@ def replace(herd: Herd, worker: WorkerProcess) -> None:
     """Stop a worker that runs jobs; return when another one is ready in its place."""
     num_workers = len(herd.alive)
     wait_until(lambda: herd.jobs.running(worker.name), f"{worker.name} at work")
-    exit_s(herd, worker, signal.SIGTERM)
+    leave(herd, worker, signal.SIGTERM)
     for successor in herd.replenish(num_workers):
         herd.ready(successor)
+
+
+def leave(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> list[str]:
+    """Send signals to a worker and wait for its end; the jobs that it has handed over.
+
+    Raises BrokenLaw when it left one to its lease, or to the count of attempts.
+    """
+    before = {job_id: herd.jobs.record(job_id) for job_id in herd.jobs.running(worker.name)}
+    exit_s(herd, worker, *signals)
+    left = []
+    for job_id, held in before.items():
+        record = herd.jobs.record(job_id)
+        if held and record and not record.is_final:
+            hold_to_release(job_id, held, record)
+            left.append(job_id)
+    return left
+
+
+def hold_to_release(job_id: str, held: Record, left: Record) -> None:
+    """Raise BrokenLaw where a job has not been released: `held` and `left` by a worker that is gone."""
+    if left.owner == held.owner:
+        raise BrokenLaw("jobs are handed over", "it is left to the end of its lease", job_id)
+    if left.state == "queued" and left.attempts > max(0, held.attempts - 1):
+        raise BrokenLaw("jobs are handed over", f"{left.attempts} attempts are counted", job_id)
 
 
 def exit_s(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> float:
