@@ -50,6 +50,28 @@ def test_a_good_job_has_no_fault() -> None:
     assert evidence().violations() == []
 
 
+LATE = changed(END, finish_reason="deadline", text_sha256=None)
+FAILED = changed(LATE, finish_reason="error")
+
+
+def failed(end: End, exc_type: str) -> Evidence:
+    """A job that failed, and what Celery says of it."""
+    return evidence(
+        STARTED,
+        HEL,
+        LO,
+        end,
+        record={"state": "failed", "seq": "4", "n": "3", "lease": "0"},
+        celery={"status": "FAILURE", "result": {"exc_type": exc_type}},
+        heard=[],
+    )
+
+
+def test_a_job_that_failed_well_has_no_fault() -> None:
+    assert failed(LATE, "DeadlineExceeded").violations() == []
+    assert failed(FAILED, "GenerationError").violations() == []
+
+
 @pytest.mark.parametrize(
     ("broken", "fault"),
     [
@@ -68,6 +90,9 @@ def test_a_good_job_has_no_fault() -> None:
         (lambda: evidence(celery={}), "Celery says None"),
         (lambda: evidence(celery={"status": "FAILURE"}), "Celery says FAILURE"),
         (lambda: evidence(celery={"status": "SUCCESS", "result": {}}), "not the fold"),
+        (lambda: failed(LATE, "GenerationError"), "that of deadline is DeadlineExceeded"),
+        (lambda: failed(FAILED, "DeadlineExceeded"), "that of error is GenerationError"),
+        (lambda: failed(FAILED, "TaskRevokedError"), "Celery's error is TaskRevokedError"),
         (lambda: evidence(immortal_keys=["k"]), "without a lifetime"),
         (lambda: evidence(heard=[prints(changed(HEL, text="hal"))]), "that the stream does not hold"),
         (lambda: evidence(heard=[prints(STARTED, HEL, HEL, LO, END)]), "as number 3 of 5, an event again"),

@@ -14,6 +14,7 @@ from typing import Any
 
 from redis import Redis
 
+from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.events import End, Event, Started, Token, parse_event
 from llama_herd.tasks.ledger import Ledger, final_state
 from llama_herd.tasks.result import Result
@@ -22,6 +23,9 @@ from llama_herd.worker.chaos.verdict import Violation
 
 #: What Celery says of a job, by the state of its record.
 CELERY_STATES = {"done": "SUCCESS", "failed": "FAILURE", "cancelled": "REVOKED"}
+
+#: What its FAILURE is, by the finish reason of the job.
+CELERY_ERRORS = {"deadline": DeadlineExceeded.__name__, "error": GenerationError.__name__}
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,10 @@ class Evidence:
             result = Result.from_events(self.events).model_dump(mode="json")
             if self.celery.get("result") != result:
                 yield "Celery's result is not the fold of the stream"
+        elif state == "FAILURE":
+            error, expected = self._celery_error, CELERY_ERRORS.get(self.end.finish_reason)
+            if error != expected:
+                yield f"Celery's error is {error}, that of {self.end.finish_reason} is {expected}"
 
     def _is_forgotten(self) -> Iterator[str]:
         if self.immortal_keys:
@@ -152,6 +160,12 @@ class Evidence:
         """The last event, if it is final."""
         last = self.events[-1] if self.events else None
         return last if isinstance(last, End) else None
+
+    @property
+    def _celery_error(self) -> str | None:
+        """The kind of error that Celery has stored."""
+        error = self.celery.get("result")
+        return error.get("exc_type") if isinstance(error, dict) else None
 
     @property
     def _tokens(self) -> list[Token]:
