@@ -4,12 +4,17 @@ import signal
 
 import pytest
 
-from llama_herd.worker.chaos.faults.standstill import die_with_a_message, freeze
+from llama_herd.worker.chaos.faults.long_waits import VISIBILITY_S, num_put_back
+from llama_herd.worker.chaos.faults.standstill import die_with_a_message, freeze, frozen
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.sabotage import Sabotage
 from tests.chaos.sampling import LONG, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
+
+#: Takes messages for lost soon, and its jobs last until the test has seen what it wants to see.
+IMPATIENT = Sabotage(visibility_s=VISIBILITY_S, step_s=0.1)
 
 
 def test_a_zombies_writes_are_refused_and_it_takes_over_when_the_new_owner_dies(herd: Herd) -> None:
@@ -41,6 +46,33 @@ def test_a_zombie_without_a_chance_leaves_its_jobs_and_their_messages_alone(herd
     zombie.signal(signal.SIGCONT)
     wait_until(lambda: zombie.log.count("job is lost") == len(job_ids), "the zombie's writes refused")
     assert {result.worker for result in herd.jobs.results()} == {successor.name}
+
+
+def test_a_zombie_leaves_messages_alone_that_kombu_has_given_to_its_successor(herd: Herd) -> None:
+    """Under the same tags: to reject or acknowledge one would take it away from who has it now."""
+    (zombie,) = herd.workers(1, sabotage=IMPATIENT)
+    job_ids = herd.jobs.submit(4, LONG)
+    herd.jobs.wait_for(job_ids, "n", 5)
+    tags = held(herd)
+    assert len(tags) == len(job_ids)
+    with frozen([zombie]):
+        num_before = num_put_back(herd)
+        (successor,) = herd.workers(1, sabotage=IMPATIENT)
+        wait_until(lambda: num_put_back(herd) >= num_before + len(tags), "kombu has put all back")
+        herd.jobs.wait_for(job_ids, "epoch", 2)
+        assert tags <= held(herd)
+    wait_until(lambda: zombie.log.count("job is lost") == len(job_ids), "the zombie's writes refused")
+    zombie.stop()  # it has said all by then
+    assert not any(map(herd.jobs.has_ended, job_ids))
+    assert tags <= held(herd)
+    for job_id in job_ids:
+        herd.jobs.client.cancel(job_id)  # all is seen
+    assert {result.worker for result in herd.jobs.results()} == {successor.name}
+
+
+def held(herd: Herd) -> set[bytes]:
+    """Tags of the messages that workers have taken and not acknowledged."""
+    return set(herd.jobs.redis.hkeys(herd.jobs.ledger.unacked_key))
 
 
 @pytest.mark.parametrize("num_jobs", [0, 20], ids=["empty queue", "full queue"])
