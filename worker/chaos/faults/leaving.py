@@ -71,7 +71,7 @@ def leave(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> list[s
     left = []
     for job_id, held in before.items():
         record = herd.jobs.record(job_id)
-        if held and record and not record.is_final:
+        if held and record and not (record.is_final and record.worker == worker.name):
             hold_to_release(job_id, held, record)
             left.append(job_id)
     return left
