@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What a stopping worker has to leave after its jobs' time to end, whether Redis answers or not.
+#: How long a stopping worker may take to leave after the grace of its jobs, whether Redis answers or not.
 LEAVE_S = 2.5
 
 #: Threads for the few Celery tasks that are not generation, such as chord_unlock.

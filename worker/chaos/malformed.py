@@ -99,6 +99,7 @@ REFUSED: dict[str, bytes] = {
     "args": message([["a canary"], {}, {}]),
     "args a number": message([5, {}, {}]),
     "embed a list": message([*GOOD, []]),
+    "nothing asked for": message([[], {}, {}]),
     "names of Python": message([[], {"__class__": 1, "self": 2, "request": 3}, {}]),
 }
 
