@@ -16,7 +16,7 @@ demo: $(VENV)/.ready ## run eight jobs through a real worker, on the CPU, with a
 	@$(BIN)/herd demo
 
 test: $(VENV)/.ready ## run the quick tests
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "fault and not slow" tests/chaos
