@@ -18,6 +18,7 @@ from benchmarks.shapes import PROMPTS
 from benchmarks.warm_worker import Queue, warm_worker
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.chaos.patience import wait_until
 
 FLOODING = "flooding"
 
@@ -65,13 +66,12 @@ def flood(queue: Queue, num_jobs: int, max_tokens: int) -> Iterator[None]:
     """Jobs of another tenant that fill the worker and its queue as long as this lasts."""
     with Client(queue.url, tenant=FLOODING) as client:
         job_ids = submit(client, num_jobs, max_tokens)
-        while not client.status().running:
-            pass
+        wait_until(lambda: client.status().running, "the flood runs")
         yield
         for job_id in job_ids:
             client.cancel(job_id)
-        while client.status().depth:  # messages of jobs that have ended
-            pass
+        # Messages of jobs that have ended are still to be taken.
+        wait_until(lambda: not client.status().depth, "the flood is over")
 
 
 def burst(queue: Queue, plan: Plan) -> Wait:

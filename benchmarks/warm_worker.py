@@ -11,6 +11,7 @@ from time import perf_counter
 from benchmarks.shapes import PROMPTS
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 
 COMMAND = (sys.executable, "-m", "celery", "-A", "llama_herd.tasks.app", "worker")
@@ -39,12 +40,16 @@ def warm_worker(num_rows: int, sampling: SamplingParams, **env: str) -> Iterator
         env = {**os.environ, **env, "HERD_REDIS_URL": server.url, "HERD_SLOTS": str(num_rows)}
         worker = subprocess.Popen(COMMAND, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            while not client.workers():
-                if worker.poll() is not None:
-                    raise RuntimeError("the worker ended before it was ready")
+            wait_until(lambda: _is_ready(worker, client), "the worker is ready")
             queue = Queue(server.url, client)
             queue.tokens_per_s(num_rows, sampling)
             yield queue
         finally:
             worker.terminate()
             worker.wait()
+
+
+def _is_ready(worker: subprocess.Popen[bytes], client: Client) -> bool:
+    if worker.poll() is not None:
+        raise RuntimeError("the worker ended before it was ready")
+    return bool(client.workers())
