@@ -18,6 +18,15 @@ def tiny_settings(tmp_path_factory: pytest.TempPathFactory) -> WorkerSettings:
     return WorkerSettings(model=path, slots=4, kv_cache_tokens=1024, prefill_tokens=48, threads=1)
 
 
+@pytest.fixture(scope="session")
+def endless_settings(
+    tmp_path_factory: pytest.TempPathFactory, tiny_settings: WorkerSettings
+) -> WorkerSettings:
+    """Of a worker whose jobs run until somebody ends them."""
+    path = write_tiny_gguf(tmp_path_factory.mktemp("model") / "endless.gguf", eos=False, context_length=8192)
+    return tiny_settings.model_copy(update={"model": path, "kv_cache_tokens": 8192})
+
+
 @pytest.fixture
 def model(tiny_settings: WorkerSettings) -> LoadedModel:
     return LoadedModel.load(tiny_settings, "cpu")

@@ -89,10 +89,10 @@ WRONG_JOBS = {
 
 @pytest.fixture(scope="module")
 def worker(
-    server: EmbeddedRedis, tiny_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
+    server: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WorkerProcess]:
     log = tmp_path_factory.mktemp("log") / "log"
-    settings = tiny_settings.model_copy(update={"redis_url": server.url, "model_name": "m"})
+    settings = endless_settings.model_copy(update={"redis_url": server.url, "model_name": "m"})
     with WorkerProcess(settings, "guarded@test", log) as worker:
         yield worker
 
@@ -151,7 +151,7 @@ def test_a_message_would_go_back_to_its_own_queue_whatever_its_sender_says(
     redis: Redis, client: Client
 ) -> None:
     job_id = f"elsewhere-{uuid.uuid4()}"
-    job = {"prompt": "a", "sampling": {"max_tokens": 400, "ignore_eos": True}}
+    job = {"prompt": "a", "sampling": {"max_tokens": 4096}}
     raw = json.loads(message(body_of(json.dumps(job)), id=job_id))
     raw["properties"]["delivery_info"] = {"exchange": "theirs", "routing_key": "herd:default:leases"}
     redis.lpush(QUEUE, json.dumps(raw))

@@ -23,8 +23,8 @@ from tests.guarded_redis import GuardedRedis
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
-SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2, "ignore_eos": True}}
-LONG: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 400, "ignore_eos": True}}
+SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2}}
+LONG: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 4096}}
 
 #: What is refused without harm: redis-py tells its name, a subscriber looks for the record of a job that has
 #: said nothing, a producer tries to load scripts, a worker asks whether Redis evicts keys.
@@ -61,11 +61,14 @@ def tenant(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def worker(
-    server: GuardedRedis, tenant: str, tiny_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
+    server: GuardedRedis,
+    tenant: str,
+    endless_settings: WorkerSettings,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[WorkerProcess]:
     own = settings_of(server, tenant, Role.WORKER).model_dump()
     log = tmp_path_factory.mktemp("log") / "log"
-    settings = WorkerSettings.read(**tiny_settings.model_dump() | own)
+    settings = WorkerSettings.read(**endless_settings.model_dump() | own)
     with WorkerProcess(settings, f"{tenant}@test", log) as worker:
         yield worker
     with Redis.from_url(server.url) as root:
