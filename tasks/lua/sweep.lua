@@ -101,7 +101,7 @@ end
 -- Waiting jobs that were overtaken: what came after them by more than our patience is being consumed. Age alone
 -- would copy a whole backlog. The score is when the job was accepted, put off by each push in vain.
 -- Those whose deadline is over while nobody claims them end here.
-local num_left = 0
+local num_looked, num_left = 0, 0
 local function look(id, since)
   local job = job_key(id)
   local state, queue, lane, deadline_ms = unpack(redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms'))
@@ -120,9 +120,10 @@ local looked = redis.call('ZRANGE', pending, offset, offset + max_looks - 1, 'WI
 for place = 1, #looked, 2 do
   local since = tonumber(looked[place + 1])
   if since + patience_ms > now or #swept > max_pushes then break end
+  num_looked = num_looked + 1
   attempt(pending, looked[place], look, since)
 end
-redis.call('HSET', sweep, 'offset', num_left < max_looks and 0 or offset + num_left)
+redis.call('HSET', sweep, 'offset', num_looked < max_looks and 0 or offset + num_left)
 
 -- Nothing waits: nothing is counted. So a record that somebody deleted by hand is not counted for ever.
 if redis.call('EXISTS', pending) == 0 then redis.call('DEL', waiting) end

@@ -165,6 +165,21 @@ def test_a_backlog_of_one_model_does_not_hide_the_lost_job_of_another(herd: Herd
     assert sweep(herd).jobs + sweep(herd).jobs == ("lost",)
 
 
+def test_a_backlog_whose_deadlines_pass_does_not_hide_it_either(herd: Herd) -> None:
+    for number in range(SWEEP_MAX_LOOKS + 100):
+        herd.submit(f"job-{number}")
+        herd.pass_time(f"job-{number}", 3_600_000)
+    age_messages(herd, 3_600_000)
+    run(herd.redis, herd.ledger.submit("lost", JOB, Envelope.of("lost", "herd.other")))
+    herd.redis.delete("herd.other")
+    herd.pass_time("lost", SWEEP_PATIENCE_MS)
+    found: list[str] = []
+    for number in range(3):
+        herd.redis.hset(herd.ledger.job_key(f"job-{number}"), "deadline_ms", 1)
+        found += sweep(herd).jobs
+    assert found == ["lost"]
+
+
 def test_the_look_goes_back_to_the_oldest_when_it_reached_the_end(herd: Herd) -> None:
     herd.submit("a")
     lose_message(herd)
