@@ -3,10 +3,25 @@
 -- ARGV: 1 id, 2 most jobs and 3 most tokens that may wait for this queue (0: no limit),
 --       4 body, 5 envelope, 6 deadline (ms or ''), 7 not before (ms or ''), 8 estimated tokens,
 --       9 end of the name of the message's list (none: the queue's plain one)
+-- Raises an error, and accepts nothing, when the job could not be pushed or its numbers not be read.
 -- Answers: submitted | exists (this id names the same job) | conflict (it names another) | queue_full | tokens_full,
 --       then: jobs and tokens that wait, this one not included; jobs taken lately; in how many ms
 local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], waiting = KEYS[6], queue = KEYS[7]}
 local id, max_jobs, max_tokens, body, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[8])
+
+-- An error further on would leave a job behind that counts and that no worker can claim.
+local function check(is_right, what)
+  if not is_right then error(what) end
+end
+
+local function is_number(text) return #text < 17 and string.find(text, '^%d+$') end
+
+own_queue(key.job, key.queue .. (ARGV[9] or ''))
+check(#id <= 128 and string.find(id, '^[%w._:-]+$'), 'the id cannot name a job')
+check(string.find(ARGV[5], '@tag@', 1, true), 'the envelope has no gap for a tag')
+check(ARGV[6] == '' or is_number(ARGV[6]), 'the deadline is no time in milliseconds')
+check(ARGV[7] == '' or is_number(ARGV[7]), 'the time before which it must not run is none in milliseconds')
+check(is_number(ARGV[8]), 'the tokens are no number')
 
 local known = redis.call('HMGET', key.job, 'state', 'body')
 if known[1] then return {known[2] == body and 'exists' or 'conflict', 0, 0, 0, 0} end

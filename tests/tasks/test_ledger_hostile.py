@@ -1,6 +1,7 @@
 """What hostile producers put into jobs, messages and records stays data, and harms their own jobs at most."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from redis import Redis
@@ -84,14 +85,36 @@ def test_a_broken_record_holds_up_no_other_job(herd: Herd, field: str | None, va
     assert ids(herd).count("good") == 1
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, "a\n"),
+        (0, "a" * 129),
+        (4, '{"properties":{}}'),
+        (5, "2027-01-01T00:00:00Z"),
+        (6, "1e12"),
+        (7, ""),
+        (7, "1.5"),
+        (8, ":low"),
+    ],
+)
+def test_a_job_that_no_worker_could_claim_is_not_accepted(herd: Herd, place: int, value: str) -> None:
+    """From a client in another language, say: an error that left half of a job would be for ever."""
+    call = herd.ledger.submit("a", JOB, Envelope.of("a", QUEUE))
+    args = [*call.args[:place], value, *call.args[place + 1 :]]
+    with pytest.raises(ResponseError):
+        run(herd.redis, replace(call, args=args))
+    assert herd.redis.keys() == []
+
+
 def test_a_tenants_records_can_name_its_own_queues_only(redis: Redis) -> None:
     acme = Herd(redis, Ledger("acme", lease_ms=60_000))
     run(redis, acme.ledger.submit("a", JOB, Envelope.of("a", "herd.acme:tales")))
     assert redis.llen("herd.acme:tales") == 1
     for queue in ("herd.tales", "herd.acm:tales", "herd.other:tales", "herd.acme:a:b"):
         with pytest.raises(ResponseError, match="no queue of its tenant"):
-            run(redis, acme.ledger.submit(f"b-{queue}", JOB, Envelope.of("b", queue)))
-        assert not redis.exists(queue)
+            run(redis, acme.ledger.submit("b", JOB, Envelope.of("b", queue)))
+        assert not redis.exists(queue, acme.ledger.job_key("b"))
 
 
 def test_a_queue_that_is_no_list_holds_up_no_other_queue(herd: Herd) -> None:
