@@ -242,8 +242,8 @@ class Ledger(Keys):
     def sweep(self) -> Call[Swept]:
         """Push the messages that were lost, and those of jobs whose time has come.
 
-        Call it about once a second in every worker; most calls do nothing. A job that waits past its deadline
-        ends here within some sweeps, whether or not anybody serves its queue.
+        Call it about once a second in every worker; most calls do nothing. A job that nobody runs and that is
+        cancelled or past its deadline ends here within some sweeps, whether or not anybody serves its queue.
         """
         prefix, _, record = self.job_key("\0").partition("\0")
         events = self.events_key("\0").removeprefix(f"{prefix}\0")
@@ -264,6 +264,7 @@ class Ledger(Keys):
                 self.stream_ttl_s,
                 self.dead_ttl_s,
                 end_tail("deadline"),
+                end_tail("cancelled"),
             ),
             lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
         )

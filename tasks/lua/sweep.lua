@@ -5,7 +5,7 @@
 -- ARGV: 1 what a job's keys begin with and 2 and 3 end with: record, events, 4 channels' prefix,
 --       5 shortest time between sweeps (ms), 6 a longer time than this is a gap (ms), 7 lease (ms), 8 patience (ms),
 --       9 most pushes of lost messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
---       12 life of a dead letter (s), 13 tail of a final event past the deadline
+--       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
 -- The records' keys are built here, so this script needs a single Redis, not a cluster.
 local pending, delayed, leases, waiting, sweep, dead = unpack(KEYS)
@@ -59,13 +59,24 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0
   attempt(pending, id, deliver)
 end
 
+-- Ends a job that nobody runs, if its deadline is over or it was cancelled; returns whether it did.
+local function end_early(id, deadline_ms, cancel)
+  local is_late = cancel == 'deadline' or deadline_ms and tonumber(deadline_ms) <= now
+  if not (is_late or cancel) then return false end
+  local key = {job = job_key(id), events = ARGV[1] .. id .. ARGV[3], channel = ARGV[4] .. id, ttl_s = ARGV[11],
+    pending = pending, delayed = delayed, leases = leases, waiting = waiting}
+  write_end(key, id, is_late and 'failed' or 'cancelled', is_late and ARGV[13] or ARGV[14])
+  return true
+end
+
 -- Running jobs whose lease is over: their worker died, froze, or dropped them.
 local function take_back(id)
   local job = job_key(id)
-  if redis.call('HGET', job, 'state') == 'running' then
-    redis.call('ZADD', leases, now + push_again(job, id), id)
-  else
+  local state, deadline_ms, cancel = unpack(redis.call('HMGET', job, 'state', 'deadline_ms', 'cancel'))
+  if state ~= 'running' then
     redis.call('ZREM', leases, id)
+  elseif not end_early(id, deadline_ms, cancel) then
+    redis.call('ZADD', leases, now + push_again(job, id), id)
   end
 end
 
@@ -92,23 +103,17 @@ local function front_ms(list)
   return fronts[list]
 end
 
-local function expire(id)
-  local key = {job = job_key(id), events = ARGV[1] .. id .. ARGV[3], channel = ARGV[4] .. id, ttl_s = ARGV[11],
-    pending = pending, delayed = delayed, leases = leases, waiting = waiting}
-  write_end(key, id, 'failed', ARGV[13])
-end
-
 -- Waiting jobs that were overtaken: what came after them by more than our patience is being consumed. Age alone
 -- would copy a whole backlog. The score is when the job was accepted, put off by each push in vain.
--- Those whose deadline is over while nobody claims them end here.
 local num_looked, num_left = 0, 0
 local function look(id, since)
   local job = job_key(id)
-  local state, queue, lane, deadline_ms = unpack(redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms'))
+  local state, queue, lane, deadline_ms, cancel = unpack(
+    redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel'))
   if state ~= 'queued' then
     redis.call('ZREM', pending, id)
-  elseif deadline_ms and tonumber(deadline_ms) <= now then
-    expire(id)
+  elseif end_early(id, deadline_ms, cancel) then
+    return
   elseif since + patience_ms <= front_ms(queue .. (lane or '')) then
     redis.call('ZADD', pending, now + push_again(job, id) - patience_ms, id)
   else

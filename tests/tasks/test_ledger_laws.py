@@ -159,7 +159,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.redis.hset("herd:default:sweep", mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
         for job_id in run(self.redis, self.herd.ledger.sweep()).jobs:
             assert not self.truth[job_id].is_final
+            assert not self.truth[job_id].is_cancelled
             self.truth[job_id].is_given_up = True
+        for job_id, truth in self.truth.items():
+            if truth.owner and truth.is_lease_over and truth.is_cancelled and not truth.is_final:
+                self.ended_by_script(job_id)
 
     @invariant()
     def the_log_is_one_log(self) -> None:

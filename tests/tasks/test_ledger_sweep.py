@@ -1,15 +1,17 @@
 """SWEEP: what is pushed again, what is not, and how often."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 
-from llama_herd.tasks.answers import Swept, Yours
+from llama_herd.tasks.answers import Cancellation, Ended, Release, Swept, Yours
 from llama_herd.tasks.call import run
+from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS
+from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS, CancelReason
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, end, ids, started, sweep
+from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, end, ids, started, sweep, token
 
 pytestmark = pytest.mark.redis
 
@@ -19,6 +21,12 @@ def sweep_after(herd: Herd, passed_ms: int) -> Swept:
     for name in ("last", "hold"):
         herd.redis.hincrby(SWEEP, name, -passed_ms)
     return run(herd.redis, herd.ledger.sweep())
+
+
+def release(herd: Herd, job_id: str) -> None:
+    """A worker that stops gives a job back, whose message nobody takes for a while."""
+    assert run(herd.redis, herd.ledger.release(job_id, "one", 1)) is Release.RELEASED
+    herd.pass_time(job_id, 20_000)
 
 
 def lose_message(herd: Herd) -> None:
@@ -53,6 +61,28 @@ def test_it_waits_before_it_is_pushed_again_and_longer_each_time(herd: Herd) -> 
     assert len(set(tags)) == 11
     herd.claim("a", "two")
     assert herd.field("a", "waits") == "0"
+
+
+@pytest.mark.parametrize("reason", ["deadline", "cancelled"])
+@pytest.mark.parametrize("leave", [Herd.fall_silent, release], ids=["dead", "released"])
+def test_a_job_that_nobody_runs_any_more_is_ended_without_a_worker_of_its_queue(
+    herd: Herd, leave: Callable[[Herd, str], None], reason: CancelReason
+) -> None:
+    """Its own worker is gone, and those of other models sweep."""
+    herd.submit("a", JOB.model_copy(update={"deadline_ms": 2**52}))
+    herd.claim("a", "one")
+    herd.emit("one", started("a"), token("a", 2, 0))
+    if reason == "deadline":
+        herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
+    else:
+        assert run(herd.redis, herd.ledger.cancel("a")) is Cancellation.ASKED
+    leave(herd, "a")
+    assert sweep(herd) == Swept()
+    last = herd.events("a")[-1]
+    assert isinstance(last, End)
+    assert (last.seq, last.n, last.finish_reason, last.worker) == (3, 1, reason, "w")
+    assert herd.redis.exists("herd:default:pending", "herd:default:leases", "herd:default:waiting") == 0
+    assert herd.claim("a", "two") is Ended.FINISHED
 
 
 def test_a_job_that_was_released_with_a_push_is_not_pushed_once_more(herd: Herd) -> None:
