@@ -32,10 +32,30 @@ if now < hold and hold - now <= lease_ms then return {'held'} end
 
 local function job_key(id) return ARGV[1] .. id .. ARGV[2] end
 
+-- When the message nearest the consuming end of a list was pushed; an empty list is consumed up to now.
+-- Messages that came without our client tell no time and are passed over; long ones are never ours.
+local fronts = {}
+local function front_ms(list)
+  if not fronts[list] then
+    fronts[list] = now
+    for place = -1, -32, -1 do
+      local message = redis.call('LINDEX', list, place)
+      if not message then break end
+      local pushed = #message < 16384 and string.match(message, '"delivery_tag": ?"[%w._:-]+:%d+:(%d+)"')
+      if pushed then
+        fronts[list] = tonumber(pushed)
+        break
+      end
+    end
+  end
+  return fronts[list]
+end
+
 -- Returns how long to wait for a claim: the more often in vain, the longer, patience x 1, 2, 4 ... 256.
 local function push_again(job, id)
   local waits = redis.call('HINCRBY', job, 'waits', 1)
   push(job, id, now)
+  redis.call('HSET', job, 'pushed_ms', now)
   swept[#swept + 1] = id
   return patience_ms * 2 ^ math.min(waits - 1, 8)
 end
@@ -69,38 +89,29 @@ local function end_early(id, deadline_ms, cancel)
   return true
 end
 
+-- Whether the message that was pushed last waits in its list. A time to come is from before the clock was put back.
+local function is_on_its_way(pushed_ms, list)
+  return pushed_ms and tonumber(pushed_ms) <= now and pushed_ms + patience_ms > front_ms(list)
+end
+
 -- Running jobs whose lease is over: their worker died, froze, or dropped them.
 local function take_back(id)
   local job = job_key(id)
-  local state, deadline_ms, cancel = unpack(redis.call('HMGET', job, 'state', 'deadline_ms', 'cancel'))
+  local state, queue, lane, deadline_ms, cancel, pushed_ms = unpack(
+    redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'pushed_ms'))
   if state ~= 'running' then
     redis.call('ZREM', leases, id)
-  elseif not end_early(id, deadline_ms, cancel) then
+  elseif end_early(id, deadline_ms, cancel) then
+    return
+  elseif is_on_its_way(pushed_ms, queue .. (lane or '')) then
+    redis.call('ZADD', leases, now + patience_ms, id)
+  else
     redis.call('ZADD', leases, now + push_again(job, id), id)
   end
 end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, max_pushes)) do
   attempt(leases, id, take_back)
-end
-
--- When the message nearest the consuming end of a list was pushed; an empty list is consumed up to now.
--- Messages that came without our client tell no time and are passed over; long ones are never ours.
-local fronts = {}
-local function front_ms(list)
-  if not fronts[list] then
-    fronts[list] = now
-    for place = -1, -32, -1 do
-      local message = redis.call('LINDEX', list, place)
-      if not message then break end
-      local pushed = #message < 16384 and string.match(message, '"delivery_tag": ?"[%w._:-]+:%d+:(%d+)"')
-      if pushed then
-        fronts[list] = tonumber(pushed)
-        break
-      end
-    end
-  end
-  return fronts[list]
 end
 
 -- Waiting jobs that were overtaken: what came after them by more than our patience is being consumed. Age alone

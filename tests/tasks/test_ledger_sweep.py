@@ -23,6 +23,13 @@ def sweep_after(herd: Herd, passed_ms: int) -> Swept:
     return run(herd.redis, herd.ledger.sweep())
 
 
+def pass_push(herd: Herd, job_id: str) -> None:
+    """Let a job's message have been pushed again an hour earlier, if it was."""
+    key = herd.ledger.job_key(job_id)
+    if herd.redis.hexists(key, "pushed_ms"):
+        herd.redis.hincrby(key, "pushed_ms", -3_600_000)
+
+
 def release(herd: Herd, job_id: str) -> None:
     """A worker that stops gives a job back, whose message nobody takes for a while."""
     assert run(herd.redis, herd.ledger.release(job_id, "one", 1)) is Release.RELEASED
@@ -49,18 +56,47 @@ def test_a_running_job_comes_back_when_its_lease_is_over(herd: Herd) -> None:
 def test_it_waits_before_it_is_pushed_again_and_longer_each_time(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a", "one")
-    waits = []
+    tags, waits = [], []
     for _ in range(10):
+        tags += [json.loads(message)["properties"]["delivery_tag"] for message in herd.messages()]
+        lose_message(herd)
         herd.fall_silent("a")
+        pass_push(herd, "a")
         assert sweep(herd) == Swept(("a",))
         assert sweep(herd) == Swept()
         wait_ms = herd.redis.zscore("herd:default:leases", "a") - herd.redis.time()[0] * 1000
         waits.append(round(wait_ms / SWEEP_PATIENCE_MS))
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 256]
-    tags = [json.loads(message)["properties"]["delivery_tag"] for message in herd.messages()]
-    assert len(set(tags)) == 11
+    assert len(set(tags)) == 10
     herd.claim("a", "two")
     assert herd.field("a", "waits") == "0"
+
+
+def test_a_dead_workers_job_is_not_copied_while_its_message_waits_however_long(herd: Herd) -> None:
+    """Its own worker is gone, and those of other models sweep."""
+    herd.submit("a")
+    herd.claim("a", "one")
+    lose_message(herd)
+    herd.fall_silent("a")
+    assert sweep(herd) == Swept(("a",))
+    for _ in range(3):
+        herd.fall_silent("a")
+        pass_push(herd, "a")
+        age_messages(herd, 3_600_000)
+        assert sweep(herd) == Swept()
+    assert ids(herd) == ["a"]
+    lose_message(herd)
+    herd.fall_silent("a")
+    assert sweep(herd) == Swept(("a",))
+
+
+def test_a_push_from_before_the_clock_was_put_back_does_not_keep_another_from_it(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    lose_message(herd)
+    herd.redis.hset(herd.ledger.job_key("a"), "pushed_ms", herd.redis.time()[0] * 1000 + 3_600_000)
+    herd.fall_silent("a")
+    assert sweep(herd) == Swept(("a",))
 
 
 @pytest.mark.parametrize("reason", ["deadline", "cancelled"])
