@@ -236,6 +236,15 @@ def test_a_worker_that_fell_silent_is_not_listed(client: Client, herd: Herd) -> 
     assert herd.redis.zcard("herd:default:workers") == 0
 
 
+def test_workers_that_are_gone_are_forgotten_though_nobody_asks_for_them(herd: Herd) -> None:
+    """Names of pods are never used again."""
+    for name in ("gone", "here"):
+        status = WorkerStatus(name=name, state="ready", model="tales", device="cpu", slots=4)
+        run(herd.redis, herd.ledger.report(status))
+        herd.redis.zadd("herd:default:workers", {"gone": 1}, xx=True)
+    assert herd.redis.zrange("herd:default:workers", 0, -1) == [b"here"]
+
+
 def test_a_redis_that_is_not_there_is_one_line_with_the_fix_and_no_secret() -> None:
     client = Client("redis://me:hunter2@127.0.0.1:1/0")
     for use in (lambda: client.submit(prompt="x"), client.status, lambda: client.result("a")):
