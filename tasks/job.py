@@ -134,6 +134,11 @@ class GenerationJob(BaseModel):
             raise ValueError(f"must be before deadline_ms, {deadline_ms}, got {value}")
         return value
 
+    @field_validator("metadata")
+    @classmethod
+    def _in_order(cls, value: dict[str, str]) -> dict[str, str]:
+        return dict(sorted(value.items()))
+
     @field_validator("tenant")
     @classmethod
     def _own_tenant(cls, value: str, info: ValidationInfo) -> str:

@@ -85,6 +85,11 @@ class SamplingParams(BaseModel):
             return value
         return {_number(key): bias for key, bias in value.items()}
 
+    @field_validator("logit_bias")
+    @classmethod
+    def _in_order(cls, value: Mapping[int, float]) -> Mapping[int, float]:
+        return dict(sorted(value.items()))
+
     @field_validator("max_tokens")
     @classmethod
     def _within_limit(cls, value: int, info: ValidationInfo) -> int:

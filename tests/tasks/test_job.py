@@ -245,6 +245,24 @@ def test_equal_jobs_give_equal_records() -> None:
     assert one.to_json() == two.to_json()
 
 
+def test_the_order_of_notes_and_biases_makes_no_other_job() -> None:
+    """Many a language and database has no order in its maps: the second try may come in another one."""
+    notes, biases = {"a": "1", "b": "2"}, {"7": 1.0, "30": -1.0}
+    one, two = (
+        GenerationJob.parse(
+            {
+                "prompt": "x",
+                "metadata": dict(order(notes.items())),
+                "sampling": {"logit_bias": dict(order(biases.items()))},
+            },
+            SETTINGS,
+        )
+        for order in (list, reversed)
+    )
+    assert one == two
+    assert one.to_json() == two.to_json()
+
+
 def test_the_seed_of_a_job_that_names_none_is_known_to_other_languages() -> None:
     # printf 'job-1' | sha256sum | cut -c1-8
     assert seed_of("job-1") == 0x026AB639
