@@ -113,6 +113,10 @@ class Emission(StrEnum):
     ERROR = "error"
 
 
+#: Errors by which a Redis takes no event of any job for a while: it is full, or a replica since a failover.
+_PASSING = ("OOM ", "MISCONF ", "READONLY ", "NOREPLICAS ")
+
+
 class Emitted(NamedTuple):
     """`seq` and `n` are what is recorded, known when the event was refused. `reason`: of cancel or error."""
 
@@ -123,8 +127,8 @@ class Emitted(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether Redis had no memory, or no disk, left for the event; it may have again."""
-        return self.kind is Emission.ERROR and any(word in self.reason for word in ("OOM ", "MISCONF "))
+        """Whether Redis had no room for the event, or may not write; it may again."""
+        return self.kind is Emission.ERROR and any(word in self.reason for word in _PASSING)
 
 
 class Release(StrEnum):

@@ -1,5 +1,6 @@
 """The publisher against a real ledger: what it does when Redis answers, loses, refuses or forgets."""
 
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from llama_herd.worker.publisher import Publisher, Refusal, Released
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.stream import Author, Recorded, Stream
 from llama_herd.worker.writer import Writer
+from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -357,3 +359,23 @@ def test_what_began_before_it_was_given_back_is_fenced(desk: Desk) -> None:
     desk.send()
     assert desk.events("job") == []
     assert (desk.released, desk.lost) == (["job"], [])
+
+
+def test_a_redis_that_is_a_replica_for_a_while_costs_no_job(desk: Desk) -> None:
+    """A failover leaves connections to what was the primary."""
+    attempt = desk.open("job")
+    desk.start(attempt)
+    desk.send()
+    desk.say(attempt, 1, end="stop")
+    redis: Any = desk.redis
+    redis.config_resetstat()
+    redis.replicaof("127.0.0.1", 1)
+    try:
+        sending = Thread(target=desk.send)
+        sending.start()
+        wait_until(lambda: "cmdstat_evalsha" in redis.info("commandstats"), "the publisher tries")
+    finally:
+        redis.replicaof("NO", "ONE")
+    sending.join()
+    assert (desk.lost, desk.ended) == ([], ["job"])
+    assert desk.result("job").text == " one"
