@@ -6,17 +6,17 @@ local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[
 local id = ARGV[1]
 
 local record = redis.call('HMGET', key.job,
-  'owner', 'epoch', 'state', 'due_ms', 'started_epoch', 'attempts', 'queue', 'tokens')
+  'owner', 'epoch', 'state', 'started_epoch', 'attempts', 'queue', 'tokens')
 if record[1] ~= ARGV[2] or record[2] ~= ARGV[3] then return 'fenced' end
 if record[3] ~= 'running' then return 'finished' end
 
 -- Without an owner, whatever this worker still has on its way for the job is fenced.
 redis.call('HSET', key.job, 'state', 'queued', 'lease', 0)
 redis.call('HDEL', key.job, 'owner')
-if record[5] == ARGV[3] and tonumber(record[6]) > 0 then redis.call('HINCRBY', key.job, 'attempts', -1) end
+if record[4] == ARGV[3] and tonumber(record[5]) > 0 then redis.call('HINCRBY', key.job, 'attempts', -1) end
 redis.call('ZREM', key.leases, id)
--- A message that is pushed stands behind all others; one that returns by itself stands where it was.
-local now, is_pushed = now_ms(), ARGV[4] == '1'
-begin_waiting(key, id, is_pushed and now or record[4], record[7], record[8])
-if is_pushed then push(key.job, id, now) end
+-- It waits anew: its message is pushed now, or returns when this worker closes its connection, a little later.
+local now = now_ms()
+begin_waiting(key, id, now, record[6], record[7])
+if ARGV[4] == '1' then push(key.job, id, now) end
 return 'released'

@@ -89,12 +89,12 @@ def test_a_worker_that_dies_after_it_was_due_does_not_delay_it_again(herd: Herd)
     assert isinstance(herd.claim("a", "two"), Yours)
 
 
-def test_a_released_job_waits_since_it_was_due(herd: Herd) -> None:
+def test_a_released_job_is_not_delayed_again(herd: Herd) -> None:
     herd.submit("a", later(herd))
     let_it_be_due(herd, "a", ago_ms=5_000)
     claimed = herd.claimed("a")
     run(herd.redis, herd.ledger.release("a", "one", claimed.epoch))
-    assert herd.redis.zscore("herd:default:pending", "a") == claimed.due_ms
+    assert herd.redis.zscore("herd:default:pending", "a") >= claimed.due_ms + 5_000
     assert herd.redis.exists("herd:default:delayed") == 0
 
 

@@ -56,10 +56,12 @@ def test_a_finished_job_gets_no_lease_again(claimed: Herd) -> None:
     assert claimed.redis.exists("herd:default:leases") == 0
 
 
-def test_a_released_job_waits_again_since_it_was_accepted(claimed: Herd) -> None:
+def test_a_released_job_waits_anew(claimed: Herd) -> None:
     claimed.emit("one", started("a"), token("a", 2, 0))
+    claimed.redis.hincrby(claimed.ledger.job_key("a"), "due_ms", -5_000)
     assert release(claimed) is Release.RELEASED
-    assert claimed.redis.zscore("herd:default:pending", "a") == int(claimed.field("a", "submitted_ms"))
+    due_ms = int(claimed.field("a", "due_ms"))
+    assert claimed.redis.zscore("herd:default:pending", "a") >= due_ms + 5_000
     assert claimed.redis.exists("herd:default:leases") == 0
     assert len(claimed.messages()) == 1
     assert claimed.kinds("one", token("a", 3, 1)) == ["fenced"]

@@ -133,6 +133,17 @@ def test_a_job_that_was_released_with_a_push_is_not_pushed_once_more(herd: Herd)
     assert ids(herd) == ["b", "a"]
 
 
+def test_a_job_that_was_released_is_not_pushed_before_its_message_can_be_back(herd: Herd) -> None:
+    herd.submit("a")
+    lose_message(herd)
+    claimed = herd.claimed("a")
+    herd.redis.hincrby(herd.ledger.job_key("a"), "due_ms", -60_000)
+    run(herd.redis, herd.ledger.release("a", "one", claimed.epoch))
+    assert sweep(herd) == Swept()
+    herd.pass_time("a", SWEEP_PATIENCE_MS)
+    assert sweep(herd) == Swept(("a",))
+
+
 def test_a_lost_message_comes_back_while_the_queue_is_empty(herd: Herd) -> None:
     herd.submit("a")
     lose_message(herd)
