@@ -185,5 +185,6 @@ class AsyncClient:
             try:
                 follower.settle(await run_async(self._redis, ledger.record(follower.job_id)))
             except NoPermissionError:  # a user in the role of a subscriber
-                follower.check_time()
+                last = ledger.read(follower.job_id, max(0, follower.last - 1))
+                follower.settle_by(await run_async(self._redis, last))
         return events

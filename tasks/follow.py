@@ -73,7 +73,14 @@ class Follower:
         else:
             self.check_time()
 
+    def settle_by(self, kept: list[Event]) -> None:
+        """The same for a reader who may not see records; `kept` are the events from number `last` on."""
+        if self.last and kept and isinstance(kept[0], End):
+            self.has_ended = True
+        else:
+            self.check_time()
+
     def check_time(self) -> None:
-        """All there is to know for a reader who may not see records. Raises TimeoutError at the limit."""
+        """Raises TimeoutError at the limit."""
         if self._until_s is not None and monotonic() >= self._until_s:
             raise TimeoutError(f"job {self.job_id} has not ended within {self._timeout_s} s")

@@ -93,6 +93,15 @@ def test_a_job_goes_from_producer_to_worker_to_subscriber(client: ClientOf) -> N
         assert events[-1].type == "end"
 
 
+def test_a_subscriber_who_comes_back_after_the_end_is_not_kept_waiting(client: ClientOf) -> None:
+    """A browser does, by itself, with the number of the last event."""
+    with client(Role.PRODUCER) as producer, client(Role.SUBSCRIBER) as subscriber:
+        job = producer.submit(**SHORT)
+        last = list(subscriber.stream(job, timeout_s=30))[-1]
+        assert list(subscriber.stream(job, after=last.seq, timeout_s=30)) == []
+        assert list(subscriber.stream(job, after=last.seq - 1, timeout_s=30)) == [last]
+
+
 def test_a_producer_cancels(client: ClientOf) -> None:
     with client(Role.PRODUCER) as producer, client(Role.SUBSCRIBER) as subscriber:
         job = producer.submit(**LONG)
