@@ -114,6 +114,18 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0,
   attempt(leases, id, take_back)
 end
 
+-- A lease that ends later than any can is from before the clock was put back: its owner gets one from now.
+local function shorten(id)
+  local is_running = redis.call('HGET', job_key(id), 'state') == 'running'
+  if is_running then redis.call('HSET', job_key(id), 'lease', now + lease_ms) end
+  redis.call('ZADD', leases, now + lease_ms, id)
+end
+
+local latest = now + lease_ms + patience_ms * 256
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, latest + 1, '+inf', 'LIMIT', 0, max_pushes)) do
+  attempt(leases, id, shorten)
+end
+
 -- Waiting jobs that were overtaken: what came after them by more than our patience is being consumed. Age alone
 -- would copy a whole backlog. The score is when the job was accepted, put off by each push in vain.
 local num_looked, num_left = 0, 0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llama_herd.tasks.answers import Cancellation, Ended, Release, Swept, Yours
+from llama_herd.tasks.answers import Adopt, Cancellation, Ended, Release, Swept, Yours
 from llama_herd.tasks.call import run
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
@@ -312,6 +312,21 @@ def test_a_grace_from_before_the_clock_was_put_back_holds_nobody_up(herd: Herd) 
     for name in ("last", "hold"):
         herd.redis.hincrby(SWEEP, name, 3_600_000)
     assert run(herd.redis, herd.ledger.sweep()) == Swept(("a",))
+
+
+def test_a_lease_from_before_the_clock_was_put_back_does_not_keep_a_dead_workers_job(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    lose_message(herd)
+    lease = int(herd.field("a", "lease")) + 3_600_000
+    herd.redis.hset(herd.ledger.job_key("a"), "lease", lease)
+    herd.redis.zadd("herd:default:leases", {"a": lease})
+    assert sweep(herd) == Swept()
+    assert isinstance(herd.claim("a", "one"), Adopt)
+    assert herd.redis.zscore("herd:default:leases", "a") == int(herd.field("a", "lease"))
+    assert 0 < int(herd.field("a", "lease")) - herd.redis.time()[0] * 1000 <= 61_000
+    herd.fall_silent("a")
+    assert sweep(herd) == Swept(("a",))
 
 
 def test_what_is_over_leaves_the_indexes(herd: Herd) -> None:
