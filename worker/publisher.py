@@ -182,7 +182,7 @@ class Publisher(threading.Thread):
         if answer.is_full and monotonic() >= self._give_up_s:
             return []
         if answer.is_full or answer.kind is Emission.GAP:
-            missing = attempt.stream.after(answer.seq)
+            missing = attempt.stream.after(answer.seq, answer.n)
             if missing is not None:
                 log.warning("sending events again", job_id=attempt.job_id, num_events=len(missing))
                 return missing

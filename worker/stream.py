@@ -179,10 +179,14 @@ class Stream:
         self.seq, self.num_ids = seq, num_ids
         self._gathered.clear()
 
-    def after(self, seq: int) -> list[Entry] | None:
-        """The events after `seq`, as they were sent; None when some of them are no longer kept."""
+    def after(self, seq: int, num_ids: int) -> list[Entry] | None:
+        """The events after `seq`, as they were sent; None when they are no longer all kept.
+
+        None also when they do not follow on `num_ids` tokens: then what is recorded is not of this stream.
+        """
         kept = [sent.entry for sent in self._sent if sent.entry.seq > seq]
-        return kept if len(kept) == self.seq - seq else None
+        follows = not kept or kept[0].i == num_ids
+        return kept if follows and len(kept) == self.seq - seq else None
 
     def _number(self, event: Started | Token | End) -> Entry:
         """Give the event its place in the stream and keep it for a while."""

@@ -242,6 +242,24 @@ def test_events_that_redis_forgot_are_sent_again_with_the_same_borders(desk: Des
     assert desk.result("job").ids == (1, 2, 3, 1, 1, 3)
 
 
+def test_what_an_earlier_attempt_wrote_after_redis_forgot_its_claim_ends_the_new_one(desk: Desk) -> None:
+    """Both are claim 1 of one owner. The lease brings the job back, from what is written."""
+    earlier = desk.open("job")
+    desk.start(earlier)
+    desk.say(earlier, 1, 2, 3)
+    entries = desk.publisher._entries(desk.publisher._take())  # on their way when Redis comes back
+    desk.redis.delete(desk.ledger.job_key("job"), desk.ledger.key("leases"))
+    again = desk.open("job")
+    desk.publisher._settle(entries, desk.publisher._send(entries))
+    desk.lost.clear()
+    desk.start(again)
+    for word in (1, 2):
+        desk.say(again, word)
+        desk.send()
+    assert desk.lost == ["job"]
+    assert [event.seq for event in desk.events("job")] == [1, 2]
+
+
 def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
     good, broken = desk.open("good"), desk.open("broken")
     desk.redis.set(desk.ledger.events_key("broken"), "not a stream")
