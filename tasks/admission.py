@@ -15,6 +15,9 @@ from llama_herd.tasks.message import Envelope
 _NAMESPACE = uuid.UUID("5c1a7e6e-50a5-5d0e-9d1f-0e6f6c6c616d")
 MAX_KEY_CHARS = 255
 
+#: Of a batch's name: the ids of its jobs are made of it.
+MAX_RUN_CHARS = 100
+
 #: Bounds of the advice when to submit again.
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
@@ -80,3 +83,11 @@ def checked_id(job_id: str) -> str:
             [FieldError("job_id", "must be 1 to 128 letters, digits, dots, underscores, colons or dashes")]
         )
     return job_id
+
+
+def checked_run(run_id: str) -> str:
+    """`run_id` if it can name a batch. Raises InvalidJob."""
+    if not is_job_id(run_id) or len(run_id) > MAX_RUN_CHARS:
+        message = f"must be 1 to {MAX_RUN_CHARS} letters, digits, dots, underscores, colons or dashes"
+        raise InvalidJob([FieldError("run_id", message)])
+    return run_id

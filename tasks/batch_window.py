@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.admission import Order, queue_full
+from llama_herd.tasks.admission import Order, checked_run, queue_full
 from llama_herd.tasks.answers import Submission
 from llama_herd.tasks.batch_feed import RowFeed
 from llama_herd.tasks.batch_order import InOrder
@@ -64,8 +64,8 @@ class BatchWindow:
         size: int | None = None,
         in_order: bool = False,
     ) -> None:
-        """`size`: most jobs under way; None follows the workers that are up."""
-        self.run_id = run_id or uuid.uuid4().hex
+        """`size`: most jobs under way; None follows the workers that are up. Raises InvalidJob."""
+        self.run_id = checked_run(run_id or uuid.uuid4().hex)
         self.size = size or MIN_WINDOW
         self._core = core
         self._feed = RowFeed(jobs, core.settings, self.run_id)

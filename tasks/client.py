@@ -166,6 +166,8 @@ class Client:
         asked again at the next look. A second batch with the same `run_id` and jobs takes up what is left
         of the first: jobs that it had under way go on, and those whose items were used are run again, unless
         they are left out as `BatchRow`s with their numbers.
+
+        Raises InvalidJob when `run_id` cannot be part of a job's id.
         """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
         return Batch(self._redis, self._core.url, with_window)

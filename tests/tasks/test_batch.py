@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.errors import RedisUnavailable
+from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
 from llama_herd.tasks.acl import Acl, Role
 from llama_herd.tasks.batch_pace import MAX_PAUSE_S, MIN_PAUSE_S, Pace
@@ -166,6 +166,13 @@ def test_a_retriable_error_is_tried_twice_more_and_another_one_not(client: Clien
         items = list(client.batch(prompts(3), run_id="r"))
     assert {item.index: item.failure for item in items} == dict(enumerate([*failures.values(), None]))
     assert sorted(worker.answered) == ["batch-r-0", "batch-r-0.2", "batch-r-0.3", "batch-r-1", "batch-r-2"]
+
+
+@pytest.mark.parametrize("run_id", ["nightly run", "runs/7", "{r}", "r" * 101])
+def test_a_name_that_cannot_be_part_of_a_jobs_id_is_refused(client: Client, run_id: str) -> None:
+    """No worker would take its messages."""
+    with pytest.raises(InvalidJob, match="run_id: must be 1 to 100"):
+        client.batch(prompts(1), run_id=run_id)
 
 
 def test_a_row_that_is_no_job_says_why_and_stops_nothing(client: Client, redis_url: str) -> None:
