@@ -30,6 +30,8 @@ CONNECT_TIMEOUT_S = 3.0
 TRIES = 3
 #: A subscriber is in no hurry: it waits about ten seconds for Redis to come back.
 SUBSCRIBER_TRIES = 20
+#: No bound: each stream that is followed holds a connection, and redis-py would refuse the 101st.
+MAX_CONNECTIONS = 2**31
 
 
 def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
@@ -48,6 +50,7 @@ def _options(url: str, timeout_s: float = SOCKET_TIMEOUT_S) -> dict[str, Any]:
     options: dict[str, Any] = {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
+        "max_connections": MAX_CONNECTIONS,
     }
     # A socket file has no such thing, and redis-py refuses the word.
     return options if url.startswith("unix:") else {**options, "socket_keepalive": True}

@@ -1,5 +1,8 @@
 """Addresses of Redis: every form, one meaning, and no secret shown."""
 
+import asyncio
+from contextlib import AsyncExitStack, ExitStack
+
 import pytest
 from redis.exceptions import (
     AuthenticationError,
@@ -12,7 +15,15 @@ from redis.exceptions import (
 )
 
 from llama_herd.errors import RedisUnavailable, SettingsError
-from llama_herd.tasks.connection import celery_url, checked_url, connect, is_same_redis, masked, redis_errors
+from llama_herd.tasks.connection import (
+    celery_url,
+    checked_url,
+    connect,
+    connect_async,
+    is_same_redis,
+    masked,
+    redis_errors,
+)
 
 URL = "redis://me:hunter2@host:6380/1"
 
@@ -92,3 +103,28 @@ def test_every_error_of_redis_becomes_one_line_at_the_border(error: RedisError, 
     assert "\n" not in str(caught.value)
     assert masked(URL) in str(caught.value)
     assert caught.value.__cause__ is error
+
+
+#: One more than redis-py allows by itself.
+NUM_STREAMS = 101
+
+
+@pytest.mark.redis
+def test_many_streams_may_be_followed_at_once(redis_url: str) -> None:
+    with connect(redis_url, tries=0) as redis, ExitStack() as held:
+        for _ in range(NUM_STREAMS):
+            pubsub = held.enter_context(redis.pubsub())
+            pubsub.subscribe("tokens")
+        assert redis.publish("tokens", "a tale") == NUM_STREAMS
+
+
+@pytest.mark.redis
+def test_many_streams_may_be_followed_at_once_in_asyncio(redis_url: str) -> None:
+    async def follow() -> int:
+        async with connect_async(redis_url, tries=0) as redis, AsyncExitStack() as held:
+            for _ in range(NUM_STREAMS):
+                pubsub = await held.enter_async_context(redis.pubsub())
+                await pubsub.subscribe("tokens")
+            return int(await redis.publish("tokens", "a tale"))
+
+    assert asyncio.run(follow()) == NUM_STREAMS
