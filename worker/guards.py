@@ -221,7 +221,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
         def guarded(message: Message) -> Any:
             try:
-                _check_id(message)
+                _check_headers(message.headers)
                 return handle(message)
             except RedisError:
                 raise
@@ -251,10 +251,17 @@ def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Mess
     return by_queue[message.delivery_info["routing_key"]](message, *args)
 
 
-def _check_id(message: Message) -> None:
-    """A job's id stands in keys, channels and events. Raises ValueError."""
-    if message.headers.get("task") == TASK_NAME and not is_job_id(message.headers.get("id")):
+def _check_headers(headers: Mapping[str, Any]) -> None:
+    """A job's id stands in keys, channels and events, and its name in Celery's counts. Raises ValueError.
+
+    Celery's first protocol has them in the body, and is none of ours.
+    """
+    if "task" not in headers:
+        raise ValueError("no task is named")
+    if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
         raise ValueError("the message's id cannot name a job")
+    if not isinstance(headers.get("shadow"), str | None):
+        raise ValueError("the name to be shown is none")
 
 
 def put_aside(channel: Channel, reason: str) -> None:

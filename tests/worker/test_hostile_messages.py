@@ -79,6 +79,20 @@ BOMBS = {
     "huge integer in the body": lambda: message(body_of('{"priority": %s}' % ("9" * 9999))),
 }
 
+
+def first_protocol(job_id: str) -> bytes:
+    """A message of Celery's first protocol, which names task and job in the body."""
+    body = {"task": "herd.generate", "id": job_id, "args": [], "kwargs": JOB}
+    top = json.loads(message(json.dumps(body).encode()))
+    return json.dumps(top | {"headers": {}}).encode()
+
+
+#: What would end the worker in one of its threads, after the message was taken for a good one.
+KILLERS = {
+    "id that is no UTF-8": lambda: first_protocol("\ud800"),
+    "name that is a dictionary": lambda: message(body_of(json.dumps(JOB)), shadow={"a": 1}),
+}
+
 #: What reads as a job's arguments, but is none: the job ends with an error.
 WRONG_JOBS = {
     "deep field": '{"prompt": "a", "metadata": %s}' % ('{"a":' * 500 + "1" + "}" * 500),
@@ -127,6 +141,17 @@ def test_a_bomb_is_put_aside_with_its_reason_and_never_goes_off(
     assert process.memory_info().rss - memory < 100 * MIB
     assert not Path("unpickled").exists()
     assert "canary" not in worker.log
+
+
+@pytest.mark.parametrize("kind", KILLERS)
+def test_what_a_thread_would_stumble_over_is_put_aside(
+    kind: str, worker: WorkerProcess, redis: Redis, client: Client
+) -> None:
+    num_letters = len(dead(redis))
+    redis.lpush(QUEUE, KILLERS[kind]())
+    wait_until(lambda: len(dead(redis)) > num_letters or not worker.is_alive, f"{kind} put aside")
+    assert worker.is_alive
+    assert client.result(client.submit(**JOB), timeout_s=20).finish_reason == "length"
 
 
 @pytest.mark.parametrize("kind", WRONG_JOBS)
