@@ -23,6 +23,10 @@ Part = str | bytes | int | float
 Command = tuple[Part, ...]
 
 
+class Unreadable(ResponseError):
+    """What stands in Redis is not what the call expects: somebody else has written it."""
+
+
 class Script:
     """A Lua script of `lua/`, with the parts that it shares with others put before it."""
 
@@ -160,10 +164,13 @@ def _exchange(
         again = yield [calls[place].command for place in forgotten]
         for place, reply in zip(forgotten, again, strict=True):
             replies[place] = reply
-    return [
-        reply if isinstance(reply, ResponseError) else call.parse(reply)
-        for call, reply in zip(calls, replies, strict=True)
-    ]
+    answers: list[T | ResponseError] = []
+    for call, reply in zip(calls, replies, strict=True):
+        try:
+            answers.append(reply if isinstance(reply, ResponseError) else call.parse(reply))
+        except ValueError as error:
+            answers.append(Unreadable(f"what is recorded cannot be read: {type(error).__name__}"))
+    return answers
 
 
 def _fill(pipeline: Any, commands: Sequence[Command]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from llama_herd.tasks.answers import (
     POISONED,
@@ -350,10 +350,19 @@ class Ledger(Keys):
         return Call(_REPORT, keys, (name, ttl_s, *fields), lambda reply: None)
 
 
-def read_notice(message: bytes) -> tuple[str, CancelReason]:
-    """The job and the reason of a notice on the control channel."""
-    notice = json.loads(message)
-    return notice["job"], notice["cancel"]
+class Notice(BaseModel):
+    """What a worker hears of a job that is to be ended."""
+
+    job: str
+    cancel: CancelReason
+
+
+def read_notice(message: bytes) -> Notice | None:
+    """The notice in a message of the control channel; None if it is none: every producer may write there."""
+    try:
+        return Notice.model_validate_json(message)
+    except ValidationError:
+        return None
 
 
 def end_tail(finish_reason: str, code: str = "", message: str = "") -> str:

@@ -25,7 +25,8 @@ S = TypeVar("S", bound=BaseModel)
 
 
 def text(value: bytes) -> str:
-    return value.decode()
+    """What others have written, in whatever encoding."""
+    return value.decode(errors="replace")
 
 
 def read_submitted(reply: list[Any]) -> Submitted:

@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.call import run
+from llama_herd.tasks.call import Unreadable, run
 from llama_herd.tasks.generate import correct
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
@@ -106,6 +106,8 @@ class Finisher:
         while True:
             try:
                 return act(*args, **options)
+            except Unreadable:
+                raise
             except (RedisError, OperationalError) as error:
                 log.warning("result is not stored, trying on", error=type(error).__name__)
                 if self._is_stopping.wait(RETRY_S):

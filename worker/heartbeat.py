@@ -76,8 +76,9 @@ class Heartbeat(threading.Thread):
                     self._beat()
                 rest_s = self._next_beat_s - monotonic()
                 message = pubsub.get_message(timeout=max(0.0, min(LISTEN_S, rest_s)))
-                if message is not None:
-                    self._cancel(*read_notice(message["data"]))
+                notice = read_notice(message["data"]) if message else None
+                if notice is not None:
+                    self._cancel(notice.job, notice.cancel)
 
     def _beat(self) -> None:
         run(self._redis, self._ledger.report(self._status()))

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.answers import Adopt, Busy, Cancellation, ClaimAnswer, Claimed, Early, Ended, Unknown
-from llama_herd.tasks.call import run, run_many
+from llama_herd.tasks.call import Unreadable, run, run_many
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import CancelReason
@@ -42,6 +42,10 @@ RETRY_S = 0.3
 
 #: A job that another worker runs is asked for again this long after its lease, in case that worker is gone.
 LEASE_MARGIN_S = 0.2
+
+
+#: The stream of a job that has said nothing.
+NOTHING = Recorded({}, "")
 
 
 class CeleryEnd(NamedTuple):
@@ -203,8 +207,7 @@ class Intake(threading.Thread):
 
     def _open(self, delivery: Delivery, order: Order, claimed: Claimed) -> Opened:
         """Take a claimed job's stream over from where it stands."""
-        events = run(self._redis, self._ledger.read(delivery.job_id)) if claimed.seq else []
-        recorded = Recorded.of(events)
+        recorded = self._recorded(delivery.job_id) if claimed.seq else NOTHING
         attempt = Attempt(
             Stream(delivery.job_id, claimed, recorded, self._author),
             [delivery],
@@ -213,6 +216,14 @@ class Intake(threading.Thread):
         )
         self._publisher.open(attempt)
         return Opened(attempt, order, claimed, recorded)
+
+    def _recorded(self, job_id: str) -> Recorded:
+        """What earlier attempts have written; nothing if somebody else has written there, too."""
+        try:
+            events = run(self._redis, self._ledger.read(job_id))
+        except Unreadable:
+            return NOTHING
+        return Recorded.of(events)
 
     def _begin(self, opened: Opened) -> None:
         """Run a job, or end it at once when it cannot be run."""
@@ -230,6 +241,8 @@ class Intake(threading.Thread):
             self._refuse(attempt, Failure(code="model_error", message=message))
 
     def _prepare(self, attempt: Attempt, claimed: Claimed, recorded: Recorded) -> None:
+        if sum(map(len, recorded.ids.values())) != claimed.n:
+            raise GenerationError("model_error", "the job's stream is broken, so it cannot be gone on with")
         job = GenerationJob.parse(claimed.body, self._settings)
         if job.model not in (None, self._settings.served_model):
             message = f"this queue's worker serves {self._settings.served_model}, not the model asked for"

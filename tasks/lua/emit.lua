@@ -11,8 +11,8 @@ local renewed, refused, answers = {}, {}, {}
 
 -- An event of this seq is new, it is the next one, and its tokens begin where the recorded ones end.
 local function refusal(record, epoch, seq, i, kind)
-  local state, recorded, n, cancel = record[3], tonumber(record[4]), tonumber(record[5]), record[6]
-  if record[1] ~= owner or record[2] ~= epoch then return {'fenced', recorded or 0, n or 0, ''} end
+  local state, recorded, n, cancel = record[3], tonumber(record[4]) or 0, tonumber(record[5]) or 0, record[6]
+  if record[1] ~= owner or record[2] ~= epoch then return {'fenced', recorded, n, ''} end
   if seq <= recorded then return 'duplicate' end
   if state ~= 'running' then return {'finished', recorded, n, state} end
   if cancel and kind ~= 'end' then return {'cancelled', recorded, n, cancel} end

@@ -7,7 +7,7 @@ import pytest
 from llama_herd.tasks.answers import Cancellation, Ended, Release, Renewal, Renewed, Yours
 from llama_herd.tasks.call import run
 from llama_herd.tasks.events import End
-from llama_herd.tasks.ledger import read_notice
+from llama_herd.tasks.ledger import Notice, read_notice
 from tests.tasks.herd import Herd, end, started, token
 
 pytestmark = pytest.mark.redis
@@ -129,7 +129,7 @@ def test_a_job_that_runs_is_ended_by_its_owner(claimed: Herd) -> None:
     assert run(claimed.redis, claimed.ledger.cancel("a", "deadline")) is Cancellation.ASKED
     notice = subscriber.get_message(timeout=1)
     assert notice is not None
-    assert read_notice(notice["data"]) == ("a", "revoked")
+    assert read_notice(notice["data"]) == Notice(job="a", cancel="revoked")
     assert claimed.field("a", "cancel") == "revoked"
     assert claimed.events("a") == []
     assert claimed.kinds("one", end("a", 1, 0, finish_reason="cancelled")) == ["ok"]

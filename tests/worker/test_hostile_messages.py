@@ -20,6 +20,7 @@ from llama_herd.tasks.call import run
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.embedded_redis import EmbeddedRedis
@@ -154,6 +155,20 @@ def test_what_a_thread_would_stumble_over_is_put_aside(
     assert client.result(client.submit(**JOB), timeout_s=20).finish_reason == "length"
 
 
+@pytest.mark.parametrize("notice", [b"hello", b"[1]", b'{"job": [1], "cancel": "revoked"}', b"[" * 9999])
+def test_who_publishes_what_is_no_notice_ends_no_worker(
+    notice: bytes, worker: WorkerProcess, redis: Redis, client: Client
+) -> None:
+    assert redis.publish(Ledger().control_channel, notice)
+    result = client.result(client.submit(**JOB), timeout_s=20)
+    assert result.finish_reason == "length"
+    job = client.submit(prompt="a", sampling=SamplingParams(max_tokens=4096))
+    next(event for event in client.stream(job, timeout_s=20) if event.type == "token")
+    client.cancel(job)
+    assert client.result(job, timeout_s=20).finish_reason == "cancelled"
+    assert worker.is_alive
+
+
 @pytest.mark.parametrize("kind", WRONG_JOBS)
 def test_a_job_that_no_json_should_hold_ends_with_an_error(kind: str, redis: Redis, client: Client) -> None:
     job_id = f"wrong-{uuid.uuid4()}"
@@ -186,3 +201,53 @@ def test_a_message_would_go_back_to_its_own_queue_whatever_its_sender_says(
     assert redis.hget(Ledger().job_key(job_id), "queue") == QUEUE.encode()
     client.cancel(job_id)
     assert client.result(job_id, timeout_s=20).finish_reason == "cancelled"
+
+
+def broken_record(redis: Redis, **fields: Any) -> str:
+    """A job of whose record somebody has written these fields, and something into its stream."""
+    job_id = f"broken-{uuid.uuid4()}"
+    redis.xadd(Ledger().events_key(job_id), {"e": "no event"}, id="1-0")
+    record: dict[str, Any] = {"state": "queued", "body": '{"prompt": "a"}', "queue": QUEUE, "seq": 1}
+    record |= dict.fromkeys(("epoch", "n", "attempts", "starts", "lease", "due_ms", "submitted_ms"), 0)
+    redis.hset(Ledger().job_key(job_id), mapping=record | fields)
+    raw = json.loads(message(body_of("{}"), id=job_id))
+    raw["properties"]["delivery_tag"] = f"{job_id}:1:1"
+    redis.lpush(QUEUE, json.dumps(raw))
+    return job_id
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "state"),
+    [
+        ("body", b"\xff", b"failed"),
+        ("n", 1, b"failed"),
+        ("cancel", b"\xff", b"cancelled"),
+        ("v", "", b"done"),
+    ],
+)
+def test_a_job_whose_record_or_stream_cannot_be_read_has_its_own_end_and_ends_no_worker(
+    field: str, value: Any, state: bytes, worker: WorkerProcess, redis: Redis, client: Client
+) -> None:
+    key = Ledger().job_key(broken_record(redis, **{field: value}))
+    wait_until(lambda: redis.hget(key, "state") == state or not worker.is_alive, "its end")
+    assert worker.is_alive
+    assert client.result(client.submit(**JOB), timeout_s=20).finish_reason == "length"
+
+
+def test_a_record_without_numbers_ends_no_worker(worker: WorkerProcess, redis: Redis, client: Client) -> None:
+    job_id = broken_record(redis, n="some")
+    wait_until(lambda: job_id in worker.log or not worker.is_alive, "it is claimed")
+    assert client.result(client.submit(**JOB), timeout_s=20).finish_reason == "length"
+    redis.delete(Ledger().job_key(job_id))
+    assert worker.is_alive
+
+
+def test_a_job_whose_record_breaks_while_it_runs_harms_no_other(
+    worker: WorkerProcess, redis: Redis, client: Client
+) -> None:
+    running = client.submit(prompt="a", sampling=SamplingParams(max_tokens=4096))
+    next(event for event in client.stream(running, timeout_s=20) if event.type == "token")
+    redis.hset(Ledger().job_key(running), mapping={"seq": "x", "n": "x", "cancel": b"\xff"})
+    assert client.result(client.submit(**JOB), timeout_s=20).finish_reason == "length"
+    redis.delete(Ledger().job_key(running))
+    assert worker.is_alive
