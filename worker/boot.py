@@ -29,6 +29,10 @@ EXIT_THREAD_DIED = 70
 #: Exit code of a worker that took no messages any more.
 EXIT_SILENT = 71
 
+#: How often a link is offered to a Redis that does not take it, about once a second. There is an end, since
+#: what completes a chord is reserved to who sends it for a few times as long.
+LINK_TRIES = 300
+
 #: Threads that wait for the interpreter get it sooner: a step's publication is not held up by the next step.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -82,8 +86,10 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
 def insist_on_results(conf: Any) -> None:
     """Offer a result that Redis refuses until it takes it, full or read-only: as without a connection.
 
-    Celery's tracer would store, as soon as there is room, that the task has failed.
+    Celery's tracer would store, as soon as there is room, that the task has failed. Of a link it would do so
+    after half a second.
     """
+    conf.task_publish_retry_policy = {**conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
     conf.result_backend_transport_options["additional_connection_errors"] = [ResponseError]
 
 

@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.trace import trace_task_ret
 from celery.backends.redis import RedisBackend
 from redis import Redis
 
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client import Client
-from llama_herd.tasks.events import FinishReason
+from llama_herd.tasks.events import End, FinishReason
+from llama_herd.tasks.generate import OUTCOME
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.boot import insist_on_results
@@ -86,6 +90,36 @@ def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: 
         redis.config_set("maxmemory", 0)
     storing.join()
     assert app.backend.get_state("job") == "SUCCESS"
+
+
+#: Refusals after which Celery by itself would have given a link up.
+MANY = 20
+
+
+def num_refused(redis: Any) -> int:
+    """Commands that Redis had no room for."""
+    return int(redis.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
+
+
+def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
+    app = make_app(Settings(redis_url=redis_url))
+    insist_on_results(app.conf)
+    outcome = Result.from_events([End(seq=1, job="job", epoch=1, finish_reason="length", n=0, attempts=1)])
+    body: Any = ((), {}, {"callbacks": [app.signature("then", queue="next")]})
+    request = {"id": "job", OUTCOME: outcome, "delivery_info": {}}
+    tracing = Thread(
+        target=trace_task_ret, args=(TASK_NAME, "job", request, body, None, None), kwargs={"app": app}
+    )
+    redis.config_resetstat()
+    redis.config_set("maxmemory", 1)
+    try:
+        tracing.start()
+        wait_until(lambda: num_refused(redis) > MANY, "a link refused again and again")
+    finally:
+        redis.config_set("maxmemory", 0)
+    tracing.join()
+    assert app.backend.get_state("job") == "SUCCESS"
+    assert redis.llen("next") == 1
 
 
 class PurgedMeanwhile(Delivery):
