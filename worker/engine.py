@@ -53,6 +53,8 @@ class Engine:
         self.cache = cache
         self.scheduler = Scheduler(cache.prefixes, max_rows=max_rows, prefill_tokens=prefill_tokens)
         self._sink = sink
+        #: Called after each layer of a step.
+        self.on_layer: Callable[[], None] | None = None
 
     @property
     def has_work(self) -> bool:
@@ -103,7 +105,7 @@ class Engine:
             return
         failure: Failure | None = None
         try:
-            readings = run_rows(self.llama, self.cache, rows)
+            readings = run_rows(self.llama, self.cache, rows, self.on_layer)
         except torch.AcceleratorError:
             raise
         except Exception as error:

@@ -28,7 +28,8 @@ class EngineThread(threading.Thread):
         self._inbox: SimpleQueue[Sequence | None] = SimpleQueue()
         self._is_stopping = False
         self.num_steps = 0
-        self.last_step_s = monotonic()
+        self._moved_s = monotonic()
+        engine.on_layer = self._note_move
 
     @property
     def num_running(self) -> int:
@@ -39,8 +40,8 @@ class EngineThread(threading.Thread):
         return len(self._engine.scheduler.waiting) + self._inbox.qsize()
 
     def is_stalled(self, stall_s: float) -> bool:
-        """Whether there is work, but no step has ended for `stall_s`."""
-        return self._engine.has_work and monotonic() - self.last_step_s > stall_s
+        """Whether there is work, but neither a step nor a layer of one has ended for `stall_s`."""
+        return self._engine.has_work and monotonic() - self._moved_s > stall_s
 
     def submit(self, sequence: Sequence) -> None:
         self._inbox.put(sequence)
@@ -71,7 +72,7 @@ class EngineThread(threading.Thread):
                 log.exception("step failed")
                 self._engine.fail_running(failure_of(error))
             self.num_steps += 1
-            self.last_step_s = monotonic()
+            self._note_move()
 
     def _take_waiting(self) -> None:
         """Move what has arrived into the engine; sleep here only while the engine has nothing to do."""
@@ -79,4 +80,7 @@ class EngineThread(threading.Thread):
             sequence = self._inbox.get()
             if sequence is not None:
                 self._engine.submit(sequence)
-        self.last_step_s = monotonic()
+        self._note_move()
+
+    def _note_move(self) -> None:
+        self._moved_s = monotonic()

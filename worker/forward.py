@@ -3,7 +3,7 @@
 Letters: R rows of logits, V vocabulary.
 """
 
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Sequence as Rows
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -26,10 +26,12 @@ class Reading(NamedTuple):
     drawn: Drawn | None
 
 
-def run_rows(llama: Llama, cache: Cache, rows: Rows[Row]) -> list[Reading]:
+def run_rows(
+    llama: Llama, cache: Cache, rows: Rows[Row], on_layer: Callable[[], None] | None = None
+) -> list[Reading]:
     """Compute the rows' tokens, keep their keys and values, draw what comes next. Changes no sequence."""
     batch = Batch.of([_chunk(row) for row in rows], cache.device, llama.tiling.span_tokens)
-    logits = llama.forward(batch, cache)  # (R, V)
+    logits = llama.forward(batch, cache, on_layer)  # (R, V)
     stops = list(accumulate(row.num_logits for row in rows))
     draws = [row.sequence.draw() for row in rows if row.is_complete]
     last = logits

@@ -58,7 +58,7 @@ class WorkerSettings(Settings):
     silence_s: float = Field(
         15.0, ge=2, description="A worker that takes no message for so long, though some wait, ends itself."
     )
-    stall_s: float = Field(30.0, gt=0, description="An engine without a step this long loses its jobs.")
+    stall_s: float = Field(30.0, gt=0, description="An engine without a layer this long loses its jobs.")
     remote_control: bool = Field(
         False,
         description="Obey Celery's inspect and revoke. Who reaches Redis can then shut workers down, too.",

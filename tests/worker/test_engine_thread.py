@@ -108,3 +108,13 @@ def test_an_idle_thread_is_not_stalled_and_a_standing_one_is(desk: Desk, model: 
     standing._take_waiting()
     assert standing.is_stalled(-1.0)
     standing._engine.step()
+
+
+def test_a_step_moves_with_each_layer(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    """A long prompt on a slow machine takes minutes, and is no standstill."""
+    thread = EngineThread(model.engine(tiny_settings, lambda _: None))
+    thread.submit(sequence(model, "job"))
+    thread._take_waiting()
+    before_s = thread._moved_s
+    thread._engine.step()
+    assert thread._moved_s > before_s

@@ -40,10 +40,10 @@ def test_a_sequence_that_lacks_memory_fails_alone(
     expected = run(model, tiny_settings, small).ids
     forward = Llama.forward
 
-    def narrow(self: Llama, batch: Batch, cache: Cache) -> Tensor:
+    def narrow(self: Llama, batch: Batch, cache: Cache, on_layer: Callable[[], None]) -> Tensor:
         if len(batch.ids) > 40:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(self, batch, cache)
+        return forward(self, batch, cache, on_layer)
 
     monkeypatch.setattr(Llama, "forward", narrow)
     small = [sequence(model, f"small-{n}", prompt="a tale " * n) for n in range(1, 4)]
