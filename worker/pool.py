@@ -51,6 +51,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Load the model before the consumer starts, so that no message is taken before it can be run."""
         self._does_debug = False  # the pool's debug line would show arguments, and with them prompts
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
+        self._handle_stops(_stop_loading)
         from llama_herd.worker.service import (
             Service,  # brings torch, which must not be there before the device
         )
@@ -61,9 +62,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
         signals.task_revoked.connect(self._on_revoked, weak=False)
-        # In place of Celery's, whose cold shutdown would store that running jobs are to be retried.
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-            signal.signal(number, self._on_signal)
+        self._handle_stops(self._on_signal)
         signal.signal(signal.SIGALRM, _leave)
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # from then on nobody handles it
 
@@ -112,6 +111,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
         """Nothing to kill: Celery calls `Delivery.terminate` next, which ends the one job."""
 
+    def _handle_stops(self, handler: Callable[[int, Any], None]) -> None:
+        """In place of Celery's, whose cold shutdown would store that running jobs are to be retried."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, handler)
+
     def _on_signal(self, number: int, _: Any) -> None:
         """Stop, and let jobs finish for a while; SIGQUIT or a second signal hands them over at once."""
         grace_s = boot.settings().grace_s
@@ -149,6 +153,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
         if self._hub is not None:
             for callback in self._hub._pop_ready():
                 callback()
+
+
+def _stop_loading(*_: Any) -> None:
+    """Nothing is held before the model is there, and a large one takes minutes."""
+    raise SystemExit(0)
 
 
 def _leave(*_: Any) -> None:

@@ -1,5 +1,6 @@
 """Workers that live but do not work: they say so, their jobs go on elsewhere, and silence ends them."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from socket import gethostname
@@ -122,3 +123,18 @@ def test_an_engine_that_stands_still_loses_its_job_and_comes_back(
         (tmp_path / "engine").unlink()
         wait_until(lambda: status(client, worker).state == "ready", "the worker is ready again")
         assert client.result(client.submit(**SHORT), timeout_s=30).finish_reason == "length"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_worker_that_is_still_loading_its_model_leaves_at_once(
+    worker: WorkerProcess, tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "load").touch()
+    worker.start()
+    try:
+        wait_until((tmp_path / "loading").exists, "the model is being loaded")
+        worker.signal(number)
+        assert worker.wait_for_end() == 0
+        assert "critical" not in worker.log
+    finally:
+        worker.kill()

@@ -1,7 +1,7 @@
 """Stops a part of a worker while a file of that name is there. Loaded by `celery worker -I`, by tests only.
 
 STANDSTILL=folder    `engine` in it holds up the next step, `consumer` the next question for a message;
-                     `crash` makes the next step fail
+                     `crash` makes the next step fail, `load` holds up the model
 STANDSTILL_RATE=1/m  Celery's rate limit
 """
 
@@ -12,10 +12,12 @@ from time import sleep
 from llama_herd.tasks.generate import generate
 from llama_herd.worker.engine import Engine
 from llama_herd.worker.guards import Channel
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
 
 FOLDER = Path(os.environ["STANDSTILL"])
 
-step, ask = Engine.step, Channel._brpop_start
+step, ask, load = Engine.step, Channel._brpop_start, LoadedModel.load
 
 
 def step_unless_held(self: Engine) -> None:
@@ -32,6 +34,14 @@ def ask_unless_held(channel: Channel, timeout: float | None = None) -> None:
         ask(channel, timeout)
 
 
+def load_unless_held(settings: WorkerSettings, device: str) -> LoadedModel:
+    (FOLDER / "loading").touch()
+    while (FOLDER / "load").exists():
+        sleep(0.01)
+    return load(settings, device)
+
+
 generate.rate_limit = os.environ.get("STANDSTILL_RATE")
 Engine.step = step_unless_held  # type: ignore[method-assign]
 Channel._brpop_start = ask_unless_held  # type: ignore[method-assign, assignment]
+LoadedModel.load = load_unless_held  # type: ignore[method-assign, assignment]
