@@ -52,7 +52,8 @@ SWEEP_MAX_LOOKS = 512
 #: A worker that is silent this long is not listed any more.
 WORKER_TTL_S = 10
 
-CancelReason = Literal["cancelled", "revoked", "deadline"]
+#: `expired`: a message came too late, which ends no job that runs.
+CancelReason = Literal["cancelled", "revoked", "deadline", "expired"]
 FinalState = Literal["done", "failed", "cancelled"]
 
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
@@ -211,7 +212,7 @@ class Ledger(Keys):
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Call[Cancellation]:
         """End a job early: here if nobody runs it, else by asking its owner."""
-        is_late = reason == "deadline"
+        is_late = reason in ("deadline", "expired")
         return Call(
             _CANCEL,
             (*self.job_keys(job_id), self.control_channel),

@@ -100,7 +100,7 @@ class Service:
 
     def end(self, job_id: str, queue: str, *, has_expired: bool) -> None:
         """Celery has revoked a job of this queue, or found it expired before it was run."""
-        self._tenancy_of(queue).end(CeleryEnd(job_id, "deadline" if has_expired else "revoked"))
+        self._tenancy_of(queue).end(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
 
     def status(self) -> WorkerStatus:
         pages = self._model.cache.pages

@@ -1,15 +1,17 @@
 """Jobs that Celery itself ends: revoked or expired, known to the ledger or not, each has its one end."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from celery import Celery
 from celery.result import AsyncResult
+from redis import Redis
 
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client import Client
-from llama_herd.tasks.events import End, FinishReason, Started
+from llama_herd.tasks.events import End, FinishReason, Started, Token
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.embedded_redis import EmbeddedRedis
@@ -68,3 +70,20 @@ def test_a_message_that_has_expired_before_it_comes_has_an_end(client: Client, a
     sent = app.send_task(TASK_NAME, kwargs=FIELDS, queue=queue_name("endless"), expires=expires)
     ends_once(client, sent.id, "deadline")
     assert client.result(sent.id).ids == ()
+
+
+def test_a_job_that_began_in_time_goes_on_when_its_message_comes_again(
+    client: Client, app: Celery, server: EmbeddedRedis
+) -> None:
+    queue, late = queue_name("endless"), datetime.now(UTC) + timedelta(seconds=4)
+    sent = app.send_task(TASK_NAME, kwargs=FIELDS, queue=queue, expires=late)
+    next(event for event in client.stream(sent.id, timeout_s=PATIENCE_S) if isinstance(event, Token))
+    wait_until(lambda: datetime.now(UTC) > late, "too late to begin")
+    with Redis.from_url(server.url) as redis:
+        (note,) = redis.hvals("herd:default:unacked")
+        redis.lpush(queue, json.dumps(json.loads(note)[0]))  # as kombu does after a lost connection
+    wait_until(lambda: AsyncResult(sent.id, app=app).state == "REVOKED", "Celery takes it for expired")
+    other = app.send_task(TASK_NAME, kwargs=FIELDS, queue=queue, expires=late)
+    ends_once(client, other.id, "deadline")
+    client.cancel(sent.id)
+    ends_once(client, sent.id, "cancelled")
