@@ -88,11 +88,16 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """All is done, also on Celery's side, where links would be sent once more: acknowledge."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """No record, and the message brought no job: it was forgotten or never accepted."""
 
 
-ClaimAnswer = Yours | Adopt | Busy | Early | Ended | Unknown
+ClaimAnswer = Yours | Adopt | Busy | Early | Ended | Settled | Unknown
 
 
 class Emission(StrEnum):

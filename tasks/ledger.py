@@ -61,6 +61,7 @@ _CLAIM = Script("claim", "clock", "waiting", "record", "end")
 _EMIT = Script("emit", "clock")
 _RELEASE = Script("release", "clock", "queue", "push", "waiting")
 _RENEW = Script("renew", "clock")
+_SETTLE = Script("settle")
 _CANCEL = Script("cancel", "clock", "waiting", "end")
 _PURGE = Script("purge", "clock", "waiting", "end")
 _SWEEP = Script("sweep", "clock", "queue", "push", "waiting", "end")
@@ -209,6 +210,10 @@ class Ledger(Keys):
             (job_id, owner, epoch, int(push)),
             lambda reply: Release(text(reply)),
         )
+
+    def settle(self, job_id: str) -> Call[bool]:
+        """Note that Celery has stored the result and sent the links. Whether the job was purged meanwhile."""
+        return Call(_SETTLE, (self.job_key(job_id),), (), lambda reply: reply == b"purged")
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Call[Cancellation]:
         """End a job early: here if nobody runs it, else by asking its owner."""

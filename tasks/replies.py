@@ -15,6 +15,7 @@ from llama_herd.tasks.answers import (
     Emitted,
     Ended,
     Record,
+    Settled,
     Submission,
     Submitted,
     Unknown,
@@ -47,6 +48,8 @@ def read_claim(reply: list[Any]) -> ClaimAnswer:
             return Busy(int(reply[1]))
         case "early":
             return Early()
+        case "settled":
+            return Settled()
         case "unknown":
             return Unknown()
         case _:

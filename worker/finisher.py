@@ -91,7 +91,7 @@ class Finisher:
             outcome = self._insist(self._outcome, job_id)
             if outcome is not None:
                 self._insist(self._tell_celery, outcome, deliveries)
-                self._insist(self._forget_if_purged, job_id)
+                self._insist(self._close, job_id, is_settled=bool(deliveries))
                 _log_end(outcome)
                 deliveries = deliveries[1:]
         except Stopped:
@@ -126,9 +126,13 @@ class Finisher:
         else:
             correct(outcome, self._app.backend)
 
-    def _forget_if_purged(self, job_id: str) -> None:
-        """A purge deletes the result that it finds; this one may have been stored just after it."""
-        if run(self._redis, self._ledger.is_purged(job_id)):
+    def _close(self, job_id: str, *, is_settled: bool) -> None:
+        """Leave nothing to do for messages of the job that come again, and no result of one that is purged.
+
+        A purge deletes the result that it finds; this one may have been stored just after it.
+        """
+        note = self._ledger.settle if is_settled else self._ledger.is_purged
+        if run(self._redis, note(job_id)):
             self._redis.delete(self._ledger.result_key(job_id))
 
 

@@ -14,7 +14,17 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.tasks.answers import Adopt, Busy, Cancellation, ClaimAnswer, Claimed, Early, Ended, Unknown
+from llama_herd.tasks.answers import (
+    Adopt,
+    Busy,
+    Cancellation,
+    ClaimAnswer,
+    Claimed,
+    Early,
+    Ended,
+    Settled,
+    Unknown,
+)
 from llama_herd.tasks.call import Unreadable, run, run_many
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
@@ -195,6 +205,8 @@ class Intake(threading.Thread):
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended():
                 self._finisher.settle(delivery.job_id, [delivery])
+            case Settled():
+                delivery.acknowledge()
             case Early():
                 delivery.acknowledge()  # a sweep pushes another message when the job is due
             case Unknown():

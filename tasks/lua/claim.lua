@@ -6,7 +6,7 @@
 --       if the message brings the job along: 12 body, 13 envelope, 14 deadline (ms or ''),
 --       15 not before (ms or ''), 16 estimated tokens, 17 end of the name of the message's list
 -- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, body
---          busy, ms left | early | finished | cancelled | expired | poison | unknown
+--          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
   waiting = KEYS[6], queue = KEYS[8], channel = ARGV[2], ttl_s = ARGV[3]}
 local id, owner, lease_ms, max_attempts = ARGV[1], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -36,7 +36,9 @@ local function note_taken()
   redis.call('HSET', key.waiting, queue .. ':taken', taken + 1, queue .. ':since', since)
 end
 
-if state ~= 'queued' and state ~= 'running' then return {'finished'} end
+if state ~= 'queued' and state ~= 'running' then
+  return {redis.call('HEXISTS', key.job, 'settled') == 1 and 'settled' or 'finished'}
+end
 
 if cancel == 'deadline' or (deadline and tonumber(deadline) <= now) then
   write_end(key, id, 'failed', ARGV[10])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llama_herd.tasks.answers import Adopt, Busy, Cancellation, Ended, Renewal, Unknown, Yours
+from llama_herd.tasks.answers import Adopt, Busy, Cancellation, Ended, Renewal, Settled, Unknown, Yours
 from llama_herd.tasks.call import run
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
@@ -103,6 +103,23 @@ def test_a_finished_job_says_so(herd: Herd) -> None:
     herd.emit("one", started("a"), end("a", 2, 0))
     assert herd.claim("a", "two") is Ended.FINISHED
     assert len(herd.events("a")) == 2
+
+
+def test_a_job_of_which_celery_knows_has_nothing_left_to_do(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.emit("one", started("a"), end("a", 2, 0))
+    assert run(herd.redis, herd.ledger.settle("a")) is False
+    assert herd.claim("a", "two") == Settled()
+    assert herd.redis.ttl(herd.ledger.job_key("a")) > 0
+
+
+def test_a_note_on_a_job_that_is_forgotten_leaves_nothing(herd: Herd) -> None:
+    assert run(herd.redis, herd.ledger.settle("a")) is False
+    assert herd.redis.keys() == []
+    run(herd.redis, herd.ledger.purge("a"))
+    assert run(herd.redis, herd.ledger.settle("a")) is True
+    assert herd.redis.hgetall(herd.ledger.job_key("a")) == {b"state": b"purged"}
 
 
 def test_an_unknown_job_without_a_body_is_unknown(herd: Herd) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -29,6 +30,8 @@ pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
 #: Long enough to be killed or stopped in the middle, and to be finished by another worker.
 LONG = {"max_tokens": 450, "temperature": 0.7, "seed": 11}
+
+SHORT: dict[str, Any] = {"prompt": "a tale", "sampling": {"max_tokens": 9}}
 
 #: So long that nobody waits for its end.
 ENDLESS = {**LONG, "max_tokens": 4096}
@@ -97,6 +100,22 @@ def test_a_bare_celery_message_brings_its_job(
     assert_exact(events, result)
     assert sent.get(timeout=PATIENCE_S) == result.model_dump(mode="json")
     assert result.seed == 5
+
+
+def test_a_link_is_sent_once_though_its_job_s_message_comes_again(
+    client: Client, worker: WorkerProcess, celery_app: Celery
+) -> None:
+    """As after a lost connection, to this worker or another."""
+    link = celery_app.signature("then", queue="next")
+    sent = celery_app.send_task(TASK_NAME, kwargs=SHORT, queue="parked", link=link)
+    with Redis.from_url(client._core.url) as redis:
+        message = redis.lpop("parked")
+        for _ in range(2):
+            redis.lpush(queue_name("endless"), message)
+            client.result(client.submit(**SHORT), timeout_s=PATIENCE_S)  # which is read after it
+            wait_until(lambda: not redis.hlen(Ledger().unacked_key), "all is acked")
+        assert sent.get(timeout=PATIENCE_S)["finish_reason"] == "length"
+        assert redis.llen("next") == 1
 
 
 def test_a_bare_message_that_comes_too_early_is_run_when_it_is_due(
