@@ -1,8 +1,9 @@
 """What Redis replies to the ledger's calls, read into the ledger's answers."""
 
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from llama_herd.tasks.answers import (
     Adopt,
@@ -82,8 +83,13 @@ def read_state(reply: bytes | None) -> str | None:
 
 
 def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
-    texts = [[text(part) for part in flat] for flat in reply if flat]
-    return [kind.model_validate(dict(zip(flat[::2], flat[1::2], strict=True))) for flat in texts]
+    """Those that can be read: what another version has written may not be."""
+    reports = []
+    for flat in reply:
+        texts = [text(part) for part in flat]
+        with suppress(ValidationError):
+            reports.append(kind.model_validate(dict(zip(texts[::2], texts[1::2], strict=True))))
+    return reports
 
 
 def read_letter(number: bytes, fields: dict[bytes, bytes]) -> DeadLetter:

@@ -1,6 +1,7 @@
 """Puts back what nobody works on: jobs of dead workers, messages that nobody has, jobs that wait for room."""
 
 import threading
+from contextlib import suppress
 
 import structlog
 from redis import Redis
@@ -34,10 +35,10 @@ class Reconciler(threading.Thread):
 
     def run(self) -> None:
         while not self._is_stopping.wait(INTERVAL_S):
-            try:
-                self._overflow.shed()
-                swept = run(self._redis, self._ledger.sweep())
-            except RedisError:
-                continue  # the publisher says that Redis is away
-            for job_id in swept.jobs:
-                log.warning("job put back into the queue", job_id=job_id)
+            for act in (self._overflow.shed, self._sweep):
+                with suppress(RedisError):  # the publisher says that Redis is away
+                    act()
+
+    def _sweep(self) -> None:
+        for job_id in run(self._redis, self._ledger.sweep()).jobs:
+            log.warning("job put back into the queue", job_id=job_id)

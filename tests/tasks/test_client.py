@@ -236,6 +236,19 @@ def test_a_worker_that_fell_silent_is_not_listed(client: Client, herd: Herd) -> 
     assert herd.redis.zcard("herd:default:workers") == 0
 
 
+@pytest.mark.parametrize("fields", [{"slots": "some"}, {"other": "1"}])
+def test_a_worker_whose_words_are_not_understood_hides_no_other(
+    client: Client, herd: Herd, fields: dict[str, str]
+) -> None:
+    """One of another version, say."""
+    for name in ("odd", "here"):
+        status = WorkerStatus(name=name, state="ready", model="tales", device="cpu", slots=4)
+        run(herd.redis, herd.ledger.report(status))
+    herd.redis.delete("herd:default:worker:odd")
+    herd.redis.hset("herd:default:worker:odd", mapping={"name": "odd", **fields})
+    assert [worker.name for worker in client.workers()] == ["here"]
+
+
 def test_workers_that_are_gone_are_forgotten_though_nobody_asks_for_them(herd: Herd) -> None:
     """Names of pods are never used again."""
     for name in ("gone", "here"):
