@@ -28,7 +28,7 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_max_retries=None,
         # One engine runs all messages at once; names only, so that a client never imports a worker.
         worker_pool="llama_herd.worker.pool:EnginePool",
-        worker_consumer="llama_herd.worker.guards:Consumer",
+        worker_consumer="llama_herd.worker.consumer:Consumer",
         # A queue for each model: a job never meets the wrong one.
         task_default_queue=queue_name(settings.default_model, settings.tenant),
         # A message is done when its result is stored; a worker holds just what its batch has room for.

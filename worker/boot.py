@@ -72,7 +72,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
     try:
         conf.worker_concurrency = settings().slots + NUM_LOOK_AHEAD
         _configure_queues(conf)
-        conf.broker_transport = "llama_herd.worker.guards:Transport"
+        conf.broker_transport = "llama_herd.worker.channel:Transport"
         conf.worker_enable_remote_control = settings().remote_control
         insist_on_results(conf)
         device()

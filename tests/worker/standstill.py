@@ -10,8 +10,8 @@ from pathlib import Path
 from time import sleep
 
 from llama_herd.tasks.generate import generate
+from llama_herd.worker.channel import Channel
 from llama_herd.worker.engine import Engine
-from llama_herd.worker.guards import Channel
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 

@@ -14,7 +14,7 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.priority import LANES, LOW, NORMAL, TURN, URGENT
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.guards import Channel, Transport
+from llama_herd.worker.channel import Channel, Transport
 
 pytestmark = pytest.mark.redis
 

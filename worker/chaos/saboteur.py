@@ -12,7 +12,7 @@ from typing import Any
 from kombu.transport import redis as kombu_redis
 
 from llama_herd.tasks.app import app
-from llama_herd.worker import guards
+from llama_herd.worker import channel
 from llama_herd.worker.chaos.sabotage import Sabotage
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine import Engine
@@ -71,7 +71,7 @@ def shift_clock(clock_s: float) -> None:
     """What tells messages' ages and expiry here goes by a clock that is wrong."""
     true_time = time.time
     time.time = lambda: true_time() + clock_s
-    for module in (kombu_redis, guards):
+    for module in (kombu_redis, channel):
         vars(module)["time"] = time.time
 
 

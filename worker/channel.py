@@ -1,18 +1,16 @@
-"""What stands between a broken message and the worker's life.
+"""Where messages come from: the lists of the queues, and the notes of what is held.
 
-A stock worker exits on a message that it cannot read, and some such messages are put back and end the next
-worker too. Here they go to the dead letters, with the reason.
+A stock worker exits on an item that it cannot read, and some such items are put back and end the next worker
+too. Here they go to the dead letters, with the reason.
 """
 
 import socket
-from collections.abc import Callable, Mapping, Set as AbstractSet
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import partial
 from time import monotonic, time
 from typing import Any
 
 import structlog
-from celery.worker import consumer
 from celery.worker.state import reserved_requests
 from kombu.message import Message
 from kombu.transport import redis as redis_transport, virtual
@@ -22,8 +20,6 @@ from redis.exceptions import OutOfMemoryError, RedisError
 
 from llama_herd.tasks.call import run
 from llama_herd.tasks.dead_letters import DeadLetters
-from llama_herd.tasks.job import is_job_id
-from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker import boot
 from llama_herd.worker.turns import Turns
 
@@ -31,10 +27,6 @@ log = structlog.get_logger(__name__)
 
 #: What reading a hostile message can raise, besides the errors of the connection itself.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError)
-
-
-#: Pauses between tries of a Redis that is away, in Celery's words; its own grow to half a minute.
-RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
 
 
 class TooLong(ValueError):
@@ -176,99 +168,19 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         except RedisError:
             raise
         except UNREADABLE as error:
-            put_aside(self, type(error).__name__)
+            self.put_aside(type(error).__name__)
             raise redis_transport.Empty from None
+
+    def put_aside(self, reason: str) -> None:
+        """Keep the message that was read last, and cannot be handled, among the dead letters."""
+        raw, queue = self.message_read, self.queue_read
+        log.error("message put aside", reason=reason, num_bytes=len(raw))
+        letters = DeadLetters.of(boot.settings().of_queue(queue))
+        with self.conn_or_acquire() as client:
+            run(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))
 
 
 class Transport(redis_transport.Transport):  # type: ignore[misc]
     """kombu's Redis transport with the guarded channel."""
 
     Channel = Channel
-
-
-class Consumer(consumer.Consumer):  # type: ignore[misc]
-    """Celery's consumer; a message that it cannot handle is put aside, and never shown in a log."""
-
-    def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **options: Any) -> None:
-        """Without the talk among workers, which reaches all of them in a Redis, whosoever they are."""
-        quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
-        quiet["without_heartbeat"] = not options.get("task_events")
-        super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
-
-    def ensure_connected(self, conn: Any) -> Any:
-        """Connect, also again, within two seconds of Redis being back."""
-        conn.ensure_connection = partial(conn.ensure_connection, **RECONNECT)
-        return super().ensure_connected(conn)
-
-    def update_strategies(self) -> None:
-        """Have each message run by the app of the tenant from whose queue it comes."""
-        super().update_strategies()
-        apps = {queue: boot.app_of(own) for queue, own in boot.settings().by_queue.items()}
-        if set(apps.values()) == {self.app}:
-            return
-        for name in self.app.tasks:
-            by_queue = {
-                queue: app.tasks[name].start_strategy(app, self)
-                for queue, app in apps.items()
-                if name in app.tasks  # the process's first may have some that it does not share
-            }
-            self.strategies[name] = partial(_strategy_of_queue, by_queue)
-
-    def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], Any]:
-        """Called anew for each connection."""
-        handle = super().create_task_handler(*args, **options)
-        self.pool.watch(self.task_consumer.channel)
-
-        def guarded(message: Message) -> Any:
-            try:
-                _check_headers(message.headers)
-                return handle(message)
-            except RedisError:
-                raise
-            except UNREADABLE as error:
-                return self._refuse(message, type(error).__name__)
-
-        return guarded
-
-    def on_unknown_message(self, body: Any, message: Message) -> None:
-        self._refuse(message, "no task is named")
-
-    def on_unknown_task(self, body: Any, message: Message, exc: BaseException) -> None:
-        self._refuse(message, "unknown task")
-
-    def on_invalid_task(self, body: Any, message: Message, exc: BaseException) -> None:
-        self._refuse(message, type(exc).__name__)
-
-    def on_decode_error(self, message: Message, exc: BaseException) -> None:
-        self._refuse(message, type(exc).__name__)
-
-    def _refuse(self, message: Message, reason: str) -> None:
-        put_aside(message.channel, reason)
-        message.reject_log_error(log, self.connection_errors)
-
-
-def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:
-    return by_queue[message.delivery_info["routing_key"]](message, *args)
-
-
-def _check_headers(headers: Mapping[str, Any]) -> None:
-    """A job's id stands in keys, channels and events, and its name in Celery's counts. Raises ValueError.
-
-    Celery's first protocol has them in the body, and is none of ours.
-    """
-    if "task" not in headers:
-        raise ValueError("no task is named")
-    if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
-        raise ValueError("the message's id cannot name a job")
-    if not isinstance(headers.get("shadow"), str | None):
-        raise ValueError("the name to be shown is none")
-
-
-def put_aside(channel: Channel, reason: str) -> None:
-    """Keep the message that was read last, and cannot be handled, among the dead letters."""
-    raw = channel.message_read
-    log.error("message put aside", reason=reason, num_bytes=len(raw))
-    queue = channel.queue_read
-    letters = DeadLetters.of(boot.settings().of_queue(queue))
-    with channel.conn_or_acquire() as client:
-        run(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))

@@ -1,0 +1,98 @@
+"""Celery's consumer, which no message ends, whatever is in it."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import structlog
+from celery.worker import consumer
+from kombu.message import Message
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.job import is_job_id
+from llama_herd.tasks.message import TASK_NAME
+from llama_herd.worker import boot
+from llama_herd.worker.channel import UNREADABLE
+
+log = structlog.get_logger(__name__)
+
+#: Pauses between tries of a Redis that is away, in Celery's words; its own grow to half a minute.
+RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
+
+
+class Consumer(consumer.Consumer):  # type: ignore[misc]
+    """Celery's consumer; a message that it cannot handle is put aside, and never shown in a log."""
+
+    def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **options: Any) -> None:
+        """Without the talk among workers, which reaches all of them in a Redis, whosoever they are."""
+        quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
+        quiet["without_heartbeat"] = not options.get("task_events")
+        super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Connect, also again, within two seconds of Redis being back."""
+        conn.ensure_connection = partial(conn.ensure_connection, **RECONNECT)
+        return super().ensure_connected(conn)
+
+    def update_strategies(self) -> None:
+        """Have each message run by the app of the tenant from whose queue it comes."""
+        super().update_strategies()
+        apps = {queue: boot.app_of(own) for queue, own in boot.settings().by_queue.items()}
+        if set(apps.values()) == {self.app}:
+            return
+        for name in self.app.tasks:
+            by_queue = {
+                queue: app.tasks[name].start_strategy(app, self)
+                for queue, app in apps.items()
+                if name in app.tasks  # the process's first may have some that it does not share
+            }
+            self.strategies[name] = partial(_strategy_of_queue, by_queue)
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], Any]:
+        """Called anew for each connection."""
+        handle = super().create_task_handler(*args, **options)
+        self.pool.watch(self.task_consumer.channel)
+
+        def guarded(message: Message) -> Any:
+            try:
+                _check_headers(message.headers)
+                return handle(message)
+            except RedisError:
+                raise
+            except UNREADABLE as error:
+                return self._refuse(message, type(error).__name__)
+
+        return guarded
+
+    def on_unknown_message(self, body: Any, message: Message) -> None:
+        self._refuse(message, "no task is named")
+
+    def on_unknown_task(self, body: Any, message: Message, exc: BaseException) -> None:
+        self._refuse(message, "unknown task")
+
+    def on_invalid_task(self, body: Any, message: Message, exc: BaseException) -> None:
+        self._refuse(message, type(exc).__name__)
+
+    def on_decode_error(self, message: Message, exc: BaseException) -> None:
+        self._refuse(message, type(exc).__name__)
+
+    def _refuse(self, message: Message, reason: str) -> None:
+        message.channel.put_aside(reason)
+        message.reject_log_error(log, self.connection_errors)
+
+
+def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:
+    return by_queue[message.delivery_info["routing_key"]](message, *args)
+
+
+def _check_headers(headers: Mapping[str, Any]) -> None:
+    """A job's id stands in keys, channels and events, and its name in Celery's counts. Raises ValueError.
+
+    Celery's first protocol has them in the body, and is none of ours.
+    """
+    if "task" not in headers:
+        raise ValueError("no task is named")
+    if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
+        raise ValueError("the message's id cannot name a job")
+    if not isinstance(headers.get("shadow"), str | None):
+        raise ValueError("the name to be shown is none")
