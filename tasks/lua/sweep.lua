@@ -89,21 +89,23 @@ local function end_early(id, deadline_ms, cancel)
   return true
 end
 
--- Whether the message that was pushed last waits in its list. A time to come is from before the clock was put back.
-local function is_on_its_way(pushed_ms, list)
-  return pushed_ms and tonumber(pushed_ms) <= now and pushed_ms + patience_ms > front_ms(list)
+-- Whether a message that was pushed here since the last claim waits in its list still. A time to come is from before
+-- the clock was put back.
+local function is_on_its_way(waits, pushed_ms, list)
+  local pushed = tonumber(pushed_ms or 0)
+  return waits ~= '0' and pushed <= now and pushed + patience_ms > front_ms(list)
 end
 
 -- Running jobs whose lease is over: their worker died, froze, or dropped them.
 local function take_back(id)
   local job = job_key(id)
-  local state, queue, lane, deadline_ms, cancel, pushed_ms = unpack(
-    redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'pushed_ms'))
+  local state, queue, lane, deadline_ms, cancel, waits, pushed_ms = unpack(
+    redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'waits', 'pushed_ms'))
   if state ~= 'running' then
     redis.call('ZREM', leases, id)
   elseif end_early(id, deadline_ms, cancel) then
     return
-  elseif is_on_its_way(pushed_ms, queue .. (lane or '')) then
+  elseif is_on_its_way(waits, pushed_ms, queue .. (lane or '')) then
     redis.call('ZADD', leases, now + patience_ms, id)
   else
     redis.call('ZADD', leases, now + push_again(job, id), id)

@@ -90,6 +90,19 @@ def test_a_dead_workers_job_is_not_copied_while_its_message_waits_however_long(h
     assert sweep(herd) == Swept(("a",))
 
 
+def test_a_message_that_was_claimed_is_not_taken_for_one_that_waits(herd: Herd) -> None:
+    """It had been pushed by a sweep itself, just before others came."""
+    herd.submit("a")
+    lose_message(herd)
+    herd.pass_time("a", SWEEP_PATIENCE_MS)
+    assert sweep(herd) == Swept(("a",))
+    lose_message(herd)
+    herd.claim("a", "one")
+    herd.submit("b")
+    herd.fall_silent("a")
+    assert sweep(herd) == Swept(("a",))
+
+
 def test_a_push_from_before_the_clock_was_put_back_does_not_keep_another_from_it(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a", "one")
