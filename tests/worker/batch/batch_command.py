@@ -64,7 +64,8 @@ class BatchCommand:
 
 
 def read(path: Path) -> list[Answer]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """The whole lines: the last one may be under way, and then the command goes on."""
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def rows(num: int, name: Callable[[int], str] = "c{}".format) -> list[Answer]:
