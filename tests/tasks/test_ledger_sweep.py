@@ -244,7 +244,8 @@ def test_a_sweep_pushes_so_many_and_the_next_one_goes_on(herd: Herd) -> None:
     assert sorted(first + second) == names
 
 
-def test_a_backlog_of_one_model_does_not_hide_the_lost_job_of_another(herd: Herd) -> None:
+def lose_behind_a_backlog(herd: Herd) -> None:
+    """The message of one model's job `lost`, while more jobs of another wait than a sweep looks at."""
     for number in range(SWEEP_MAX_LOOKS + 100):
         herd.submit(f"job-{number}")
         herd.pass_time(f"job-{number}", 3_600_000)
@@ -252,17 +253,15 @@ def test_a_backlog_of_one_model_does_not_hide_the_lost_job_of_another(herd: Herd
     run(herd.redis, herd.ledger.submit("lost", JOB, Envelope.of("lost", "herd.other")))
     herd.redis.delete("herd.other")
     herd.pass_time("lost", SWEEP_PATIENCE_MS)
+
+
+def test_a_backlog_of_one_model_does_not_hide_the_lost_job_of_another(herd: Herd) -> None:
+    lose_behind_a_backlog(herd)
     assert sweep(herd).jobs + sweep(herd).jobs == ("lost",)
 
 
 def test_a_backlog_whose_deadlines_pass_does_not_hide_it_either(herd: Herd) -> None:
-    for number in range(SWEEP_MAX_LOOKS + 100):
-        herd.submit(f"job-{number}")
-        herd.pass_time(f"job-{number}", 3_600_000)
-    age_messages(herd, 3_600_000)
-    run(herd.redis, herd.ledger.submit("lost", JOB, Envelope.of("lost", "herd.other")))
-    herd.redis.delete("herd.other")
-    herd.pass_time("lost", SWEEP_PATIENCE_MS)
+    lose_behind_a_backlog(herd)
     found: list[str] = []
     for number in range(3):
         herd.redis.hset(herd.ledger.job_key(f"job-{number}"), "deadline_ms", 1)
