@@ -26,7 +26,8 @@ from llama_herd.tasks.answers import (
 )
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.call import Call, Script
-from llama_herd.tasks.events import End, Event, Token, parse_event
+from llama_herd.tasks.entry import Entry
+from llama_herd.tasks.events import Event, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.keys import Keys
 from llama_herd.tasks.message import Envelope
@@ -54,7 +55,6 @@ WORKER_TTL_S = 10
 
 #: `expired`: a message came too late, which ends no job that runs.
 CancelReason = Literal["cancelled", "revoked", "deadline", "expired"]
-FinalState = Literal["done", "failed", "cancelled"]
 
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
 _CLAIM = Script("claim", "clock", "waiting", "record", "end")
@@ -74,38 +74,6 @@ _INDEXES = {"worker": "workers", "batch": "batches"}
 
 #: What a producer runs. By its role it may not load scripts: the workers see to it that these are there.
 PRODUCER_SCRIPTS = (_SUBMIT, _CANCEL)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One event on its way into the log. `event` is its JSON, `i` the number of tokens recorded before it."""
-
-    job_id: str
-    epoch: int
-    seq: int
-    i: int
-    num_ids: int
-    kind: Literal["started", "token", "end"]
-    event: str
-    state: FinalState | Literal[""] = ""
-
-    @classmethod
-    def of(cls, event: Event, i: int) -> Self:
-        """The entry of `event`, when `i` tokens are recorded before it."""
-        num_ids = len(event.ids) if isinstance(event, Token) else 0
-        state = final_state(event) if isinstance(event, End) else ""
-        return cls(event.job, event.epoch, event.seq, i, num_ids, event.type, event.to_json(), state)
-
-
-def final_state(end: End) -> FinalState:
-    """The state of a job's record after this end."""
-    match end.finish_reason:
-        case "stop" | "length":
-            return "done"
-        case "cancelled":
-            return "cancelled"
-        case _:
-            return "failed"
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from time import monotonic
 
+from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import Failure, FinishReason, Timings
 from llama_herd.tasks.job import seed_of
-from llama_herd.tasks.ledger import Entry
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.output import Output
 from llama_herd.worker.sequence import Sequence

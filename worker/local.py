@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.answers import Yours
+from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import Event, Failure, parse_event
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import Entry
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.device import pin_device
 from llama_herd.worker.loaded_model import LoadedModel

@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.answers import Emission, Emitted
 from llama_herd.tasks.call import run
+from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import Failure
-from llama_herd.tasks.ledger import Entry
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.output import Output
 from llama_herd.worker.owner import Owner

@@ -9,8 +9,8 @@ from time import monotonic
 from typing import NamedTuple, Self
 
 from llama_herd.tasks.answers import Claimed
+from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Timings, Token, Usage
-from llama_herd.tasks.ledger import Entry
 from llama_herd.worker.draw import Drawn
 from llama_herd.worker.output import Output
 

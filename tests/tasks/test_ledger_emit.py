@@ -7,7 +7,7 @@ import pytest
 
 from llama_herd.tasks.answers import Emission, Emitted
 from llama_herd.tasks.call import run
-from llama_herd.tasks.ledger import Entry
+from llama_herd.tasks.entry import Entry
 from tests.tasks.herd import Herd, end, started, token
 
 pytestmark = pytest.mark.redis

@@ -18,8 +18,9 @@ from redis import Redis
 
 from llama_herd.tasks.answers import Adopt, Busy, Cancellation, Ended, Release, Yours
 from llama_herd.tasks.call import run
+from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import End, Token, parse_event
-from llama_herd.tasks.ledger import Entry, Ledger
+from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
 from tests.tasks.herd import Herd, end, started, token
 

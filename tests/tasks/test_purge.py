@@ -15,9 +15,10 @@ from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.answers import Cancellation, Ended
 from llama_herd.tasks.call import run
 from llama_herd.tasks.dead_letters import DeadLetters
+from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import Token
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import Entry, Ledger
+from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import QUEUE, Herd, age_messages, end, started, sweep
 

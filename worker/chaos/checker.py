@@ -15,8 +15,9 @@ from typing import Any
 from redis import Redis
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
+from llama_herd.tasks.entry import final_state
 from llama_herd.tasks.events import End, Event, Started, Token, parse_event
-from llama_herd.tasks.ledger import Ledger, final_state
+from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.worker.chaos.listener import event_print
 from llama_herd.worker.chaos.verdict import Violation
