@@ -161,9 +161,12 @@ class LedgerMachine(RuleBasedStateMachine):
         for job_id in run(self.redis, self.herd.ledger.sweep()).jobs:
             assert not self.truth[job_id].is_final
             assert not self.truth[job_id].is_cancelled
-            self.truth[job_id].is_given_up = True
+            assert self.truth[job_id].owner is None or self.truth[job_id].is_lease_over
         for job_id, truth in self.truth.items():
-            if truth.owner and truth.is_lease_over and truth.is_cancelled and not truth.is_final:
+            if not (truth.owner and truth.is_lease_over) or truth.is_final:
+                continue
+            truth.is_given_up = True  # also while an earlier message waits, and no other is pushed
+            if truth.is_cancelled:
                 self.ended_by_script(job_id)
 
     @invariant()
