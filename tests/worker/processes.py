@@ -1,8 +1,13 @@
 """Real worker processes for tests, by the few words that tests say of them."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from redis import Redis
+
+from llama_herd.tasks.ledger import Ledger
 from llama_herd.worker.chaos import worker_process
 from llama_herd.worker.chaos.patience import wait_until as wait_until
 from llama_herd.worker.settings import WorkerSettings
@@ -27,3 +32,13 @@ class WorkerProcess(worker_process.WorkerProcess):
     ) -> None:
         read = WorkerSettings.read(redis_url=redis_url, model=model, **settings)
         super().__init__(read, f"{name}@test", log, include=include, env=env)
+
+
+def kombu_note(redis: Redis, job_id: str) -> list[Any]:
+    """Kombu's note of a running job's message: the message, its exchange, its queue.
+
+    Beside it may lie the notes of jobs that ended a moment ago.
+    """
+    notes: list[list[Any]] = [json.loads(note) for note in redis.hvals(Ledger().unacked_key)]
+    (note,) = (note for note in notes if note[0]["headers"]["id"] == job_id)
+    return note

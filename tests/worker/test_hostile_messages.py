@@ -25,6 +25,7 @@ from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.worker.processes import kombu_note
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -196,8 +197,7 @@ def test_a_message_would_go_back_to_its_own_queue_whatever_its_sender_says(
     raw["properties"]["delivery_info"] = {"exchange": "theirs", "routing_key": "herd:default:leases"}
     redis.lpush(QUEUE, json.dumps(raw))
     next(event for event in client.stream(job_id, timeout_s=20) if event.type == "token")
-    (note,) = redis.hvals("herd:default:unacked")
-    assert json.loads(note)[1:] == ["", QUEUE]  # kombu's note of where it goes if this worker dies
+    assert kombu_note(redis, job_id)[1:] == ["", QUEUE]  # where it goes if this worker dies
     assert redis.hget(Ledger().job_key(job_id), "queue") == QUEUE.encode()
     client.cancel(job_id)
     assert client.result(job_id, timeout_s=20).finish_reason == "cancelled"

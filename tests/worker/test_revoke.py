@@ -16,7 +16,7 @@ from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
+from tests.worker.processes import PATIENCE_S, WorkerProcess, kombu_note, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
@@ -80,8 +80,7 @@ def test_a_job_that_began_in_time_goes_on_when_its_message_comes_again(
     next(event for event in client.stream(sent.id, timeout_s=PATIENCE_S) if isinstance(event, Token))
     wait_until(lambda: datetime.now(UTC) > late, "too late to begin")
     with Redis.from_url(server.url) as redis:
-        (note,) = redis.hvals("herd:default:unacked")
-        redis.lpush(queue, json.dumps(json.loads(note)[0]))  # as kombu does after a lost connection
+        redis.lpush(queue, json.dumps(kombu_note(redis, sent.id)[0]))  # as kombu does after a lost connection
     wait_until(lambda: AsyncResult(sent.id, app=app).state == "REVOKED", "Celery takes it for expired")
     other = app.send_task(TASK_NAME, kwargs=FIELDS, queue=queue, expires=late)
     ends_once(client, other.id, "deadline")
