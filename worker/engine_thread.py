@@ -69,6 +69,8 @@ class EngineThread(threading.Thread):
             except torch.AcceleratorError:
                 raise  # a device that has failed answers nobody any more: end, and leave all jobs to others
             except Exception as error:
+                if not self._engine.scheduler.running:
+                    raise  # none to blame, so the next step would fail the same way: others take what waits
                 log.exception("step failed")
                 self._engine.fail_running(failure_of(error))
             self.num_steps += 1

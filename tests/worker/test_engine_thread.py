@@ -13,6 +13,7 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.output import Output
+from llama_herd.worker.scheduler import Scheduler
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
 
@@ -98,6 +99,23 @@ def test_a_device_that_is_lost_ends_the_thread_and_no_job(
     desk.thread.join(TIMEOUT_S)
     assert [failure.exc_type for failure in ended] == [torch.AcceleratorError]
     assert desk.said.get_nowait().has_started
+    assert desk.said.empty()
+
+
+def test_a_step_that_fails_with_no_row_to_blame_ends_the_thread_and_no_job(
+    desk: Desk, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fail for ever, while the worker looks ready."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no page has this name")
+
+    ended: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    monkeypatch.setattr(Scheduler, "admit", broken)
+    desk.thread.submit(sequence(model, "job"))
+    desk.thread.join(TIMEOUT_S)
+    assert [failure.exc_type for failure in ended] == [RuntimeError]
     assert desk.said.empty()
 
 
