@@ -15,8 +15,9 @@ help: ## list the targets
 demo: $(VENV)/.ready ## run eight jobs through a real worker, on the CPU, with an embedded Redis
 	@$(BIN)/herd demo
 
+# One process more than most small machines have cores: tests also wait, for processes and for time to pass.
 test: $(VENV)/.ready ## run the quick tests
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile
 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "fault and not slow" tests/chaos
