@@ -6,7 +6,7 @@ local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[
 local id = ARGV[1]
 
 local record = redis.call('HMGET', key.job,
-  'owner', 'epoch', 'state', 'started_epoch', 'attempts', 'queue', 'tokens')
+  'owner', 'epoch', 'state', 'started_epoch', 'attempts', 'queue', 'tokens', 'lane')
 if record[1] ~= ARGV[2] or record[2] ~= ARGV[3] then return 'fenced' end
 if record[3] ~= 'running' then return 'finished' end
 
@@ -18,5 +18,5 @@ redis.call('ZREM', key.leases, id)
 -- It waits anew: its message is pushed now, or returns when this worker closes its connection, a little later.
 local now = now_ms()
 begin_waiting(key, id, now, record[6], record[7])
-if ARGV[4] == '1' then push(key.job, id, now) end
+if ARGV[4] == '1' then push_first(key.job, id, record[6] .. (record[8] or ''), now) end
 return 'released'

@@ -32,30 +32,10 @@ if now < hold and hold - now <= lease_ms then return {'held'} end
 
 local function job_key(id) return ARGV[1] .. id .. ARGV[2] end
 
--- When the message nearest the consuming end of a list was pushed; an empty list is consumed up to now.
--- Messages that came without our client tell no time and are passed over; long ones are never ours.
-local fronts = {}
-local function front_ms(list)
-  if not fronts[list] then
-    fronts[list] = now
-    for place = -1, -32, -1 do
-      local message = redis.call('LINDEX', list, place)
-      if not message then break end
-      local pushed = #message < 16384 and string.match(message, '"delivery_tag": ?"[%w._:-]+:%d+:(%d+)"')
-      if pushed then
-        fronts[list] = tonumber(pushed)
-        break
-      end
-    end
-  end
-  return fronts[list]
-end
-
 -- Returns how long to wait for a claim: the more often in vain, the longer, patience x 1, 2, 4 ... 256.
-local function push_again(job, id)
+local function push_again(job, id, list)
   local waits = redis.call('HINCRBY', job, 'waits', 1)
-  push(job, id, now)
-  redis.call('HSET', job, 'pushed_ms', now)
+  redis.call('HSET', job, 'pushed_ms', push_first(job, id, list, now))
   swept[#swept + 1] = id
   return patience_ms * 2 ^ math.min(waits - 1, 8)
 end
@@ -93,7 +73,7 @@ end
 -- the clock was put back.
 local function is_on_its_way(waits, pushed_ms, list)
   local pushed = tonumber(pushed_ms or 0)
-  return waits ~= '0' and pushed <= now and pushed + patience_ms > front_ms(list)
+  return waits ~= '0' and pushed <= now and pushed + patience_ms > front_ms(list, now)
 end
 
 -- Running jobs whose lease is over: their worker died, froze, or dropped them.
@@ -108,7 +88,7 @@ local function take_back(id)
   elseif is_on_its_way(waits, pushed_ms, queue .. (lane or '')) then
     redis.call('ZADD', leases, now + patience_ms, id)
   else
-    redis.call('ZADD', leases, now + push_again(job, id), id)
+    redis.call('ZADD', leases, now + push_again(job, id, queue .. (lane or '')), id)
   end
 end
 
@@ -139,8 +119,8 @@ local function look(id, since)
     redis.call('ZREM', pending, id)
   elseif end_early(id, deadline_ms, cancel) then
     return
-  elseif since + patience_ms <= front_ms(queue .. (lane or '')) then
-    redis.call('ZADD', pending, now + push_again(job, id) - patience_ms, id)
+  elseif since + patience_ms <= front_ms(queue .. (lane or ''), now) then
+    redis.call('ZADD', pending, now + push_again(job, id, queue .. (lane or '')) - patience_ms, id)
   else
     num_left = num_left + 1
   end

@@ -8,6 +8,7 @@ import pytest
 from llama_herd.worker.chaos import mix
 from llama_herd.worker.chaos.faults.death import dying, kill, poison
 from llama_herd.worker.chaos.herd import STEP_S, Herd
+from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.recovery import recovery
 from llama_herd.worker.chaos.sabotage import Moment
 from tests.chaos.sampling import SAMPLED, SHORT
@@ -47,6 +48,19 @@ def test_jobs_of_every_kind_killed_while_they_decode_go_on_as_if_nothing_had_hap
     verdict = herd.verdict()
     assert verdict.num_compared == len(job_ids)
     assert verdict.num_resumed == len(orphans)
+
+
+def test_a_killed_workers_job_goes_on_before_the_backlog(herd: Herd) -> None:
+    """Somebody reads its stream, and it has waited its turn once."""
+    herd.workers(2, slots=1)
+    job_ids = herd.jobs.submit(2, {**SAMPLED, "max_tokens": 600})
+    herd.jobs.wait_for(job_ids, "n", 20)
+    backlog = herd.jobs.submit(32, SHORT)
+    with kill(herd) as orphans:
+        wait_until(lambda: all(len(herd.jobs.starts(job_id)) == 2 for job_id in orphans), "started again")
+    assert len(orphans) == 1
+    assert sum(map(herd.jobs.has_ended, backlog)) < len(backlog) / 2  # a worker looks a few ahead
+    assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
 
 
 def test_many_kills_in_a_row_blame_no_job(herd: Herd) -> None:

@@ -135,7 +135,7 @@ def test_a_job_that_nobody_runs_any_more_is_ended_without_a_worker_of_its_queue(
 
 
 def test_a_job_that_was_released_with_a_push_is_not_pushed_once_more(herd: Herd) -> None:
-    """Its message stands behind what came while a worker held it: nothing has overtaken it."""
+    """It is taken next, and neither it nor what came while a worker held it looks overtaken."""
     herd.submit("a")
     lose_message(herd)
     claimed = herd.claimed("a")
@@ -143,7 +143,7 @@ def test_a_job_that_was_released_with_a_push_is_not_pushed_once_more(herd: Herd)
     herd.submit("b")
     run(herd.redis, herd.ledger.release("a", "one", claimed.epoch, push=True))
     assert sweep(herd) == Swept()
-    assert ids(herd) == ["b", "a"]
+    assert ids(herd) == ["a", "b"]
 
 
 def test_a_job_that_was_released_is_not_pushed_before_its_message_can_be_back(herd: Herd) -> None:
@@ -180,7 +180,28 @@ def test_a_lost_message_comes_back_while_the_queue_is_full(herd: Herd) -> None:
         herd.submit(name)
     herd.pass_time("a", SWEEP_PATIENCE_MS)
     assert sweep(herd) == Swept(("a",))
-    assert ids(herd) == ["b", "c", "d", "a"]
+    assert ids(herd) == ["a", "b", "c", "d"]
+
+
+def test_jobs_of_a_dead_worker_pass_the_backlog_and_nothing_looks_overtaken(herd: Herd) -> None:
+    """However late they were accepted: one more message of each is there, and none of the others."""
+    for name in ("long", "short"):
+        herd.submit(name)
+        herd.claim(name, "one")
+        lose_message(herd)
+        age_messages(herd, 60_000)
+    for name in "bcd":
+        herd.submit(name)
+        herd.pass_time(name, 30_000)
+    age_messages(herd, 30_000)
+    herd.fall_silent("long")
+    assert sweep(herd) == Swept(("long",))
+    herd.fall_silent("short")
+    assert sweep(herd) == Swept(("short",))
+    for name in ("long", "short"):
+        herd.fall_silent(name)
+    assert sweep(herd) == Swept()
+    assert ids(herd) == ["short", "long", "b", "c", "d"]
 
 
 def test_a_backlog_is_not_copied_however_old(herd: Herd) -> None:
