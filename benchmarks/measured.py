@@ -45,8 +45,8 @@ def run_command(
 
 
 def keep(report: Report, text: str) -> None:
-    """Write the report, and the text between the page's marks for it."""
-    name = report["benchmark"]
+    """Write the report, and the text between the page's marks for it. `schedule` is a part of its name."""
+    name = "-".join(filter(None, (report["benchmark"], report.get("schedule"))))
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
     PAGE.write_text(with_section(PAGE.read_text(), name, text))
 

@@ -23,8 +23,9 @@ def test_a_page_without_the_marks_is_refused() -> None:
 
 
 def test_every_table_of_the_page_stands_on_a_report() -> None:
-    sections = re.findall(r"<!-- (\w+) -->\n(.+?)<!-- /\1 -->", PAGE.read_text(), re.DOTALL)
-    assert {name for name, _ in sections} >= {"sampling", "latency", "ledger", "chaos", "subscribers"}
+    sections = re.findall(r"<!-- ([\w-]+) -->\n(.+?)<!-- /\1 -->", PAGE.read_text(), re.DOTALL)
+    assert {name for name, _ in sections} >= {"sampling", "latency", "ledger", "chaos-hours", "subscribers"}
     for name, text in sections:
         assert (RESULTS / f"{name}.json").exists(), name
-        assert re.search(rf"`python -m benchmarks\.{name}[^`]* --write`", text)
+        command = name.replace("-", " ", 1)
+        assert re.search(rf"`python -m benchmarks\.{command}[^`]* --write`", text)
