@@ -84,11 +84,13 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
 
 
 def insist_on_results(conf: Any) -> None:
-    """Offer a result that Redis refuses until it takes it, full or read-only: as without a connection.
+    """Offer a result until Redis takes it: also when it is full or read-only, or was away at the look before.
 
-    Celery's tracer would store, as soon as there is room, that the task has failed. Of a link it would do so
-    after half a second.
+    Celery's tracer would store, as soon as it can, that the task has failed. Of a link it would do so after
+    half a second.
     """
+    conf.result_backend_always_retry = True
+    conf.result_backend_max_sleep_between_retries_ms = 1000
     conf.task_publish_retry_policy = {**conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
     conf.result_backend_transport_options["additional_connection_errors"] = [ResponseError]
 

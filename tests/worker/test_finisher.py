@@ -9,6 +9,7 @@ from celery import Celery
 from celery.app.trace import trace_task_ret
 from celery.backends.redis import RedisBackend
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client import Client
@@ -99,6 +100,25 @@ MANY = 20
 def num_refused(redis: Any) -> int:
     """Commands that Redis had no room for."""
     return int(redis.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
+
+
+def test_a_redis_that_goes_before_a_result_is_stored_makes_no_failure_of_it(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery looks first whether there is a result already."""
+    insist_on_results(app.conf)
+    away = iter([RedisConnectionError("gone")])
+
+    def look(self: RedisBackend, key: str) -> Any:
+        for error in away:
+            raise error
+        return self.client.get(key)
+
+    monkeypatch.setattr(RedisBackend, "get", look)
+    outcome = Result.from_events([End(seq=1, job="job", epoch=1, finish_reason="length", n=0, attempts=1)])
+    request = {"id": "job", OUTCOME: outcome, "delivery_info": {}}
+    trace_task_ret(TASK_NAME, "job", request, ((), {}, {}), None, None, app=app)
+    assert app.backend.get_state("job") == "SUCCESS"
 
 
 def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
