@@ -88,7 +88,7 @@ def test_a_job_that_failed_well_has_no_fault() -> None:
         (lambda: evidence(record={"state": "running", "seq": "4", "n": "3", "lease": "0"}), "record is"),
         (lambda: evidence(record={}), "record is"),
         (lambda: evidence(celery={}), "Celery says None"),
-        (lambda: evidence(celery={"status": "FAILURE"}), "Celery says FAILURE"),
+        (lambda: replace(failed(LATE, "OSError"), record=evidence().record), "says FAILURE (OSError)"),
         (lambda: evidence(celery={"status": "SUCCESS", "result": {}}), "not the fold"),
         (lambda: failed(LATE, "GenerationError"), "that of deadline is DeadlineExceeded"),
         (lambda: failed(FAILED, "DeadlineExceeded"), "that of error is GenerationError"),

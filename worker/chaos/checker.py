@@ -119,7 +119,8 @@ class Evidence:
             return
         state, status = CELERY_STATES.get(self.record.get("state", "")), self.celery.get("status")
         if status != state:
-            yield f"Celery says {status}, the record says {self.record.get('state')}"
+            says = f"{status} ({self._celery_error})" if status == "FAILURE" else status
+            yield f"Celery says {says}, the record says {self.record.get('state')}"
         elif state == "SUCCESS":
             result = Result.from_events(self.events).model_dump(mode="json")
             if self.celery.get("result") != result:
