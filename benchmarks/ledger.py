@@ -73,6 +73,8 @@ def life(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, str | f
         meter.cost("claim", [ledger.claim(job_id, OWNER) for job_id in ids]),
         meter.cost("first event", [_emit(ledger, [_started(job_id)]) for job_id in ids]),
         meter.cost("last event", [_emit(ledger, [_end(job_id)]) for job_id in ids]),
+        meter.cost("read for the result", [ledger.read(job_id) for job_id in ids]),
+        meter.cost("settle", [ledger.settle(job_id) for job_id in ids]),
     ]
     yield from costs
     names = [name for name in costs[0] if name != "call"]
