@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: How long a stopping worker may take to leave after the grace of its jobs, whether Redis answers or not.
-LEAVE_S = 2.5
+LEAVE_S = 2.0
 
 #: Threads for the few Celery tasks that are not generation, such as chord_unlock.
 NUM_SIDE_THREADS = 2
