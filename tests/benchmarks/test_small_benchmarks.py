@@ -37,7 +37,8 @@ def test_scheduling_is_timed_and_its_costs_are_named() -> None:
 def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
     plan = ledger.Plan(num_jobs=4, batches=(1, 3), num_steps=5, num_waiting=8, num_sweeps=3, waiting_s=0)
     *life, job, single, batch, sweep = ledger.measure(plan)["calls"]
-    assert [call["call"] for call in life] == ["submit", "claim", "first event", "last event"]
+    names = ["submit", "claim", "first event", "last event", "read for the result", "settle"]
+    assert [call["call"] for call in life] == names
     assert job["us"] == pytest.approx(sum(call["us"] for call in life))
     assert single["call"] == "a token of each of 1 jobs"
     assert min(call["us"] for call in (*life, single, batch, sweep)) > 0
