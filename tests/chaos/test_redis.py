@@ -94,8 +94,17 @@ def held(herd: Herd) -> Iterator[None]:
     herd.proxy.release()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
-@pytest.mark.parametrize("name", ["away", "pause", "black hole"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("away", signal.SIGTERM),
+        ("away", signal.SIGQUIT),
+        ("pause", signal.SIGTERM),
+        ("black hole", signal.SIGTERM),
+        pytest.param("pause", signal.SIGQUIT, marks=pytest.mark.slow),
+        pytest.param("black hole", signal.SIGQUIT, marks=pytest.mark.slow),
+    ],
+)
 def test_a_worker_stops_in_time_while_redis_is_silent(
     herd: Herd, figures: list[str], name: str, number: signal.Signals
 ) -> None:
