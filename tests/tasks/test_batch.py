@@ -274,7 +274,9 @@ def test_a_redis_without_room_is_relieved_of_what_has_ended(
         redis.config_set("maxmemory", 1)
         try:
             batch.window.size = 12  # so that four more are to be submitted, which Redis refuses
-            assert len(batch.poll()) == 8
+            ended = list(batch.poll())
+            while len(ended) < 8:  # the word of an end may still be on its way
+                ended += batch.poll()
             assert len(job_keys(redis)) == 16
             batch.window._submit_at_s = 0.0
             with pytest.raises(RedisUnavailable, match="is full"):
