@@ -7,7 +7,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from llama_herd.worker.chaos.fragile_redis import FragileRedis
-from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.herd import SETTINGS, Herd
+from llama_herd.worker.chaos.reference import Reference
+from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 
 _FIGURES = pytest.StashKey[list[str]]()
@@ -63,6 +65,12 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tales.gguf", eos=False)
 
 
+@pytest.fixture(scope="session")
+def reference(endless: Path) -> Reference:
+    """Most tests ask for the same jobs."""
+    return Reference(WorkerSettings.read(model=endless, **SETTINGS))
+
+
 @pytest.fixture
 def server() -> Iterator[FragileRedis]:
     with FragileRedis() as server:
@@ -70,8 +78,8 @@ def server() -> Iterator[FragileRedis]:
 
 
 @pytest.fixture
-def herd(server: FragileRedis, endless: Path, tmp_path: Path) -> Iterator[Herd]:
+def herd(server: FragileRedis, endless: Path, tmp_path: Path, reference: Reference) -> Iterator[Herd]:
     """Its jobs are held to every law once the test is over."""
-    with Herd(server, endless, tmp_path) as herd:
+    with Herd(server, endless, tmp_path, reference=reference) as herd:
         yield herd
         assert herd.verdict().violations == ()

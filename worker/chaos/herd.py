@@ -17,6 +17,7 @@ from llama_herd.worker.chaos.inquest import inquest
 from llama_herd.worker.chaos.jobs import Jobs
 from llama_herd.worker.chaos.listener import Listener
 from llama_herd.worker.chaos.proxy import FaultProxy
+from llama_herd.worker.chaos.reference import Reference
 from llama_herd.worker.chaos.sabotage import Sabotage
 from llama_herd.worker.chaos.verdict import Verdict
 from llama_herd.worker.chaos.worker_process import WorkerProcess
@@ -49,11 +50,19 @@ class Herd:
     """
 
     def __init__(
-        self, server: FragileRedis, model: Path, folder: Path, seed: int = 0, **settings: Any
+        self,
+        server: FragileRedis,
+        model: Path,
+        folder: Path,
+        *,
+        seed: int = 0,
+        reference: Reference | None = None,
+        **settings: Any,
     ) -> None:
         """Logs of workers go to `folder`; `seed` is of what faults choose at random.
 
-        `settings` are those of all workers that differ from `SETTINGS`.
+        `reference`: of this model, if there is one already. `settings` are those of all workers that differ
+        from `SETTINGS`.
         """
         self.server = server
         self.proxy = FaultProxy(server.port)
@@ -62,6 +71,7 @@ class Herd:
         self.queue = self.settings.queue
         self.jobs = Jobs(self.settings)
         self._folder = folder
+        self._reference = reference
         self._workers: list[WorkerProcess] = []
         self._numbers = count()
         self._listener = Listener(server.url, self.jobs.ledger)
@@ -138,7 +148,7 @@ class Herd:
 
     def verdict(self) -> Verdict:
         """Wait until all is over, then hold every law to all jobs."""
-        return inquest(self.jobs, self.settings, self._listener)
+        return inquest(self.jobs, self._reference or Reference(self.settings), self._listener)
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self.proxy)

@@ -12,7 +12,6 @@ from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.reference import Reference
 from llama_herd.worker.chaos.sabotage import VISIBILITY_S
 from llama_herd.worker.chaos.verdict import Verdict, Violation
-from llama_herd.worker.settings import WorkerSettings
 
 #: Most jobs that are run once more, without faults, to be compared; those with the most claims come first.
 MAX_COMPARED = 50
@@ -39,7 +38,7 @@ class Finding:
         )
 
 
-def inquest(jobs: Jobs, settings: WorkerSettings, listener: Listener) -> Verdict:
+def inquest(jobs: Jobs, reference: Reference, listener: Listener) -> Verdict:
     """What came of these jobs, and of what the listener heard of them. A worker must be there to clean up."""
     checker = Checker(jobs.redis, jobs.ledger)
     with suppress(TimeoutError):  # then the checker finds what has not ended
@@ -55,7 +54,7 @@ def inquest(jobs: Jobs, settings: WorkerSettings, listener: Listener) -> Verdict
         violations=(
             *left,
             *(violation for finding in found for violation in finding.violations),
-            *_differing(jobs, [checker.evidence(one.job_id) for one in compared], Reference(settings)),
+            *_differing(jobs, [checker.evidence(one.job_id) for one in compared], reference),
         ),
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_herd.tasks.events import Event, Token
+from llama_herd.tasks.events import Token
 from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.worker.device import pin_device
 from llama_herd.worker.loaded_model import LoadedModel
@@ -12,19 +12,26 @@ from llama_herd.worker.settings import WorkerSettings
 
 
 class Reference:
-    """The herd's model in this process: no queue, no Redis, no batch mates, no faults."""
+    """The herd's model in this process: no queue, no Redis, no batch mates, no faults.
+
+    May serve several herds of this model, one after the other: it computes no job twice.
+    """
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings.model_copy(update={"slots": 1})
         self._model = LoadedModel.load(self._settings, pin_device(settings.device))
+        self._known: dict[str, tuple[int, ...]] = {}
 
     def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
         """All token ids of a job, whatever its deadline."""
         sampling = {"seed": seed_of(job_id), **fields["sampling"]}
         job = GenerationJob.parse({"prompt": fields["prompt"], "sampling": sampling}, self._settings)
-        return tuple(
-            token_id for event in self._run(job) if isinstance(event, Token) for token_id in event.ids
-        )
+        key = job.model_dump_json()
+        if key not in self._known:
+            self._known[key] = tuple(self._ids(job))
+        return self._known[key]
 
-    def _run(self, job: GenerationJob) -> Iterator[Event]:
-        return LocalJob(job, self._model, self._settings).events()
+    def _ids(self, job: GenerationJob) -> Iterator[int]:
+        for event in LocalJob(job, self._model, self._settings).events():
+            if isinstance(event, Token):
+                yield from event.ids

@@ -48,7 +48,7 @@ def run(plan: Plan, show: Callable[[Progress], None]) -> Report:
     with (
         tempfile.TemporaryDirectory(prefix="herd-chaos-") as logs,
         FragileRedis() as server,
-        Herd(server, BUNDLED_MODEL, Path(logs), plan.seed, remote_control=True) as herd,
+        Herd(server, BUNDLED_MODEL, Path(logs), seed=plan.seed, remote_control=True) as herd,
     ):
         return Run(herd, plan, show).run()
 
