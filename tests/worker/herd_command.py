@@ -23,11 +23,14 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def start_herd(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """Start a command; in a session of its own, as from another terminal."""
+    """Start a command; in a session of its own, as from another terminal.
+
+    Its temporary files are in the folder too: one that is killed leaves them.
+    """
     return subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=folder,
-        env=environment(**variables),
+        env=environment(TMPDIR=str(folder), **variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

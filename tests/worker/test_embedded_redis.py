@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -32,9 +33,13 @@ def test_ctrl_c_in_our_terminal_is_not_for_it(redis_server: EmbeddedRedis) -> No
     assert os.getsid(redis_server.pid) == os.getpgid(redis_server.pid) == redis_server.pid
 
 
-def test_it_is_gone_when_its_owner_is_killed() -> None:
+def test_it_is_gone_when_its_owner_is_killed(tmp_path: Path) -> None:
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OWNER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # where its folder stays
     )
     with owner:
         assert owner.stdout is not None
