@@ -1,6 +1,6 @@
 """What a run says of itself."""
 
-from llama_herd.worker.chaos.report import Blow, Held, Report, Trend
+from llama_herd.worker.chaos.report import Blow, Held, Report, Trend, spread
 from llama_herd.worker.chaos.verdict import Verdict, Violation
 
 BLOWS = (
@@ -55,3 +55,10 @@ def test_what_was_held_is_told_from_first_to_last() -> None:
     found = report()
     assert found.trends[0] == Trend("largest worker: MiB", 301.0, 305.0, 305.0, 309.0)
     assert found.to_dict()["trends"][0]["most"] == 309.0
+
+
+def test_of_a_long_run_so_much_is_told_as_a_plot_shows() -> None:
+    many = [Held(float(at_s), 300.0, 40, 20, 5.0, 30, 3.0) for at_s in range(1001)]
+    told = [held.at_s for held in spread(many, 5)]
+    assert told == [0, 250, 500, 750, 1000]
+    assert spread(many[:5], 5) == many[:5]

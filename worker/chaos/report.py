@@ -47,6 +47,9 @@ class Trend:
         return cls(what, values[0], median(values), values[-1], max(values))
 
 
+#: Enough of them for a plot; the trends are those of all.
+MAX_HELD = 100
+
 #: What is shown of it.
 SHOWN = {
     "worker_mib": "largest worker: MiB",
@@ -139,8 +142,15 @@ class Report:
             "bound": None if self.violations else round(self.bound, 4),
             "faults": [vars(line) for line in self.lines],
             "trends": [vars(trend) for trend in self.trends],
-            "held": [vars(held) for held in self.held],
+            "held": [vars(held) for held in spread(self.held, MAX_HELD)],
         }
+
+
+def spread(held: Sequence[Held], most: int) -> list[Held]:
+    """So many of them at most, evenly spread, the first and the last among them."""
+    if len(held) <= most:
+        return list(held)
+    return [held[round(n * (len(held) - 1) / (most - 1))] for n in range(most)]
 
 
 def _nearest_rank(ordered: Sequence[float], share: float) -> float | None:
