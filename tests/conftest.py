@@ -1,5 +1,6 @@
 """A real redis-server for all tests that want one: one process a session, emptied before each test."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ settings.load_profile("herd")
 def redis_server() -> Iterator[EmbeddedRedis]:
     with EmbeddedRedis() as server:
         yield server
+        # Celery's results unsubscribe when they are freed, and would wait for a Redis that is gone.
+        gc.collect()
 
 
 @pytest.fixture

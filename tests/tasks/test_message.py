@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -85,6 +86,7 @@ def test_an_envelope_of_a_bare_message_keeps_its_links_and_drops_its_prompt() ->
 @pytest.fixture
 def worker(redis_url: str) -> Iterator[Celery]:
     """Our app with Celery's own pool and consumer: it reads our messages, but has no engine."""
+    import_module("llama_herd.tasks.generate")  # as `celery worker` does before it builds a worker
     app = make_app(Settings(redis_url=redis_url))
     app.conf.worker_consumer = "celery.worker.consumer:Consumer"
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=10):
