@@ -31,7 +31,8 @@ class Pages:
         self.consecutive = consecutive
         self._free = [range(num_pages)] if num_pages else []  # runs in order, no two touch
         self._held: dict[str, tuple[int, ...]] = {}
-        self._num_holders: Counter[int] = Counter()
+        self._num_holders: Counter[int] = Counter()  # owners, and one for each `keep`
+        self._num_owners: Counter[int] = Counter()
 
     @property
     def num_free(self) -> int:
@@ -44,7 +45,7 @@ class Pages:
     @property
     def num_held(self) -> int:
         """Pages that some owner holds; others in use are only kept."""
-        return len({page for pages in self._held.values() for page in pages})
+        return len(self._num_owners)
 
     @property
     def held(self) -> Mapping[str, tuple[int, ...]]:
@@ -65,11 +66,15 @@ class Pages:
             return None
         self._held[owner] = (*shared, *pages)
         self._num_holders.update(self._held[owner])
+        self._num_owners.update(self._held[owner])
         return self._held[owner]
 
     def release(self, owner: str) -> None:
         """Take back all pages of `owner`."""
-        self._let_go(self._held.pop(owner))
+        pages = self._held.pop(owner)
+        for page in pages:
+            _count_down(self._num_owners, page)
+        self._let_go(pages)
 
     def keep(self, page: int) -> None:
         """Hold a page that is in use, whatever becomes of its owners."""
@@ -102,13 +107,16 @@ class Pages:
     def check(self, kept: Sequence[int] = ()) -> None:
         """Raise RuntimeError unless every page is free or has just its owners and `kept` as holders."""
         free = [page for run in self._free for page in run]
-        holders = Counter(page for pages in self._held.values() for page in pages) + Counter(kept)
+        owners = Counter(page for pages in self._held.values() for page in pages)
+        holders = owners + Counter(kept)
         if sorted([*free, *holders]) != list(range(self.num_pages)):
             raise RuntimeError(
                 f"{self.num_pages} pages are not {len(free)} free and {len(holders)} held, once each"
             )
         if holders != +self._num_holders:
             raise RuntimeError(f"holders are counted as {dict(self._num_holders)}, but are {dict(holders)}")
+        if owners != self._num_owners:
+            raise RuntimeError(f"owners are counted as {dict(self._num_owners)}, but are {dict(owners)}")
         if self._free != _joined(self._free) or not all(self._free):
             raise RuntimeError(f"free runs touch, overlap or are empty: {self._free}")
         for owner, pages in self._held.items():
@@ -117,9 +125,8 @@ class Pages:
 
     def _let_go(self, pages: Sequence[int]) -> None:
         for page in pages:
-            self._num_holders[page] -= 1
-            if not self._num_holders[page]:
-                del self._num_holders[page]
+            _count_down(self._num_holders, page)
+            if page not in self._num_holders:
                 insort(self._free, range(page, page + 1), key=_start)
         self._free = _joined(self._free)
 
@@ -144,6 +151,13 @@ class Pages:
             if len(run) > wanted:
                 self._free.insert(0, run[wanted:])
         return tuple(taken)
+
+
+def _count_down(counter: Counter[int], page: int) -> None:
+    """Take one off; what comes to none is not counted any more."""
+    counter[page] -= 1
+    if not counter[page]:
+        del counter[page]
 
 
 def _start(run: range) -> int:

@@ -13,6 +13,7 @@ from llama_herd.worker.forward import Reading, run_rows
 from llama_herd.worker.output import Output
 from llama_herd.worker.scheduler import Row, Scheduler
 from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.stats import EngineStats
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +56,7 @@ class Engine:
         self._sink = sink
         #: Called after each layer of a step.
         self.on_layer: Callable[[], None] | None = None
+        self._num_steps = 0
 
     @property
     def has_work(self) -> bool:
@@ -68,6 +70,21 @@ class Engine:
         self._end_aborted()
         self._begin(self.scheduler.admit())
         self._compute(self.scheduler.next_batch())
+        self._num_steps += 1
+
+    @property
+    def stats(self) -> EngineStats:
+        """How the engine stands now; only its own thread may ask."""
+        pages, prefixes = self.cache.pages, self.cache.prefixes
+        return EngineStats(
+            num_steps=self._num_steps,
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.waiting),
+            has_work=self.has_work,
+            kv_cache_usage=pages.num_held / pages.num_pages,
+            prefix_hit_rate=prefixes.hit_rate,
+            num_prefix_tokens=prefixes.num_found_tokens,
+        )
 
     def fail_running(self, error: Failure) -> None:
         """End every sequence of the batch with an error; those that wait are untouched."""
@@ -91,9 +108,18 @@ class Engine:
 
     def _begin(self, admitted: list[Sequence]) -> None:
         """Fetch what is known of their prompts, in the order of admission, and announce them."""
-        for sequence in admitted:
+        self._hand_on([self._begin_alone(sequence) for sequence in admitted])
+
+    def _begin_alone(self, sequence: Sequence) -> Output:
+        """Copy what one sequence has from others; what goes wrong ends it alone."""
+        try:
             self.cache.copy_pages(sequence.copies)
-        self._hand_on([Output(sequence, has_started=True) for sequence in admitted])
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            log.exception("row failed", job_id=sequence.job_id)
+            return self._failed(sequence, failure_of(error))
+        return Output(sequence, has_started=True)
 
     def _compute(self, rows: Rows[Row]) -> None:
         """Run rows in one forward; in halves where that breaks off, so that only who breaks it alone fails.

@@ -1,6 +1,7 @@
 """The one thread that touches the device."""
 
 import threading
+from collections.abc import Iterable
 from queue import SimpleQueue
 from time import monotonic
 
@@ -9,6 +10,7 @@ import torch
 
 from llama_herd.worker.engine import Engine, failure_of
 from llama_herd.worker.sequence import Abort, Sequence
+from llama_herd.worker.stats import EngineStats
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +21,8 @@ STOP_S = 2.0
 class EngineThread(threading.Thread):
     """Steps the engine while there is work and sleeps while there is none.
 
-    Other threads talk to it by `submit` and `abort` only; what it has to say goes to the engine's sink.
+    Other threads talk to it by `submit`, `confirm` and `abort` only, and read `stats`; what it has to say goes
+    to the engine's sink.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -27,24 +30,32 @@ class EngineThread(threading.Thread):
         self._engine = engine
         self._inbox: SimpleQueue[Sequence | None] = SimpleQueue()
         self._is_stopping = False
-        self.num_steps = 0
+        self._stats = engine.stats
         self._moved_s = monotonic()
         engine.on_layer = self._note_move
 
     @property
-    def num_running(self) -> int:
-        return len(self._engine.scheduler.running)
+    def stats(self) -> EngineStats:
+        """How the engine stood after its last step, or after somebody came while it had nothing to do."""
+        return self._stats
 
     @property
     def num_waiting(self) -> int:
-        return len(self._engine.scheduler.waiting) + self._inbox.qsize()
+        """Sequences that are not admitted yet, those included that the engine has not looked at."""
+        return self._stats.num_waiting + self._inbox.qsize()
 
     def is_stalled(self, stall_s: float) -> bool:
         """Whether there is work, but neither a step nor a layer of one has ended for `stall_s`."""
-        return self._engine.has_work and monotonic() - self._moved_s > stall_s
+        return self._stats.has_work and monotonic() - self._moved_s > stall_s
 
     def submit(self, sequence: Sequence) -> None:
         self._inbox.put(sequence)
+
+    def confirm(self, sequences: Iterable[Sequence]) -> None:
+        """Let sequences be computed whose start is on record now."""
+        for sequence in sequences:
+            sequence.is_held = False
+        self._inbox.put(None)
 
     def abort(self, sequence: Sequence, reason: Abort) -> None:
         """End a sequence before the next step; `dropped` ends it without a word. The first reason stays."""
@@ -62,8 +73,10 @@ class EngineThread(threading.Thread):
         self.join(STOP_S)
 
     def run(self) -> None:
-        while not self._is_stopping:
+        while True:
             self._take_waiting()
+            if self._is_stopping:
+                break
             try:
                 self._engine.step()
             except torch.AcceleratorError:
@@ -73,16 +86,24 @@ class EngineThread(threading.Thread):
                     raise  # none to blame, so the next step would fail the same way: others take what waits
                 log.exception("step failed")
                 self._engine.fail_running(failure_of(error))
-            self.num_steps += 1
             self._note_move()
+            self._stats = self._engine.stats
 
     def _take_waiting(self) -> None:
-        """Move what has arrived into the engine; sleep here only while the engine has nothing to do."""
-        while not self._is_stopping and not (self._engine.has_work and self._inbox.empty()):
-            sequence = self._inbox.get()
-            if sequence is not None:
-                self._engine.submit(sequence)
+        """Move what has arrived into the engine; sleep here only while the engine has nothing to do.
+
+        Whatever wakes it up is worth a step: a sequence, one that may be computed now, one to be ended.
+        """
+        sequence = None if self._engine.has_work else self._inbox.get()
         self._note_move()
+        self._take(sequence)
+        while not self._inbox.empty():
+            self._take(self._inbox.get())
+
+    def _take(self, sequence: Sequence | None) -> None:
+        if sequence is not None:
+            self._engine.submit(sequence)
+            self._stats = self._engine.stats
 
     def _note_move(self) -> None:
         self._moved_s = monotonic()

@@ -51,7 +51,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
+        """Whether a step would admit or compute anything."""
+        return bool(self.waiting and self._may_fit) or any(not sequence.is_held for sequence in self.running)
 
     def submit(self, sequence: Sequence) -> None:
         self.waiting.join(sequence)
@@ -72,10 +73,11 @@ class Scheduler:
 
     def next_batch(self) -> list[Row]:
         """All that decode, and of those that prefill as much as the token budget allows."""
-        prefilling = [sequence for sequence in self.running if sequence.num_uncached > 1]
-        is_alone = len(prefilling) == len(self.running)
+        running = [sequence for sequence in self.running if not sequence.is_held]
+        prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
+        is_alone = len(prefilling) == len(running)
         budget = self._prefill_tokens * (ALONE_FACTOR if is_alone else 1)
-        shares = dict.fromkeys(self.running, 1) | _shares(prefilling, budget)
+        shares = dict.fromkeys(running, 1) | _shares(prefilling, budget)
         return [Row(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
 
     def note_computed(self, row: Row) -> None:

@@ -18,7 +18,8 @@ Abort = Literal["cancelled", "deadline", "dropped"]
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One sequence. The engine's thread alone changes it, but for `abort`, which any thread may set once.
+    """One sequence. The engine's thread alone changes it, but for `abort`, which any thread may set once, and
+    `is_held`, which any may clear.
 
     A job with several outputs has a sequence for each, and these share the prompt's prefill.
     """
@@ -42,6 +43,7 @@ class Sequence:
     prompt_scores: list[Drawn] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     abort: Abort | None = None
+    is_held: bool = False  # admitted or not, it is not computed yet: that it has started is to be on record first
 
     @property
     def name(self) -> str:

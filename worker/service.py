@@ -103,20 +103,20 @@ class Service:
         self._tenancy_of(queue).end(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
 
     def status(self) -> WorkerStatus:
-        pages = self._model.cache.pages
+        stats = self._engine.stats
         return WorkerStatus(
             name=self._worker,
             state=self._state_now,
             model=self._settings.served_model,
             device=self._settings.device,
             slots=self._settings.slots,
-            running=self._engine.num_running,
+            running=stats.num_running,
             waiting=self._engine.num_waiting,
-            steps=self._engine.num_steps,
-            kv_cache_tokens=pages.num_pages * PAGE_TOKENS,
-            kv_cache_usage=round(pages.num_held / pages.num_pages, 4),
-            prefix_hit_rate=round(self._model.cache.prefixes.hit_rate, 4),
-            prefix_cache_hits=self._model.cache.prefixes.num_found_tokens,
+            steps=stats.num_steps,
+            kv_cache_tokens=self._model.cache.pages.num_pages * PAGE_TOKENS,
+            kv_cache_usage=round(stats.kv_cache_usage, 4),
+            prefix_hit_rate=round(stats.prefix_hit_rate, 4),
+            prefix_cache_hits=stats.num_prefix_tokens,
         )
 
     @property
