@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from llama_herd.tasks.passing import is_passing
+
 
 class Submission(StrEnum):
     """What came of submitting a job."""
@@ -118,10 +120,6 @@ class Emission(StrEnum):
     ERROR = "error"
 
 
-#: Errors by which a Redis takes no event of any job for a while: it is full, or a replica since a failover.
-_PASSING = ("OOM ", "MISCONF ", "READONLY ", "NOREPLICAS ")
-
-
 class Emitted(NamedTuple):
     """`seq` and `n` are what is recorded, known when the event was refused. `reason`: of cancel or error."""
 
@@ -133,7 +131,7 @@ class Emitted(NamedTuple):
     @property
     def is_full(self) -> bool:
         """Whether Redis had no room for the event, or may not write; it may again."""
-        return self.kind is Emission.ERROR and any(word in self.reason for word in _PASSING)
+        return self.kind is Emission.ERROR and is_passing(self.reason)
 
 
 class Release(StrEnum):
