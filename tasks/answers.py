@@ -34,7 +34,7 @@ class Submitted(NamedTuple):
 class Claimed:
     """A job that the caller now owns under `epoch`, and how far it is recorded.
 
-    attempts: starts since the last recorded token; one less than the limit means: run it alone.
+    attempts: workers that died while they prepared or computed it; one less than the limit: run it alone.
     starts: starts altogether. n: tokens recorded. seq: last event written.
     due_ms: when it was accepted, or its `not_before`. now_ms: time of this answer.
     """
@@ -47,6 +47,7 @@ class Claimed:
     due_ms: int
     body: str
     now_ms: int
+    deadline_ms: int | None = None
 
     @property
     def waited_s(self) -> float:

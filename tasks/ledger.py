@@ -49,7 +49,13 @@ SWEEP_PATIENCE_MS = 3_000
 #: A shorter time between two sweeps is never a gap, since they come about once a second.
 SWEEP_GAP_MS = 1_500
 SWEEP_MAX_PUSHES = 64
+#: Jobs of dead workers that one sweep takes back: those of the largest worker at once, in some 20 ms of Redis.
+SWEEP_MAX_TAKEN = 1_100
 SWEEP_MAX_LOOKS = 512
+#: An attempt that has recorded so many tokens, or some after so long a time, was sound: the deaths before it do not
+#: count against the job any more.
+SOUND_TOKENS = 32
+SOUND_MS = 30_000
 #: A worker that is silent this long is not listed any more.
 WORKER_TTL_S = 10
 
@@ -59,6 +65,7 @@ CancelReason = Literal["cancelled", "revoked", "deadline", "expired"]
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
 _CLAIM = Script("claim", "clock", "waiting", "record", "end")
 _EMIT = Script("emit", "clock")
+_PREPARE = Script("prepare")
 _RELEASE = Script("release", "clock", "queue", "push", "front", "waiting")
 _RENEW = Script("renew", "clock")
 _SETTLE = Script("settle")
@@ -90,6 +97,8 @@ class Ledger(Keys):
     max_queue_tokens: int = 0
     dead_ttl_s: int = 604_800
     worker: str = ""
+    sound_tokens: int = SOUND_TOKENS
+    sound_ms: int = SOUND_MS
 
     @classmethod
     def of(cls, settings: Settings, worker: str = "") -> Self:
@@ -143,7 +152,7 @@ class Ledger(Keys):
             self.dead_ttl_s,
             end_tail("cancelled"),
             end_tail("deadline"),
-            end_tail("error", POISONED, f"{self.max_attempts} attempts ended without a new token"),
+            end_tail("error", POISONED, f"{self.max_attempts} workers died while they prepared or ran it"),
         )
         if job is not None and envelope is not None:
             keys, args = (*keys, envelope.queue), (*args, *_brought(job, envelope))
@@ -156,10 +165,25 @@ class Ledger(Keys):
         """
         keys = [self.key("leases")]
         args: list[str | int] = [owner, self.lease_ms, self.stream_ttl_s, self.channel("")]
+        args += [self.sound_tokens, self.sound_ms]
         for e in entries:
             keys += (self.job_key(e.job_id), self.events_key(e.job_id))
             args += (e.job_id, e.epoch, e.seq, e.i, e.num_ids, e.kind, e.state, e.event)
         return Call(_EMIT, keys, args, read_emit)
+
+    def prepare(
+        self, owner: str, claims: Sequence[tuple[str, int]], *, is_done: bool = False
+    ) -> Call[list[bool]]:
+        """Note that claimed jobs, given by id and epoch, are about to be prepared, or that this is done.
+
+        If the worker dies in between, that counts against them. Whether each is still this owner's.
+        """
+        return Call(
+            _PREPARE,
+            [self.job_key(job_id) for job_id, _ in claims],
+            (owner, int(not is_done), *(epoch for _, epoch in claims)),
+            lambda reply: [answer == b"ok" for answer in reply],
+        )
 
     def renew(self, job_id: str, owner: str, epoch: int) -> Call[Renewed]:
         """Prolong the lease of a job that emits nothing at the moment."""
@@ -171,7 +195,7 @@ class Ledger(Keys):
         )
 
     def release(self, job_id: str, owner: str, epoch: int, *, push: bool = False) -> Call[Release]:
-        """Give a claimed job back; it costs no attempt. `push`: its message will not come back by itself."""
+        """Give a claimed job back; it counts against nobody. `push`: its message will not come back by itself."""
         return Call(
             _RELEASE,
             self.job_keys(job_id),
@@ -239,6 +263,7 @@ class Ledger(Keys):
                 self.dead_ttl_s,
                 end_tail("deadline"),
                 end_tail("cancelled"),
+                SWEEP_MAX_TAKEN,
             ),
             lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
         )

@@ -43,8 +43,9 @@ def read_claim(reply: list[Any]) -> ClaimAnswer:
     match kind:
         case "yours" | "adopt":
             now_ms, epoch, n, seq, attempts, starts, due_ms = map(int, reply[1:8])
+            deadline_ms = int(reply[8]) if reply[8] else None
             claimed = Yours if kind == "yours" else Adopt
-            return claimed(epoch, n, seq, attempts, starts, due_ms, text(reply[8]), now_ms)
+            return claimed(epoch, n, seq, attempts, starts, due_ms, text(reply[9]), now_ms, deadline_ms)
         case "busy":
             return Busy(int(reply[1]))
         case "early":

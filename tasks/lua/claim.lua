@@ -5,7 +5,7 @@
 --       8 life of a quarantined job (s), 9 to 11 tails of the final event: cancelled, deadline, poisoned;
 --       if the message brings the job along: 12 body, 13 envelope, 14 deadline (ms or ''),
 --       15 not before (ms or ''), 16 estimated tokens, 17 end of the name of the message's list
--- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, body
+-- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body
 --          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
   waiting = KEYS[6], queue = KEYS[8], channel = ARGV[2], ttl_s = ARGV[3]}
@@ -19,12 +19,15 @@ if redis.call('EXISTS', key.job) == 0 then
 end
 
 local record = redis.call('HMGET', key.job,
-  'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts', 'due_ms', 'queue', 'tokens')
+  'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts', 'due_ms', 'queue', 'tokens',
+  'epoch', 'preparing', 'computing')
 local state, cancel, deadline, current, lease = record[1], record[2], record[3], record[4], tonumber(record[5])
 local queue, tokens = record[8], record[9]
+local epoch, preparing, computing = record[10], record[11], record[12]
 
 local function claimed(kind)
   local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body')
+  table.insert(fields, 7, deadline or '')
   return {kind, now, unpack(fields)}
 end
 
@@ -61,8 +64,13 @@ if current and not given_up then
   return {'busy', math.max(0, lease - now)}
 end
 
--- Attempts count starts since the last recorded token: a job that kills its workers ends here.
-if tonumber(record[6]) >= max_attempts then
+-- Its worker died. That counts against the job if it was just being prepared or computed, not if it only waited.
+-- One that kills its workers ends here.
+local attempts = tonumber(record[6])
+if current and (preparing == epoch or computing == epoch) then
+  attempts = redis.call('HINCRBY', key.job, 'attempts', 1)
+end
+if attempts >= max_attempts then
   key.ttl_s = ARGV[8]
   write_end(key, id, 'failed', ARGV[11])
   redis.call('ZREMRANGEBYSCORE', KEYS[7], '-inf', now - 1000 * key.ttl_s)

@@ -1,12 +1,15 @@
 -- EMIT: append the events of one step, each to the stream of its own job, and publish them.
 -- KEYS: 1 leases, then for each entry: job record, event stream
 -- ARGV: 1 owner, 2 lease (ms), 3 life of an ended job (s), 4 channels' prefix,
+--       5 tokens and 6 time (ms) after which an attempt is sound: deaths before it count no more,
 --       then for each entry: id, epoch, seq, index of its first token, number of tokens, kind, final state, event
 -- Answers, one an entry: ok | duplicate | a refusal {kind, recorded seq, recorded n, reason}:
 --       fenced | finished | cancelled | gap | error
 -- A refusal holds for the later entries of the same job in this call, and never touches another job.
 local leases = KEYS[1]
-local owner, lease, ttl_s, prefix = ARGV[1], now_ms() + ARGV[2], ARGV[3], ARGV[4]
+local owner, ttl_s, prefix, sound_tokens, sound_ms = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local now = now_ms()
+local lease = now + ARGV[2]
 local renewed, refused, answers = {}, {}, {}
 
 -- An event of this seq is new, it is the next one, and its tokens begin where the recorded ones end.
@@ -19,6 +22,12 @@ local function refusal(record, epoch, seq, i, kind)
   if seq > recorded + 1 or i ~= n then return {'gap', recorded, n, ''} end
 end
 
+-- The deaths that are to count against a job once this event is written.
+local function attempts_after(record, n)
+  local is_sound = n - (tonumber(record[9]) or 0) >= sound_tokens or now - (tonumber(record[8]) or now) >= sound_ms
+  return is_sound and '0' or record[7] or '0'
+end
+
 local function close(job, events, id, state)
   redis.call('HSET', job, 'state', state, 'lease', 0)
   redis.call('EXPIRE', job, ttl_s)
@@ -28,7 +37,8 @@ local function close(job, events, id, state)
 end
 
 local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
-  local record = redis.pcall('HMGET', job, 'owner', 'epoch', 'state', 'seq', 'n', 'cancel')
+  local record = redis.pcall('HMGET', job,
+    'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n')
   if record.err then return {'error', 0, 0, record.err} end
   local answer = refusal(record, epoch, seq, i, kind)
   if answer then return answer end
@@ -38,15 +48,15 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
   if type(added) == 'table' and added.err then return {'error', seq - 1, i, added.err} end
 
   if num_ids > 0 then
-    redis.call('HSET', job, 'seq', seq, 'lease', lease, 'n', i + num_ids, 'attempts', 0)
+    local n = i + num_ids
+    redis.call('HSET', job, 'seq', seq, 'lease', lease, 'n', n, 'attempts', attempts_after(record, n))
   else
     redis.call('HSET', job, 'seq', seq, 'lease', lease)
   end
   renewed[id] = true
   if kind == 'started' then
-    redis.call('HINCRBY', job, 'attempts', 1)
     redis.call('HINCRBY', job, 'starts', 1)
-    redis.call('HSET', job, 'started_epoch', epoch)
+    redis.call('HSET', job, 'computing', epoch, 'started_ms', now, 'started_n', i)
   elseif kind == 'end' then
     close(job, events, id, state)
   end
@@ -55,7 +65,7 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
 end
 
 for entry = 0, (#KEYS - 1) / 2 - 1 do
-  local k, a = 2 + 2 * entry, 5 + 8 * entry
+  local k, a = 2 + 2 * entry, 7 + 8 * entry
   local id = ARGV[a]
   local answer = refused[id] or emit(KEYS[k], KEYS[k + 1], id, ARGV[a + 1], tonumber(ARGV[a + 2]),
     tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], ARGV[a + 7])

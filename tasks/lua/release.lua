@@ -5,18 +5,16 @@
 local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5], waiting = KEYS[6]}
 local id = ARGV[1]
 
-local record = redis.call('HMGET', key.job,
-  'owner', 'epoch', 'state', 'started_epoch', 'attempts', 'queue', 'tokens', 'lane')
+local record = redis.call('HMGET', key.job, 'owner', 'epoch', 'state', 'queue', 'tokens', 'lane')
 if record[1] ~= ARGV[2] or record[2] ~= ARGV[3] then return 'fenced' end
 if record[3] ~= 'running' then return 'finished' end
 
 -- Without an owner, whatever this worker still has on its way for the job is fenced.
 redis.call('HSET', key.job, 'state', 'queued', 'lease', 0)
 redis.call('HDEL', key.job, 'owner')
-if record[4] == ARGV[3] and tonumber(record[5]) > 0 then redis.call('HINCRBY', key.job, 'attempts', -1) end
 redis.call('ZREM', key.leases, id)
 -- It waits anew: its message is pushed now, or returns when this worker closes its connection, a little later.
 local now = now_ms()
-begin_waiting(key, id, now, record[6], record[7])
-if ARGV[4] == '1' then push_first(key.job, id, record[6] .. (record[8] or ''), now) end
+begin_waiting(key, id, now, record[4], record[5])
+if ARGV[4] == '1' then push_first(key.job, id, record[4] .. (record[6] or ''), now) end
 return 'released'

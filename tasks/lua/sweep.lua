@@ -5,12 +5,13 @@
 -- ARGV: 1 what a job's keys begin with and 2 and 3 end with: record, events, 4 channels' prefix,
 --       5 shortest time between sweeps (ms), 6 a longer time than this is a gap (ms), 7 lease (ms), 8 patience (ms),
 --       9 most pushes of lost messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
---       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled
+--       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled,
+--       15 most jobs of dead workers to take back
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
 -- The records' keys are built here, so this script needs a single Redis, not a cluster.
 local pending, delayed, leases, waiting, sweep, dead = unpack(KEYS)
 local lease_ms, patience_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
-local max_pushes, max_looks = tonumber(ARGV[9]), tonumber(ARGV[10])
+local max_pushes, max_looks, max_taken = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[15])
 local now, swept = now_ms(), {'swept'}
 
 local turn = redis.call('HMGET', sweep, 'last', 'hold', 'gaps', 'offset')
@@ -92,7 +93,7 @@ local function take_back(id)
   end
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, max_pushes)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, max_taken)) do
   attempt(leases, id, take_back)
 end
 
@@ -104,13 +105,13 @@ local function shorten(id)
 end
 
 local latest = now + lease_ms + patience_ms * 256
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, latest + 1, '+inf', 'LIMIT', 0, max_pushes)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, latest + 1, '+inf', 'LIMIT', 0, max_taken)) do
   attempt(leases, id, shorten)
 end
 
 -- Waiting jobs that were overtaken: what came after them by more than our patience is being consumed. Age alone
 -- would copy a whole backlog. The score is when the job was accepted, put off by each push in vain.
-local num_looked, num_left = 0, 0
+local num_taken, num_looked, num_left = #swept, 0, 0
 local function look(id, since)
   local job = job_key(id)
   local state, queue, lane, deadline_ms, cancel = unpack(
@@ -129,7 +130,7 @@ end
 local looked = redis.call('ZRANGE', pending, offset, offset + max_looks - 1, 'WITHSCORES')
 for place = 1, #looked, 2 do
   local since = tonumber(looked[place + 1])
-  if since + patience_ms > now or #swept > max_pushes then break end
+  if since + patience_ms > now or #swept - num_taken >= max_pushes then break end
   num_looked = num_looked + 1
   attempt(pending, looked[place], look, since)
 end

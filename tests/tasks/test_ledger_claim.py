@@ -8,7 +8,7 @@ from llama_herd.tasks.answers import Adopt, Busy, Cancellation, Ended, Renewal, 
 from llama_herd.tasks.call import run
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger import SOUND_MS, SOUND_TOKENS, Ledger
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, end, started, sweep, token
 
@@ -54,7 +54,7 @@ def test_a_job_whose_lease_passed_is_yours_from_its_recorded_tokens_on(herd: Her
     herd.pass_lease("a")
     answer = herd.claim("a", "two")
     assert isinstance(answer, Yours)
-    assert (answer.epoch, answer.n, answer.seq, answer.attempts, answer.starts) == (2, 2, 2, 0, 1)
+    assert (answer.epoch, answer.n, answer.seq, answer.attempts, answer.starts) == (2, 2, 2, 1, 1)
 
 
 def test_an_owner_whose_own_lease_passed_gets_a_new_epoch(herd: Herd) -> None:
@@ -211,21 +211,65 @@ def test_a_bare_message_past_its_deadline_is_expired_at_once(herd: Herd) -> None
     assert herd.redis.exists("herd:default:pending") == 0
 
 
-def test_two_starts_without_a_token_leave_the_third_and_a_token_forgives_them(herd: Herd) -> None:
+def test_deaths_count_until_an_attempt_has_recorded_enough_tokens(herd: Herd) -> None:
     herd.submit("a")
     for epoch in (1, 2):
         assert herd.claimed("a").attempts == epoch - 1
-        herd.emit("one", started("a", seq=epoch, epoch=epoch))
+        herd.emit("one", started("a", seq=2 * epoch - 1, epoch=epoch, i=epoch - 1))
+        herd.emit("one", token("a", 2 * epoch, epoch - 1, epoch=epoch))
         herd.pass_lease("a")
     last = herd.claimed("a")
     assert (last.attempts, last.starts) == (2, 2)
-    herd.emit("one", started("a", seq=3, epoch=3), token("a", 4, 0, epoch=3))
+    herd.emit("one", started("a", seq=5, epoch=3, i=2), token("a", 6, 2, *range(SOUND_TOKENS - 1), epoch=3))
+    assert herd.field("a", "attempts") == "2"
+    herd.emit("one", token("a", 7, 1 + SOUND_TOKENS, epoch=3))
+    assert herd.field("a", "attempts") == "0"
     herd.pass_lease("a")
-    assert herd.claimed("a").attempts == 0
+    assert herd.claimed("a").attempts == 1
     assert herd.claimed("a").starts == 3
 
 
-def test_claims_that_never_start_cost_no_attempt(herd: Herd) -> None:
+def test_an_attempt_that_ran_long_and_brought_a_token_makes_deaths_forgotten(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a")
+    herd.emit("one", started("a"))
+    herd.pass_lease("a")
+    assert herd.claimed("a").attempts == 1
+    herd.emit("one", started("a", seq=2, epoch=2))
+    herd.redis.hincrby(herd.ledger.job_key("a"), "started_ms", -SOUND_MS)
+    assert herd.field("a", "attempts") == "1", "time alone shows nothing"
+    herd.emit("one", token("a", 3, 0, epoch=2))
+    assert herd.field("a", "attempts") == "0"
+
+
+def test_a_death_counts_against_what_was_prepared_and_not_against_what_waited(herd: Herd) -> None:
+    """Whatever the worker had in hand: most of it only waited for room."""
+    names = [f"job-{number}" for number in range(264)]
+    for name in names:
+        herd.submit(name)
+    for epoch in (1, 2):
+        claims = [(name, herd.claimed(name).epoch) for name in names]
+        run(herd.redis, herd.ledger.prepare("one", claims))
+        run(herd.redis, herd.ledger.prepare("one", claims[1:], is_done=True))
+        herd.emit("one", *(started(name, seq=epoch, epoch=epoch) for name in names[1:9]))
+        for name in names:
+            herd.pass_lease(name)
+    attempts = [herd.claimed(name).attempts for name in names]
+    assert attempts == [2] * 9 + [0] * 255
+
+
+def test_what_is_not_the_owners_any_more_is_not_noted_as_prepared(herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a", "one")
+    herd.pass_lease("a")
+    herd.claim("a", "two")
+    herd.redis.set(herd.ledger.job_key("odd"), "no hash")
+    claims = [("a", 1), ("odd", 1), ("none", 1), ("a", 2)]
+    assert run(herd.redis, herd.ledger.prepare("one", claims)) == [False] * 4
+    assert run(herd.redis, herd.ledger.prepare("two", claims)) == [False, False, False, True]
+
+
+def test_claims_that_never_begin_count_against_nobody(herd: Herd) -> None:
     herd.submit("a")
     for epoch in range(1, 6):
         assert herd.claimed("a").epoch == epoch

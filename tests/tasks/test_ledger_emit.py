@@ -73,8 +73,11 @@ def test_tokens_renew_the_lease_and_forgive_attempts(running: Herd) -> None:
 def test_an_event_of_text_alone_forgives_nothing(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a", "one")
-    empty = Entry("a", 1, 2, 0, 0, "token", token("a", 2, 0).event)
-    assert herd.kinds("one", started("a"), empty) == ["ok", "ok"]
+    herd.emit("one", started("a"))
+    herd.pass_lease("a")
+    herd.claim("a", "one")
+    empty = Entry("a", 2, 3, 0, 0, "token", token("a", 3, 0, epoch=2).event)
+    assert herd.kinds("one", started("a", seq=2, epoch=2), empty) == ["ok", "ok"]
     assert (herd.field("a", "attempts"), herd.field("a", "n")) == ("1", "0")
 
 

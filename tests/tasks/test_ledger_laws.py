@@ -29,6 +29,7 @@ pytestmark = pytest.mark.redis
 OWNERS = st.sampled_from(["one", "two"])
 JOBS = st.sampled_from(["a", "b"])
 MAX_ATTEMPTS = 3
+SOUND_TOKENS = 2
 
 
 @dataclass
@@ -53,9 +54,17 @@ class Truth:
     is_final: bool = False
     is_cancelled: bool = False
     attempts: int = 0
-    started_epoch: int = 0
+    preparing: int = 0  # claim under which a worker prepares it
+    computing: int = 0  # claim under which one computes it
+    started_n: int = 0
     n: int = 0
     log: list[bytes] = field(default_factory=list)
+
+    @property
+    def num_deaths(self) -> int:
+        """Workers that have died of it, if its owner is dead."""
+        is_at_risk = self.owner is not None and self.epoch in (self.preparing, self.computing)
+        return self.attempts + is_at_risk
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -67,7 +76,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize()
     def submit(self) -> None:
         self.redis.flushall()
-        self.herd = Herd(self.redis, Ledger(lease_ms=60_000, max_attempts=MAX_ATTEMPTS))
+        self.herd = Herd(self.redis, Ledger(lease_ms=60_000, max_attempts=MAX_ATTEMPTS, sound_tokens=SOUND_TOKENS))
         self.truth = {"a": Truth(), "b": Truth()}
         for job_id in self.truth:
             self.herd.submit(job_id)
@@ -83,11 +92,12 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ended_by_script(job_id)
         elif truth.owner and not truth.is_given_up:
             assert isinstance(answer, Adopt if truth.owner == owner else Busy)
-        elif truth.attempts >= MAX_ATTEMPTS:
+        elif truth.num_deaths >= MAX_ATTEMPTS:
             assert answer is Ended.POISON
             self.ended_by_script(job_id)
         else:
             assert isinstance(answer, Yours)
+            truth.attempts = truth.num_deaths
             truth.epoch += 1
             truth.owner, truth.is_lease_over, truth.is_given_up = owner, False, False
             assert (answer.epoch, answer.seq, answer.n) == (truth.epoch, len(truth.log), truth.n)
@@ -95,6 +105,14 @@ class LedgerMachine(RuleBasedStateMachine):
         if isinstance(answer, Yours | Adopt):
             return Held(job_id, owner, answer.epoch, answer.seq, answer.n)
         return Held(job_id, owner, truth.epoch, len(truth.log), truth.n)
+
+    @rule(held=held, is_done=st.booleans())
+    def prepare(self, held: Held, is_done: bool) -> None:
+        call = self.herd.ledger.prepare(held.owner, [(held.job_id, held.epoch)], is_done=is_done)
+        truth = self.truth[held.job_id]
+        assert run(self.redis, call) == [self.owns(held)]
+        if self.owns(held):
+            truth.preparing = 0 if is_done else held.epoch
 
     @rule(held=held, kind=st.sampled_from(["started", "token", "token", "end"]))
     def emit(self, held: Held, kind: str) -> None:
@@ -122,7 +140,6 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.owns(held) and not truth.is_final:
             assert answer is Release.RELEASED
             truth.owner = None
-            truth.attempts -= truth.started_epoch == truth.epoch and truth.attempts > 0
         else:
             assert answer is not Release.RELEASED
 
@@ -228,10 +245,10 @@ class LedgerMachine(RuleBasedStateMachine):
         truth.is_final = entry.kind == "end"
         truth.is_lease_over = truth.is_given_up = False
         if entry.kind == "started":
-            truth.attempts, truth.started_epoch = truth.attempts + 1, entry.epoch
-        elif entry.kind == "token":
-            truth.attempts = 0
+            truth.computing, truth.started_n = entry.epoch, truth.n
         truth.n = held.n = entry.i + entry.num_ids
+        if entry.kind == "token" and truth.n - truth.started_n >= SOUND_TOKENS:
+            truth.attempts = 0
         held.seq = entry.seq
 
     def ended_by_script(self, job_id: str) -> None:
