@@ -119,6 +119,8 @@ class Emission(StrEnum):
     GAP = "gap"
     #: Redis refused this job's stream; `reason` is what it said.
     ERROR = "error"
+    #: Redis takes no call with this event, however often it is made; no script says so.
+    REFUSED = "refused"
 
 
 class Emitted(NamedTuple):

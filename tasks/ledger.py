@@ -49,11 +49,11 @@ SWEEP_PATIENCE_MS = 3_000
 #: A shorter time between two sweeps is never a gap, since they come about once a second.
 SWEEP_GAP_MS = 1_500
 SWEEP_MAX_PUSHES = 64
-#: Jobs of dead workers that one sweep takes back: those of the largest worker at once, in some 20 ms of Redis.
+#: Jobs of dead workers that one sweep takes back: all those of the largest worker at once.
 SWEEP_MAX_TAKEN = 1_100
 SWEEP_MAX_LOOKS = 512
-#: An attempt that has recorded so many tokens, or some after so long a time, was sound: the deaths before it do not
-#: count against the job any more.
+#: An attempt that has recorded so many tokens, or some after so long a time, was sound: the deaths before it
+#: do not count against the job any more.
 SOUND_TOKENS = 32
 SOUND_MS = 30_000
 #: A worker that is silent this long is not listed any more.
@@ -195,7 +195,7 @@ class Ledger(Keys):
         )
 
     def release(self, job_id: str, owner: str, epoch: int, *, push: bool = False) -> Call[Release]:
-        """Give a claimed job back; it counts against nobody. `push`: its message will not come back by itself."""
+        """Give a claimed job back; this is no death. `push`: its message will not come back by itself."""
         return Call(
             _RELEASE,
             self.job_keys(job_id),

@@ -7,9 +7,10 @@ from time import monotonic
 from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import Failure, FinishReason, Timings
 from llama_herd.tasks.job import seed_of
+from llama_herd.tasks.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.output import Output
-from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.sequence import Abort, Sequence
 from llama_herd.worker.stream import Stream
 
 
@@ -20,13 +21,16 @@ class Attempt:
     stream: Stream
     deliveries: list[Delivery]
     sequences: Rows[Sequence] = ()  # one for each output; none: the job can't be run, only ended
-    is_last: bool = False  # if this attempt brings no token, the job is given up
+    is_last: bool = False  # if this worker dies of it, too, the job is given up
     waited_s: float = 0.0  # from submit to claim, by Redis's clock
     claimed_s: float = field(default_factory=monotonic)
     started_s: float | None = None
     first_token_s: float | None = None
+    abort: Abort | None = None  # why it is to end early, also before it has sequences
+    deadline_s: float | None = None  # on the clock of time.monotonic
     reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
     has_ended: bool = False
+    is_cut_short: bool = False  # Redis takes nothing of it but perhaps a short end
     is_over: bool = False  # this worker has nothing to do with the job any more
 
     @property
@@ -42,9 +46,17 @@ class Attempt:
         return len(self.sequences[0].prompt_ids) if self.sequences else None
 
     @property
-    def is_aborted(self) -> bool:
-        """Whether it is cancelled or overdue."""
-        return any(one.abort is not None or one.is_overdue for one in self.sequences)
+    def is_sound(self) -> bool:
+        """Whether it has come so far that earlier deaths say nothing against its job any more."""
+        if self.first_token_s is None or self.started_s is None:
+            return False
+        return self.stream.num_new_ids >= SOUND_TOKENS or 1000 * (monotonic() - self.started_s) >= SOUND_MS
+
+    @property
+    def end_before_start(self) -> Abort | None:
+        """Why it is to end before it has begun: it is cancelled or overdue."""
+        is_overdue = self.deadline_s is not None and monotonic() >= self.deadline_s
+        return self.abort or ("deadline" if is_overdue else None)
 
     def record(self, output: Output) -> list[Entry]:
         """The events that an output of the engine brings at once; its tokens wait in the stream."""

@@ -21,8 +21,8 @@ STOP_S = 2.0
 class EngineThread(threading.Thread):
     """Steps the engine while there is work and sleeps while there is none.
 
-    Other threads talk to it by `submit`, `confirm` and `abort` only, and read `stats`; what it has to say goes
-    to the engine's sink.
+    Other threads talk to it by `submit`, `confirm` and `abort` only, and read `stats`; what it has to say
+    goes to the engine's sink.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -1,65 +1,85 @@
-"""The way into the engine: where a job that may have killed its workers is kept from its mates."""
+"""The way to where a job can kill its worker: one that may have done so before goes it alone."""
 
 import threading
-from collections import deque
+from time import monotonic
 
 from llama_herd.worker.attempt import Attempt
-from llama_herd.worker.engine_thread import EngineThread
 
-#: How soon a job that is held here is let in once it may.
+#: How soon a job that may not enter asks again.
 POLL_S = 0.05
+
+#: How long others may pass a suspect. Then nobody is let in until it had its turn.
+PATIENCE_S = 30.0
+
+#: How long those inside may go on then. What is left is for other workers.
+CLEARING_S = 5.0
 
 
 class Gate:
-    """Lets claimed jobs into the engine; one on its last attempt is alone there until it has a token.
+    """Lets claimed jobs be prepared and computed; a suspect, on its last attempt, only while nobody else is.
 
-    So if it is the one that kills, its mates are not in the batch that dies with it. Any thread may call.
+    So if it is the one that kills, its mates do not die with it. It is alone until its attempt is sound, and
+    then as any other. Any thread may call.
     """
 
-    def __init__(self, engine: EngineThread) -> None:
-        self._engine = engine
-        self._held: deque[Attempt] = deque()
+    def __init__(self, *, patience_s: float = PATIENCE_S, clearing_s: float = CLEARING_S) -> None:
+        self._patience_s = patience_s
+        self._clearing_s = clearing_s
         self._inside: list[Attempt] = []
-        self._suspect: Attempt | None = None
-        self._lock = threading.RLock()
+        self._next: Attempt | None = None  # the suspect for which the others make room
+        self._closed_s = 0.0  # when that began
+        self._others_until_s = 0.0  # no suspect makes others wait before
+        self._lock = threading.Lock()
 
     @property
-    def is_holding(self) -> bool:
-        return bool(self._held)
-
-    def put(self, attempt: Attempt) -> None:
-        """Take a job that has sequences; the engine gets it now, or by a later `open`."""
+    def is_closed(self) -> bool:
+        """Whether a suspect is alone inside, or will be once the others have left."""
         with self._lock:
-            self._held.append(attempt)
-            self.open()
+            self._look()
+            return self._next is not None or self._is_alone()
 
-    def open(self) -> None:
-        """Let in all that may come in; what has been claimed anew or lost since is forgotten.
-
-        What is cancelled or overdue harms nobody: the engine ends it and computes nothing of it.
-        """
+    def enter(self, attempt: Attempt) -> bool:
+        """Let a job in if it may come in now; who may not asks again."""
         with self._lock:
-            self._held = deque(one for one in self._held if not one.is_over)
-            self._inside = [one for one in self._inside if not one.is_over]
-            for attempt in [one for one in self._held if one.is_aborted]:
-                self._held.remove(attempt)
-                self._let_in(attempt)
-            while self._held and self._may_enter(self._held[0]):
-                attempt = self._held.popleft()
-                self._suspect = attempt if attempt.is_last else None
-                self._let_in(attempt)
+            self._look()
+            if not self._may_enter(attempt):
+                return False
+            self._inside.append(attempt)
+            return True
 
-    def _let_in(self, attempt: Attempt) -> None:
-        self._inside.append(attempt)
-        for sequence in attempt.sequences:
-            if sequence.finish_reason is None:
-                self._engine.submit(sequence)
+    def leave(self, attempt: Attempt) -> None:
+        """Take back that a job came in: it has not begun."""
+        with self._lock:
+            self._inside.remove(attempt)
+
+    def must_leave(self, attempt: Attempt) -> bool:
+        """Whether a job has had its time to end, since a suspect waits for its room."""
+        with self._lock:
+            is_due = self._next is not None and monotonic() - self._closed_s > self._clearing_s
+            return is_due and attempt is not self._next and attempt in self._inside
+
+    def _look(self) -> None:
+        """Forget what is over. After a suspect the others get as much time as they have waited for it."""
+        self._inside = [one for one in self._inside if not one.is_over]
+        if self._next is None or not (self._next.is_over or self._next.is_sound):
+            return
+        self._others_until_s = 2 * monotonic() - self._closed_s
+        self._next = None
 
     def _may_enter(self, attempt: Attempt) -> bool:
-        if self._suspect is not None and not self._is_cleared(self._suspect):
+        if self._next not in (None, attempt) or self._is_alone():
             return False
-        return not (attempt.is_last and self._inside)
+        if attempt.is_last and self._inside:
+            self._wait(attempt)
+            return False
+        return True
 
-    def _is_cleared(self, suspect: Attempt) -> bool:
-        """Whether it has a token in this attempt, or is over."""
-        return suspect.first_token_s is not None or suspect.is_over
+    def _is_alone(self) -> bool:
+        return any(one.is_last and not one.is_sound for one in self._inside)
+
+    def _wait(self, suspect: Attempt) -> None:
+        """Close the gate for a suspect that the others have passed for long enough."""
+        now_s = monotonic()
+        is_due = now_s - suspect.claimed_s > self._patience_s and now_s >= self._others_until_s
+        if self._next is None and is_due:
+            self._next, self._closed_s = suspect, now_s

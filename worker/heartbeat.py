@@ -11,7 +11,7 @@ from llama_herd.tasks.answers import Renewal, Renewed
 from llama_herd.tasks.call import keep_loaded, run, run_many
 from llama_herd.tasks.ledger import PRODUCER_SCRIPTS, read_notice
 from llama_herd.tasks.worker_status import WorkerStatus
-from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.claims import ClaimedJobs
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.owner import Owner
 
@@ -34,7 +34,7 @@ class Heartbeat(threading.Thread):
         self,
         owner: Owner,
         *,
-        attempts: dict[str, Attempt],
+        claims: ClaimedJobs,
         engine: EngineThread,
         status: Callable[[], WorkerStatus],
         stall_s: float,
@@ -43,7 +43,7 @@ class Heartbeat(threading.Thread):
         self._redis = owner.redis
         self._ledger = owner.ledger
         self._owner_id = owner.id
-        self._attempts = attempts
+        self._claims = claims
         self._engine = engine
         self._status = status
         self._stall_s = stall_s
@@ -86,7 +86,7 @@ class Heartbeat(threading.Thread):
         if self._engine.is_stalled(self._stall_s):
             log.error("engine stands still, its jobs will go to other workers", stall_s=self._stall_s)
             return
-        attempts = list(self._attempts.values())
+        attempts = self._claims.in_hand()
         answers = run_many(
             self._redis, [self._ledger.renew(a.job_id, self._owner_id, a.stream.epoch) for a in attempts]
         )
@@ -95,6 +95,9 @@ class Heartbeat(threading.Thread):
                 self._cancel(attempt.job_id, answer.reason)
 
     def _cancel(self, job_id: str, reason: str) -> None:
-        attempt = self._attempts.get(job_id)
-        for sequence in attempt.sequences if attempt else ():
-            self._engine.abort(sequence, "deadline" if reason == "deadline" else "cancelled")
+        attempt = self._claims.get(job_id)
+        if attempt is None:
+            return
+        attempt.abort = attempt.abort or ("deadline" if reason == "deadline" else "cancelled")
+        for sequence in attempt.sequences:
+            self._engine.abort(sequence, attempt.abort)

@@ -31,14 +31,16 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import CancelReason
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.claims import ClaimedJobs
 from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.finisher import Finisher
 from llama_herd.worker.gate import POLL_S, Gate
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.order import NO_JOB, Order
 from llama_herd.worker.output import Output
 from llama_herd.worker.owner import Owner
-from llama_herd.worker.publisher import Publisher, Refusal
+from llama_herd.worker.publisher import Lost, Publisher, Refusal
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author, Recorded, Stream
 
@@ -92,8 +94,10 @@ class Intake(threading.Thread):
         model: LoadedModel,
         *,
         author: Author,
+        claims: ClaimedJobs,
         publisher: Publisher,
         gate: Gate,
+        engine: EngineThread,
         finisher: Finisher,
     ) -> None:
         super().__init__(name="intake", daemon=True)
@@ -103,9 +107,12 @@ class Intake(threading.Thread):
         self._settings = settings
         self._model = model
         self._author = author
+        self._claims = claims
         self._publisher = publisher
         self._gate = gate
+        self._engine = engine
         self._finisher = finisher
+        self._held: list[Opened] = []  # claimed, and to be prepared once the gate lets them in
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
         self._later: list[Later] = []
         self._numbers = count()
@@ -130,7 +137,8 @@ class Intake(threading.Thread):
             deliveries = [item for item in items if isinstance(item, Delivery)]
             if deliveries and not self._is_stopping:
                 self._claim(deliveries)
-            self._gate.open()
+            if self._held and not self._is_stopping:
+                self._let_in()
 
     def _take(self) -> list[Delivery | CeleryEnd]:
         """What has come and what is due again, up to a round trip's worth; sleeps until there is some."""
@@ -146,7 +154,7 @@ class Intake(threading.Thread):
     def _rest_s(self) -> float | None:
         """How long there is nothing to do unless something comes."""
         due_s = self._later[0].due_s - monotonic() if self._later else inf
-        rest_s = max(0.0, min(due_s, POLL_S if self._gate.is_holding else inf))
+        rest_s = max(0.0, min(due_s, POLL_S if self._held else inf))
         return None if rest_s == inf else rest_s
 
     def _put_off(self, item: Delivery | CeleryEnd, delay_s: float) -> None:
@@ -172,7 +180,7 @@ class Intake(threading.Thread):
             run(self._redis, self._ledger.release(job_id, self._owner_id, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
-        """Open all that are ours before the first is begun: from then on their leases are renewed."""
+        """Open all that are ours: from then on their leases are renewed."""
         orders = [Order.read(d.body, d.headers, self._settings) for d in deliveries]
         calls = [
             self._ledger.claim(delivery.job_id, self._owner_id, job=order.job, envelope=order.envelope)
@@ -183,24 +191,20 @@ class Intake(threading.Thread):
         except RedisError as error:
             log.warning("redis does not answer claims, trying on", error=type(error).__name__)
             answers = [Busy(0)] * len(deliveries)
-        opened: list[Opened] = []
         for delivery, order, answer in zip(deliveries, orders, answers, strict=True):
             try:
-                opened += self._act(delivery, order, answer)
+                self._act(delivery, order, answer)
             except RedisError:
                 self._put_off(delivery, RETRY_S)
-        for one in opened:
-            self._begin(one)
 
-    def _act(self, delivery: Delivery, order: Order, answer: ClaimAnswer | ResponseError) -> list[Opened]:
-        """Do what the answer asks for; if the job is ours to begin, it is in the list."""
+    def _act(self, delivery: Delivery, order: Order, answer: ClaimAnswer | ResponseError) -> None:
+        """Do what the answer asks for."""
         match answer:
+            case Adopt():
+                if not self._claims.adopt(delivery):
+                    self._claim_again(delivery, order)
             case Claimed():
-                running = self._publisher.attempts.get(delivery.job_id)
-                if isinstance(answer, Adopt) and running is not None:
-                    running.deliveries.append(delivery)
-                else:
-                    return [self._open(delivery, order, answer)]
+                self._open(delivery, order, answer)
             case Busy():
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended():
@@ -215,9 +219,20 @@ class Intake(threading.Thread):
             case ResponseError():
                 log.error("redis refuses a claim", job_id=delivery.job_id, error=str(answer))
                 self._put_off(delivery, RETRY_S)
-        return []
 
-    def _open(self, delivery: Delivery, order: Order, claimed: Claimed) -> Opened:
+    def _claim_again(self, delivery: Delivery, order: Order) -> None:
+        """The ledger says that the job is in our hands, where it is not.
+
+        Either it has just left them, then the ledger says something else by now; or the reply to our claim
+        was lost, then it says the same.
+        """
+        answer = run(self._redis, self._ledger.claim(delivery.job_id, self._owner_id))
+        if isinstance(answer, Adopt):
+            self._open(delivery, order, answer)
+        else:
+            self._act(delivery, order, answer)
+
+    def _open(self, delivery: Delivery, order: Order, claimed: Claimed) -> None:
         """Take a claimed job's stream over from where it stands."""
         recorded = self._recorded(delivery.job_id) if claimed.seq else NOTHING
         attempt = Attempt(
@@ -226,8 +241,10 @@ class Intake(threading.Thread):
             is_last=0 < claimed.attempts == self._settings.max_attempts - 1,
             waited_s=claimed.waited_s,
         )
+        if claimed.deadline_ms is not None:
+            attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000
         self._publisher.open(attempt)
-        return Opened(attempt, order, claimed, recorded)
+        self._held.append(Opened(attempt, order, claimed, recorded))
 
     def _recorded(self, job_id: str) -> Recorded:
         """What earlier attempts have written; nothing if somebody else has written there, too."""
@@ -236,6 +253,47 @@ class Intake(threading.Thread):
         except Unreadable:
             return NOTHING
         return Recorded.of(events)
+
+    def _let_in(self) -> None:
+        """Begin what may begin: jobs that have killed nobody together, each of the others by itself."""
+        held = [one for one in self._held if not one.attempt.is_over and not self._has_ended(one.attempt)]
+        held.sort(key=lambda one: one.attempt.is_last)  # whom nobody suspects goes first
+        entered = [one for one in held if self._gate.enter(one.attempt)]
+        self._held = [one for one in held if one not in entered]
+        harmless = [one for one in entered if not one.claimed.attempts]
+        for lot in (harmless, *([one] for one in entered if one.claimed.attempts)):
+            if lot:
+                self._begin_lot(lot)
+
+    def _has_ended(self, attempt: Attempt) -> bool:
+        """End a job that is cancelled or overdue before it has begun."""
+        reason = attempt.end_before_start
+        if reason in ("cancelled", "deadline"):
+            self._publisher.put([Refusal(attempt, reason)])
+        return reason is not None
+
+    def _begin_lot(self, lot: list[Opened]) -> None:
+        """Begin jobs between two notes in the ledger: a death meanwhile counts against them."""
+        claims = [(one.attempt.job_id, one.claimed.epoch) for one in lot]
+        try:
+            are_ours = run(self._redis, self._ledger.prepare(self._owner_id, claims))
+        except RedisError:
+            self._hold_again(lot)
+            return
+        for one, is_ours in zip(lot, are_ours, strict=True):
+            if not is_ours:
+                self._publisher.put([Lost(one.attempt)])
+            elif self._is_stopping:
+                self._hold_again([one])
+            else:
+                self._begin(one)
+        with suppress(RedisError):  # then a death that comes now counts against them, too
+            run(self._redis, self._ledger.prepare(self._owner_id, claims, is_done=True))
+
+    def _hold_again(self, lot: list[Opened]) -> None:
+        for one in lot:
+            self._gate.leave(one.attempt)
+        self._held += lot
 
     def _begin(self, opened: Opened) -> None:
         """Run a job, or end it at once when it cannot be run."""
@@ -247,7 +305,11 @@ class Intake(threading.Thread):
             self._refuse(attempt, Failure(code="invalid_job", message=str(opened.order.error or error)))
         except GenerationError as error:
             self._refuse(attempt, Failure(code=error.code, message=error.message, retriable=error.retriable))
-        except Exception as error:  # whatever is wrong with one job, the others go on
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except (
+            BaseException
+        ) as error:  # also a panic of native code: whatever is wrong with one job, others go on
             log.exception("job cannot be prepared", job_id=attempt.job_id)
             message = f"{type(error).__name__} while the job was made ready"
             self._refuse(attempt, Failure(code="model_error", message=message))
@@ -266,12 +328,19 @@ class Intake(threading.Thread):
         attempt.stream.flush_s = job.flush_ms / 1000
         attempt.stream.num_choices = len(sequences)
         attempt.sequences = sequences
+        for sequence in sequences:
+            sequence.abort = attempt.abort  # by who came before there were sequences
+            sequence.is_held = True
         ended = [Output(one, finish_reason=one.finish_reason) for one in sequences if one.finish_reason]
         if ended:
             self._publisher.put(ended)
-        if len(ended) < len(sequences):
-            self._gate.put(attempt)
+        for sequence in sequences:
+            if sequence.finish_reason is None:
+                self._engine.submit(sequence)
+        if attempt.is_over:  # since it was begun, by who found no sequences to drop
+            for sequence in sequences:
+                self._engine.abort(sequence, "dropped")
 
     def _refuse(self, attempt: Attempt, error: Failure) -> None:
         log.info("job refused", job_id=attempt.job_id, code=error.code)
-        self._publisher.put([Refusal(attempt, error)])
+        self._publisher.put([Refusal(attempt, "error", error)])

@@ -46,6 +46,7 @@ class LocalJob:
 
     def cancel(self) -> None:
         """End the job before its next step; may be called from a signal handler."""
+        self._attempt.abort = "cancelled"
         for sequence in self._attempt.sequences:
             sequence.abort = "cancelled"
 
@@ -61,6 +62,7 @@ class LocalJob:
             return
         attempt.stream.num_choices = len(attempt.sequences)
         for sequence in attempt.sequences:
+            sequence.abort = attempt.abort
             engine.submit(sequence)
         while engine.has_work and not attempt.has_ended:
             engine.step()

@@ -1,6 +1,6 @@
 """Jobs that wait here for room go to workers that have some."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic
 
 import structlog
@@ -9,6 +9,8 @@ from llama_herd.tasks.answers import Release
 from llama_herd.tasks.call import run, run_many
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.claims import ClaimedJobs
+from llama_herd.worker.gate import Gate
 from llama_herd.worker.owner import Owner
 
 log = structlog.get_logger(__name__)
@@ -18,7 +20,8 @@ PATIENCE_S = 1.0
 
 
 class Overflow:
-    """Releases jobs that this worker has claimed and cannot admit soon, while another worker idles.
+    """Releases jobs that this worker has claimed and cannot run soon: while another worker idles, and while
+    one that must run alone waits for the room of the others.
 
     The newest go, so that who has waited longest keeps its place, and at most half of the room that others
     say they have, since other full workers see the same room. A job on its last attempt stays: it must be
@@ -30,45 +33,51 @@ class Overflow:
         self,
         owner: Owner,
         *,
-        attempts: Mapping[str, Attempt],
+        claims: ClaimedJobs,
+        gate: Gate,
         status: Callable[[], WorkerStatus],
         close: Callable[[bool], None],
         on_released: Callable[[list[Attempt]], None],
     ) -> None:
-        """`attempts` are all jobs that this worker has claimed and not ended, by their ids.
-
-        `close(True)` keeps this worker from asking for messages, within a second. `on_released` gets jobs
+        """`close(True)` keeps this worker from asking for messages, within a second. `on_released` gets jobs
         that are in the queue again, under a new message.
         """
         self._redis = owner.redis
         self._ledger = owner.ledger
         self._owner_id = owner.id
-        self._attempts = attempts
+        self._claims = claims
+        self._gate = gate
         self._status = status
         self._close = close
         self._is_closed = False
         self._on_released = on_released
 
     def shed(self) -> None:
-        """Release what others have room for; called once a second.
+        """Release what others have room for, or must leave this worker; called once a second.
 
         Raises RedisError; what is released then stays fenced here.
         """
-        waiting = [attempt for attempt in list(self._attempts.values()) if _waits(attempt)]
+        in_hand = self._claims.in_hand()
+        waiting = [attempt for attempt in in_hand if _waits(attempt)]
         num_free = self._num_free_elsewhere() if waiting else 0
-        was_closed, self._is_closed = self._is_closed, num_free > 0
+        was_closed, self._is_closed = self._is_closed, num_free > 0 or self._gate.is_closed
         self._close(self._is_closed)
-        if not (was_closed and num_free):
-            return
-        num_released = min(len(waiting), (num_free + 1) // 2)
-        newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
+        if was_closed and num_free:
+            num_released = min(len(waiting), (num_free + 1) // 2)
+            newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
+            self._release(newest, "jobs released to workers with room")
+        leaving = [attempt for attempt in in_hand if self._gate.must_leave(attempt)]
+        if leaving:
+            self._release(leaving, "jobs released, one must run alone")
+
+    def _release(self, attempts: list[Attempt], what: str) -> None:
         releases = [
-            self._ledger.release(one.job_id, self._owner_id, one.stream.epoch, push=True) for one in newest
+            self._ledger.release(one.job_id, self._owner_id, one.stream.epoch, push=True) for one in attempts
         ]
         answers = run_many(self._redis, releases)
-        released = [one for one, answer in zip(newest, answers, strict=True) if answer is Release.RELEASED]
+        released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
         if released:
-            log.info("jobs released to workers with room", num_jobs=len(released))
+            log.info(what, num_jobs=len(released))
             self._on_released(released)
 
     def _num_free_elsewhere(self) -> int:
@@ -85,7 +94,8 @@ class Overflow:
 
 
 def _waits(attempt: Attempt) -> bool:
-    """Whether a job is ready to run and has waited for room longer than is good."""
-    is_ready = any(sequence.finish_reason is None for sequence in attempt.sequences)
+    """Whether a job could run and has waited for that longer than is good."""
     has_waited = monotonic() - attempt.claimed_s > PATIENCE_S
-    return is_ready and has_waited and attempt.started_s is None and not attempt.is_last
+    may_run = not (attempt.is_last or attempt.has_ended or attempt.started_s)
+    has_work = not attempt.sequences or any(one.finish_reason is None for one in attempt.sequences)
+    return has_waited and may_run and has_work

@@ -43,7 +43,9 @@ class Sequence:
     prompt_scores: list[Drawn] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     abort: Abort | None = None
-    is_held: bool = False  # admitted or not, it is not computed yet: that it has started is to be on record first
+    is_held: bool = (
+        False  # admitted or not, it is not computed yet: that it has started is to be on record first
+    )
 
     @property
     def name(self) -> str:

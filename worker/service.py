@@ -49,7 +49,7 @@ class Service:
         self._is_hurried = threading.Event()
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
         self._engine = EngineThread(model.engine(settings, self._hand_on))
-        gate = Gate(self._engine)
+        gate = Gate()
         self.watchdog = Watchdog(redis, Ledger.of(settings), list(settings.by_queue), settings.silence_s)
         self._by_queue = {
             queue: Tenancy(
@@ -150,7 +150,7 @@ class Service:
             tenancy.stop_taking()
         deadline_s = monotonic() + grace_s
         while (
-            any(tenancy.attempts for tenancy in tenancies)
+            any(tenancy.has_jobs for tenancy in tenancies)
             and monotonic() < deadline_s
             and not self._is_hurried.is_set()
         ):

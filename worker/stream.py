@@ -76,6 +76,7 @@ class Stream:
         self.epoch = claimed.epoch
         self.seq = claimed.seq
         self.num_ids = claimed.n
+        self._num_recorded = claimed.n
         self.num_choices = 1
         #: How long tokens may be gathered for one event.
         self.flush_s = 0.0
@@ -89,6 +90,11 @@ class Stream:
     def add(self, output: Output) -> None:
         """Let an output's tokens wait for the next event."""
         self._gathered.setdefault(output.sequence.choice, _Gathered()).add(output)
+
+    @property
+    def num_new_ids(self) -> int:
+        """Tokens that this attempt has brought."""
+        return self.num_ids - self._num_recorded
 
     @property
     def due_s(self) -> float:

@@ -1,6 +1,6 @@
 """One tenant's part of a worker: its ledger, its streams, its leases, its results."""
 
-from collections.abc import Callable, Mapping, Sequence as Rows
+from collections.abc import Callable, Sequence as Rows
 
 import structlog
 from redis import Redis
@@ -11,6 +11,7 @@ from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker import boot
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.claims import ClaimedJobs
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.finisher import Finisher
@@ -53,24 +54,33 @@ class Tenancy:
         self._engine = engine
         self._owner = owner = Owner(redis, ledger)
         self._finisher = Finisher(redis, ledger, boot.app_of(settings))
+        self._claims = claims = ClaimedJobs()
         self._publisher = Publisher(
-            owner, on_end=self._finish, on_lost=self._lose, on_released=self._give_back
+            owner,
+            claims,
+            on_start=lambda attempt: engine.confirm(attempt.sequences),
+            on_end=self._finish,
+            on_lost=self._lose,
+            on_released=self._give_back,
         )
         self._intake = Intake(
             owner,
             settings,
             model,
             author=author,
+            claims=claims,
             publisher=self._publisher,
             gate=gate,
+            engine=engine,
             finisher=self._finisher,
         )
         self._heartbeat = Heartbeat(
-            owner, attempts=self._publisher.attempts, engine=engine, status=status, stall_s=settings.stall_s
+            owner, claims=claims, engine=engine, status=status, stall_s=settings.stall_s
         )
         overflow = Overflow(
             owner,
-            attempts=self._publisher.attempts,
+            claims=claims,
+            gate=gate,
             status=status,
             close=lambda is_closed: close(settings.queue, is_closed),
             on_released=lambda released: self._publisher.put(list(map(Released, released))),
@@ -78,9 +88,9 @@ class Tenancy:
         self._reconciler = Reconciler(redis, ledger, overflow)
 
     @property
-    def attempts(self) -> Mapping[str, Attempt]:
-        """The jobs that are claimed and not ended, by their ids."""
-        return self._publisher.attempts
+    def has_jobs(self) -> bool:
+        """Whether there are jobs that are claimed and not ended."""
+        return bool(self._claims)
 
     def start(self) -> None:
         for thread in (self._publisher, self._intake, self._heartbeat, self._reconciler):
@@ -108,7 +118,7 @@ class Tenancy:
     def stop(self) -> None:
         """Send what waits, release the jobs that still run, store the results that are due."""
         self._publisher.stop()
-        self._release(list(self.attempts.values()))
+        self._release(self._claims.in_hand())
         self._heartbeat.stop()
         self._finisher.stop()
 

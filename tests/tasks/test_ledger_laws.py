@@ -76,7 +76,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize()
     def submit(self) -> None:
         self.redis.flushall()
-        self.herd = Herd(self.redis, Ledger(lease_ms=60_000, max_attempts=MAX_ATTEMPTS, sound_tokens=SOUND_TOKENS))
+        self.herd = Herd(
+            self.redis, Ledger(lease_ms=60_000, max_attempts=MAX_ATTEMPTS, sound_tokens=SOUND_TOKENS)
+        )
         self.truth = {"a": Truth(), "b": Truth()}
         for job_id in self.truth:
             self.herd.submit(job_id)

@@ -1,130 +1,142 @@
-"""Who is let into the engine, and when."""
+"""Who is let in to be prepared and computed, and when."""
 
-import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 
 import pytest
 
 from llama_herd.tasks.answers import Yours
+from llama_herd.tasks.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.attempt import Attempt
-from llama_herd.worker.engine_thread import EngineThread
 from llama_herd.worker.gate import Gate
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.sequence import Sequence
-from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author, Recorded, Stream
 
 CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
 
 
-class Desk:
-    """A gate before an engine that does not step, and the jobs of a worker."""
-
-    def __init__(self, engine: EngineThread, sequence: Callable[[str], Sequence]) -> None:
-        self.engine = engine
-        self.gate = Gate(engine)
-        self._sequence = sequence
-
-    def put(self, job_id: str, *, is_last: bool = False) -> Attempt:
-        stream = Stream(job_id, CLAIM, Recorded.of([]), Author("w", "m"))
-        attempt = Attempt(stream, [], [self._sequence(job_id)], is_last=is_last)
-        self.gate.put(attempt)
-        return attempt
-
-    def end(self, attempt: Attempt) -> None:
-        attempt.is_over = True
-        self.gate.open()
+def job(*, is_last: bool = False, waited_s: float = 0.0) -> Attempt:
+    stream = Stream("job", CLAIM, Recorded.of([]), Author("w", "m"))
+    return Attempt(stream, [], is_last=is_last, claimed_s=monotonic() - waited_s)
 
 
-@pytest.fixture
-def desk(model: LoadedModel, tiny_settings: WorkerSettings) -> Desk:
-    from llama_herd.tasks.job import GenerationJob
-
-    engine = EngineThread(model.engine(tiny_settings, lambda outputs: None))
-    return Desk(engine, lambda job_id: model.sequences(job_id, GenerationJob(prompt="a"), now_ms=0)[0])
+def bring(attempt: Attempt, num_tokens: int, after_s: float = 0.0) -> None:
+    """Let an attempt have started some time ago, and have recorded tokens."""
+    attempt.started_s = attempt.first_token_s = monotonic() - after_s
+    attempt.stream.num_ids = num_tokens
 
 
-def test_ordinary_jobs_come_in_at_once(desk: Desk) -> None:
-    desk.put("one")
-    desk.put("two")
-    assert desk.engine.num_waiting == 2
+def test_ordinary_jobs_come_in_at_once() -> None:
+    gate = Gate()
+    assert gate.enter(job())
+    assert gate.enter(job())
+    assert not gate.is_closed
 
 
-def test_a_last_attempt_waits_for_all_others_and_they_for_its_first_token(desk: Desk) -> None:
-    one, two = desk.put("one"), desk.put("two")
-    suspect = desk.put("suspect", is_last=True)
-    desk.put("three")
-    desk.end(one)
-    assert desk.engine.num_waiting == 2
-    desk.end(two)
-    assert desk.engine.num_waiting == 3
-    suspect.first_token_s = 1.0
-    desk.gate.open()
-    assert desk.engine.num_waiting == 4
-    assert not desk.gate.is_holding
+@pytest.mark.parametrize(
+    ("num_tokens", "after_s", "is_sound"),
+    [(1, 0.0, False), (SOUND_TOKENS - 1, 0.0, False), (SOUND_TOKENS, 0.0, True), (1, SOUND_MS / 1000, True)],
+)
+def test_a_suspect_is_alone_until_its_attempt_is_sound(
+    num_tokens: int, after_s: float, is_sound: bool
+) -> None:
+    gate, suspect = Gate(), job(is_last=True)
+    assert gate.enter(suspect)
+    assert not gate.enter(job())
+    bring(suspect, num_tokens, after_s)
+    assert gate.enter(job()) is is_sound
+    assert gate.is_closed is not is_sound
 
 
-def test_suspects_come_in_one_after_the_other(desk: Desk) -> None:
-    first, second = desk.put("first", is_last=True), desk.put("second", is_last=True)
-    assert desk.engine.num_waiting == 1
-    first.first_token_s = 1.0
-    desk.gate.open()
-    assert desk.engine.num_waiting == 1, "the first still runs"
-    desk.end(first)
-    assert desk.engine.num_waiting == 2
-    desk.end(second)
+def test_a_suspect_waits_for_those_inside_and_others_pass_it() -> None:
+    gate, suspect = Gate(patience_s=30.0), job(is_last=True, waited_s=29.0)
+    first, second = job(), job()
+    assert gate.enter(first)
+    assert not gate.enter(suspect)
+    assert gate.enter(second)
+    assert not gate.is_closed
+    first.is_over = True
+    assert not gate.enter(suspect)
+    second.is_over = True
+    assert gate.enter(suspect)
 
 
-def test_a_suspect_that_ends_without_a_token_opens_the_gate(desk: Desk) -> None:
-    suspect = desk.put("suspect", is_last=True)
-    desk.put("mate")
-    assert desk.engine.num_waiting == 1
-    desk.end(suspect)
-    assert desk.engine.num_waiting == 2
+def test_a_suspect_that_has_waited_long_enough_is_passed_by_nobody() -> None:
+    gate, suspect = Gate(patience_s=30.0, clearing_s=0.0), job(is_last=True, waited_s=31.0)
+    inside, late = job(), job()
+    assert gate.enter(inside)
+    assert not gate.must_leave(inside)
+    assert not gate.enter(suspect)
+    assert gate.is_closed
+    assert not gate.enter(late)
+    assert gate.must_leave(inside)
+    assert not gate.must_leave(late)
+    inside.is_over = True
+    assert gate.enter(suspect)
+    assert not gate.must_leave(suspect)
+    assert not gate.enter(late)
+    suspect.is_over = True
+    assert gate.enter(late)
 
 
-def test_a_job_that_is_claimed_anew_is_held_once(desk: Desk) -> None:
-    runs = desk.put("runs")
-    desk.put("suspect", is_last=True).is_over = True
-    desk.put("suspect", is_last=True)
-    desk.end(runs)
-    assert desk.engine.num_waiting == 2
-    assert not desk.gate.is_holding
+def test_those_inside_have_their_time_to_end_before_they_must_leave() -> None:
+    gate, inside = Gate(patience_s=0.0, clearing_s=60.0), job()
+    assert gate.enter(inside)
+    assert not gate.enter(job(is_last=True, waited_s=1.0))
+    assert gate.is_closed
+    assert not gate.must_leave(inside)
 
 
-@pytest.mark.parametrize("is_last", [False, True])
-def test_what_is_cancelled_or_overdue_waits_for_nobody(desk: Desk, is_last: bool) -> None:
-    desk.put("runs")
-    desk.put("suspect", is_last=True)
-    cancelled, overdue = desk.put("cancelled", is_last=is_last), desk.put("overdue", is_last=is_last)
-    assert desk.engine.num_waiting == 1
-    cancelled.sequences[0].abort = "cancelled"
-    desk.gate.open()
-    assert desk.engine.num_waiting == 2
-    overdue.sequences[0].deadline_s = 0.0
-    desk.gate.open()
-    assert desk.engine.num_waiting == 3
-    assert desk.gate.is_holding, "the suspect waits for its turn"
+def test_after_a_suspect_the_others_have_as_long_as_they_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = monotonic()
+    monkeypatch.setattr("llama_herd.worker.gate.monotonic", lambda: now_s)
+    gate = Gate(patience_s=0.0, clearing_s=0.0)
+    first, second = (job(is_last=True, waited_s=1.0) for _ in range(2))
+    mate = job()
+    assert gate.enter(mate)
+    assert not gate.enter(first)
+    mate.is_over = True
+    assert gate.enter(first)
+    now_s += 10.0
+    first.is_over = True
+    assert gate.enter(job())
+    assert not gate.enter(second)
+    now_s += 9.0
+    assert not gate.enter(second)
+    assert not gate.is_closed
+    assert gate.enter(job())
+    now_s += 1.0
+    assert not gate.enter(second)
+    assert gate.is_closed
 
 
-def test_two_tenants_jobs_of_the_same_id_are_two(desk: Desk) -> None:
-    suspect, namesake = desk.put("same", is_last=True), desk.put("same")
-    assert desk.engine.num_waiting == 1
-    desk.end(suspect)
-    assert desk.engine.num_waiting == 2
-    desk.put("another", is_last=True)
-    assert desk.engine.num_waiting == 2, "the namesake still runs"
-    desk.end(namesake)
-    assert desk.engine.num_waiting == 3
+def test_suspects_come_in_one_after_the_other() -> None:
+    gate, first, second = Gate(), job(is_last=True), job(is_last=True)
+    assert gate.enter(first)
+    assert not gate.enter(second)
+    bring(first, SOUND_TOKENS)
+    assert not gate.enter(second), "the first still runs"
+    first.is_over = True
+    assert gate.enter(second)
 
 
-def test_every_job_comes_in_once_whichever_thread_brings_it(desk: Desk) -> None:
-    before_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as tenants:
-            list(tenants.map(desk.put, map(str, range(200))))
-    finally:
-        sys.setswitchinterval(before_s)
-    assert desk.engine.num_waiting == 200
+def test_who_could_not_begin_after_all_holds_nobody_up() -> None:
+    gate, suspect = Gate(), job(is_last=True)
+    assert gate.enter(suspect)
+    gate.leave(suspect)
+    assert gate.enter(job())
+
+
+def test_a_suspect_that_is_lost_while_it_waits_holds_nobody_up() -> None:
+    gate, suspect = Gate(patience_s=0.0), job(is_last=True, waited_s=1.0)
+    assert gate.enter(job())
+    assert not gate.enter(suspect)
+    assert gate.is_closed
+    suspect.is_over = True
+    assert gate.enter(job())
+
+
+@pytest.mark.usefixtures("restless")
+def test_one_suspect_at_a_time_is_inside_whichever_threads_ask() -> None:
+    gate, suspects = Gate(), [job(is_last=True) for _ in range(200)]
+    with ThreadPoolExecutor(8) as tenants:
+        assert sum(tenants.map(gate.enter, suspects)) == 1

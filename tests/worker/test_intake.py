@@ -77,7 +77,8 @@ def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
     sequences = LoadedModel.sequences
 
     def slow(*args: Any) -> Any:
-        held.append(set(service.tenancies["default"].attempts))
+        claims = service.tenancies["default"]._claims
+        held.append({attempt.job_id for attempt in claims.in_hand()})
         have_come.wait()
         return sequences(*args)
 

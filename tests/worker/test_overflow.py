@@ -17,7 +17,9 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.claims import ClaimedJobs
 from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.gate import Gate
 from llama_herd.worker.overflow import PATIENCE_S, Overflow
 from llama_herd.worker.owner import Owner
 from llama_herd.worker.sequence import Sequence
@@ -43,12 +45,14 @@ class FullWorker:
     def __init__(self, redis: Redis) -> None:
         self.redis = redis
         self.ledger = Ledger(lease_ms=60_000)
-        self.attempts: dict[str, Attempt] = {}
+        self.claims = ClaimedJobs()
+        self.gate = Gate(patience_s=0.0, clearing_s=0.0)
         self.released: list[str] = []
         self.closed: list[bool] = []
         self.overflow = Overflow(
             Owner(redis, self.ledger, FULL),
-            attempts=self.attempts,
+            claims=self.claims,
+            gate=self.gate,
             status=lambda: status("full@test"),
             close=self.closed.append,
             on_released=lambda released: self.released.extend(one.job_id for one in released),
@@ -63,7 +67,7 @@ class FullWorker:
         stream = Stream(job_id, claimed, Recorded.of([]), Author("full@test", "m"))
         sequence = Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Writer([b"", b"x"]))
         attempt = Attempt(stream, [], [sequence], claimed_s=time.monotonic() - waited_s)
-        self.attempts[job_id] = attempt
+        self.claims.open(attempt)
         return attempt
 
     def look_twice(self) -> None:
@@ -101,7 +105,8 @@ def test_who_gives_away_asks_for_no_messages_before_and_meanwhile(full: FullWork
     assert (full.closed, full.released) == ([False, True], [])
     full.overflow.shed()
     assert (full.closed, full.released) == ([False, True, True], ["job"])
-    full.attempts.clear()
+    for attempt in full.claims.in_hand():
+        full.claims.close(attempt)
     full.overflow.shed()
     assert full.closed[-1] is False
 
@@ -133,10 +138,34 @@ def test_what_runs_has_just_come_or_must_run_alone_stays(full: FullWorker) -> No
     full.claim("new", waited_s=PATIENCE_S / 2)
     full.claim("suspect", waited_s=10).is_last = True
     full.claim("ended", waited_s=10).sequences[0].finish_reason = "stop"
-    full.claim("refused", waited_s=10).sequences = []
+    full.claim("refused", waited_s=10).has_ended = True
     full.hear(status(IDLE))
     full.look_twice()
     assert full.released == []
+
+
+def test_what_is_not_prepared_yet_goes_too(full: FullWorker) -> None:
+    full.claim("job", waited_s=10).sequences = ()
+    full.hear(status(IDLE))
+    full.look_twice()
+    assert full.released == ["job"]
+
+
+def test_those_inside_leave_for_one_that_must_run_alone_and_nobody_comes_meanwhile(full: FullWorker) -> None:
+    runs, suspect = full.claim("runs", waited_s=10), full.claim("suspect", waited_s=10)
+    runs.started_s, suspect.is_last = 1.0, True
+    assert full.gate.enter(runs)
+    assert not full.gate.enter(suspect)
+    full.overflow.shed()
+    assert (full.released, full.closed) == (["runs"], [True])
+    assert full.redis.llen("herd.m") == 1
+    full.claims.close(runs)
+    assert full.gate.enter(suspect)
+    full.overflow.shed()
+    assert (full.released, full.closed) == (["runs"], [True, True])
+    full.claims.close(suspect)
+    full.overflow.shed()
+    assert full.closed[-1] is False
 
 
 def test_a_job_that_has_another_owner_by_now_is_left_alone(full: FullWorker) -> None:

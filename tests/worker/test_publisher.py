@@ -1,5 +1,6 @@
 """The publisher against a real ledger: what it does when Redis answers, loses, refuses or forgets."""
 
+from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
@@ -16,6 +17,7 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.claims import ClaimedJobs
 from llama_herd.worker.draw import Drawn
 from llama_herd.worker.output import Output
 from llama_herd.worker.owner import Owner
@@ -56,8 +58,12 @@ class Desk:
         self.ended: list[str] = []
         self.lost: list[str] = []
         self.released: list[str] = []
+        self.started: list[str] = []
+        self.claims = ClaimedJobs()
         self.publisher = Publisher(
             Owner(wire or redis, self.ledger, OWNER),
+            self.claims,
+            on_start=lambda attempt: self.started.append(attempt.job_id),
             on_end=lambda attempt: self.ended.append(attempt.job_id),
             on_lost=lambda attempt: self.lost.append(attempt.job_id),
             on_released=lambda attempt: self.released.append(attempt.job_id),
@@ -83,10 +89,11 @@ class Desk:
 
     def send(self) -> None:
         """One round of the publisher's loop, in this thread."""
-        publisher = self.publisher
-        entries = publisher._entries(publisher._take())
-        while entries:
-            entries = publisher._settle(entries, publisher._send(entries))
+        self.publisher._deliver(self.publisher._entries(self.publisher._take()))
+
+    @property
+    def in_hand(self) -> list[Attempt]:
+        return self.claims.in_hand()
 
     def events(self, job_id: str) -> list[Event]:
         return run(self.redis, self.ledger.read(job_id))
@@ -111,7 +118,7 @@ def test_steps_that_wait_become_one_event_a_job(desk: Desk) -> None:
     result = desk.result("job")
     assert (result.text, result.ids, result.finish_reason) == (" one two three", (1, 2, 3), "stop")
     assert desk.ended == ["job"]
-    assert desk.publisher.attempts == {}
+    assert desk.in_hand == []
 
 
 def test_the_final_event_knows_its_text(desk: Desk) -> None:
@@ -146,6 +153,11 @@ class LosesReplies:
     def __init__(self, redis: Redis, num_lost: int) -> None:
         self._redis = redis
         self._num_lost = num_lost
+
+    def ping(self) -> bool:
+        if self._num_lost:
+            raise ConnectionError("reply lost")
+        return True
 
     def pipeline(self, **options: Any) -> Any:
         pipeline = self._redis.pipeline(**options)
@@ -220,8 +232,8 @@ def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: D
     entries = desk.publisher._entries(desk.publisher._take())  # on their way when the claim is answered
     desk.publisher.open(again)
     assert desk.lost == ["job"]
-    assert desk.publisher._settle(entries, desk.publisher._send(entries)) == []
-    assert desk.publisher.attempts == {"job": again}
+    assert desk.publisher._settle(desk.publisher._send(entries)) == []
+    assert desk.in_hand == [again]
     desk.say(again, 2, end="stop")
     desk.send()
     assert desk.result("job").ids == (2,)
@@ -250,7 +262,7 @@ def test_what_an_earlier_attempt_wrote_after_redis_forgot_its_claim_ends_the_new
     entries = desk.publisher._entries(desk.publisher._take())  # on their way when Redis comes back
     desk.redis.delete(desk.ledger.job_key("job"), desk.ledger.key("leases"))
     again = desk.open("job")
-    desk.publisher._settle(entries, desk.publisher._send(entries))
+    desk.publisher._settle(desk.publisher._send(entries))
     desk.lost.clear()
     desk.start(again)
     for word in (1, 2):
@@ -273,7 +285,7 @@ def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
 def test_a_job_that_cannot_run_ends_with_its_error(desk: Desk) -> None:
     attempt = desk.open("job")
     attempt.sequences = []
-    desk.publisher.put([Refusal(attempt, Failure(code="prompt_too_long", message="9 > 8"))])
+    desk.publisher.put([Refusal(attempt, "error", Failure(code="prompt_too_long", message="9 > 8"))])
     desk.send()
     result = desk.result("job")
     assert result.error == Failure(code="prompt_too_long", message="9 > 8")
@@ -365,7 +377,7 @@ def test_a_job_that_was_given_back_is_closed_without_an_event(desk: Desk) -> Non
     assert run(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch)) is Release.RELEASED
     desk.publisher.put([Released(attempt)])
     desk.send()
-    assert (desk.released, desk.lost, desk.publisher.attempts) == (["job"], [], {})
+    assert (desk.released, desk.lost, desk.in_hand) == (["job"], [], [])
     assert desk.events("job") == []
 
 
@@ -397,3 +409,124 @@ def test_a_redis_that_is_a_replica_for_a_while_costs_no_job(desk: Desk) -> None:
     sending.join()
     assert (desk.lost, desk.ended) == ([], ["job"])
     assert desk.result("job").text == " one"
+
+
+def break_at(redis: Redis, megabytes: int | None) -> None:
+    """Let Redis close connections at arguments longer than this; None: as it is without a setting."""
+    redis.config_set("proto-max-bulk-len", f"{megabytes or 512}mb")
+
+
+@pytest.fixture(params=[1, 8, None], ids=["1mb", "8mb", "unset"])
+def bulk_mb(redis: Redis, request: pytest.FixtureRequest) -> Iterator[int | None]:
+    break_at(redis, request.param)
+    yield request.param
+    break_at(redis, None)
+
+
+def test_an_event_that_redis_cannot_take_ends_its_job_alone(desk: Desk, bulk_mb: int | None) -> None:
+    """Nobody waits for it: the others' events go on in calls of their own."""
+    huge, mate = desk.open("huge"), desk.open("mate")
+    desk.start(huge)
+    desk.say(huge, 1)
+    desk.say(mate, 1)
+    desk.send()
+    text = "x" * (2_000_000 if bulk_mb == 1 else 9_000_000)
+    desk.publisher.put([Output(huge.sequences[0], (Drawn(2),), text, finish_reason="stop")])
+    desk.say(mate, 2, end="stop")
+    desk.send()
+    assert desk.result("mate").ids == (1, 2)
+    assert desk.ended == ["mate", "huge"]
+    result = desk.result("huge")
+    if bulk_mb is None:
+        assert (result.finish_reason, result.ids) == ("stop", (1, 2))
+        return
+    assert (result.finish_reason, result.ids) == ("error", (1,))
+    assert result.error is not None
+    assert result.error.code == "not_recorded"
+    assert len(result.error.message) < 300
+
+
+class RefusesOneJob:
+    """A connection to a Redis that takes no event of one job: all, or those longer than an end."""
+
+    def __init__(self, redis: Redis, job_id: str, longest: int) -> None:
+        self._redis = redis
+        self._mark = f'"job":"{job_id}"'
+        self._longest = longest
+
+    def pipeline(self, **options: Any) -> Any:
+        pipeline = self._redis.pipeline(**options)
+        execute_command = pipeline.execute_command
+
+        def refuse_or_execute(*parts: Any) -> Any:
+            events = [part for part in parts if isinstance(part, str) and self._mark in part]
+            if any(len(event) > self._longest for event in events):
+                return execute_command("EVAL", "error('no')", 0)
+            return execute_command(*parts)
+
+        pipeline.execute_command = refuse_or_execute
+        return pipeline
+
+
+@pytest.mark.parametrize("num_mates", [0, 1, 6, 33])
+@pytest.mark.parametrize("longest", [0, 1_000])
+def test_a_call_that_redis_refuses_is_halved_until_the_job_that_breaks_it_is_alone(
+    redis: Redis, num_mates: int, longest: int
+) -> None:
+    desk = Desk(redis, RefusesOneJob(redis, "broken", longest))  # type: ignore[arg-type]
+    attempts = [desk.open(f"mate-{number}") for number in range(num_mates)]
+    broken = desk.open("broken")
+    attempts.insert(num_mates // 2, broken)
+    for attempt in attempts:
+        desk.publisher.put([Output(attempt.sequences[0], (Drawn(1),), "x" * 2_000, finish_reason="stop")])
+    desk.send()
+    assert len(desk.ended) == num_mates + bool(longest)
+    for number in range(num_mates):
+        assert desk.result(f"mate-{number}").ids == (1,)
+    assert desk.in_hand == []
+    if longest:
+        error = desk.result("broken").error
+        assert error is not None
+        assert error.code == "not_recorded"
+    else:
+        assert (desk.lost, desk.events("broken")) == (["broken"], [])
+
+
+def test_a_job_whose_lease_cannot_be_noted_ends_with_all_that_was_written(desk: Desk) -> None:
+    """Somebody has written where the tenant's leases are."""
+    attempt = desk.open("job")
+    desk.redis.set(desk.ledger.key("leases"), "no index")
+    desk.say(attempt, 1, end="stop")
+    desk.send()
+    assert (desk.lost, desk.ended, desk.in_hand) == ([], ["job"], [])
+    assert (desk.result("job").ids, desk.result("job").finish_reason) == ((1,), "stop")
+
+
+def test_a_large_event_is_repeated_while_redis_is_away(redis: Redis) -> None:
+    """What breaks the connection then is not the event."""
+    wire = LosesReplies(redis, num_lost=7)
+    desk = Desk(redis, wire)  # type: ignore[arg-type]
+    attempt = desk.open("job")
+    desk.publisher.put([Output(attempt.sequences[0], (Drawn(1),), "x" * 100_000, finish_reason="stop")])
+    desk.send()
+    assert len(desk.result("job").text) == 100_000
+
+
+def test_what_has_started_on_record_may_be_computed(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.publisher._entries([Output(attempt.sequences[0], has_started=True)])
+    assert desk.started == []
+    missed = attempt.stream.after(0, 0)
+    assert missed is not None
+    desk.publisher._deliver(missed)
+    assert desk.started == ["job"]
+    desk.publisher._deliver(missed)
+    assert desk.started == ["job", "job"], "a reply that was lost is made up for"
+
+
+def test_what_stands_in_the_ledger_as_anothers_is_never_computed(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.redis.hset(desk.ledger.job_key("job"), "owner", "another")
+    desk.start(attempt)
+    desk.send()
+    assert (desk.started, desk.lost) == ([], ["job"])
