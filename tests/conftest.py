@@ -1,6 +1,7 @@
 """A real redis-server for all tests that want one: one process a session, emptied before each test."""
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -35,3 +36,12 @@ def redis(redis_server: EmbeddedRedis) -> Iterator[Redis]:
 def redis_url(redis: Redis, redis_server: EmbeddedRedis) -> str:
     """The address of an empty Redis."""
     return redis_server.url
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads lose the interpreter every 10 us, so that what they do to each other is seen."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before_s)

@@ -22,6 +22,7 @@ from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.output import Output
 from llama_herd.worker.overflow import Overflow
 from llama_herd.worker.owner import Owner
+from llama_herd.worker.preparer import Preparer
 from llama_herd.worker.publisher import Publisher, Released
 from llama_herd.worker.reconcile import Reconciler
 from llama_herd.worker.settings import WorkerSettings
@@ -66,12 +67,10 @@ class Tenancy:
         self._intake = Intake(
             owner,
             settings,
-            model,
             author=author,
             claims=claims,
             publisher=self._publisher,
-            gate=gate,
-            engine=engine,
+            preparer=Preparer(owner, settings, model, publisher=self._publisher, gate=gate, engine=engine),
             finisher=self._finisher,
         )
         self._heartbeat = Heartbeat(

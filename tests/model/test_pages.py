@@ -1,5 +1,7 @@
 """Pages are conserved, whatever happens."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -103,3 +105,18 @@ def test_check_tells_a_page_held_twice() -> None:
     pages._free = [range(1, 3)]
     with pytest.raises(RuntimeError, match="holders are counted"):
         pages.check()
+
+
+@pytest.mark.usefixtures("restless")
+def test_another_thread_may_ask_at_any_moment_how_many_are_held() -> None:
+    """As who reports how a worker is does, while the engine reserves and releases."""
+    pages = Pages(512 * 8, consecutive=False)
+    with ThreadPoolExecutor(1) as other:
+        looking = other.submit(lambda: [pages.num_held for _ in range(2_000)])
+        number = 0
+        while not looking.done():
+            pages.reserve(str(number), 8 * PAGE_TOKENS)
+            if number >= 511:
+                pages.release(str(number - 511))
+            number += 1
+    assert all(0 <= num_held <= pages.num_pages for num_held in looking.result())

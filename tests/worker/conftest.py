@@ -1,6 +1,5 @@
 """A tiny random Llama, loaded once; and a Redis for the tests of a file."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,12 +41,3 @@ def tiny_path(tiny_settings: WorkerSettings) -> Path:
 def server() -> Iterator[EmbeddedRedis]:
     with EmbeddedRedis() as server:
         yield server
-
-
-@pytest.fixture
-def restless() -> Iterator[None]:
-    """Threads lose the interpreter every 10 us, so that what they do to each other is seen."""
-    before_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before_s)

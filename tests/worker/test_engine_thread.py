@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 import pytest
@@ -136,3 +137,47 @@ def test_a_step_moves_with_each_layer(model: LoadedModel, tiny_settings: WorkerS
     before_s = thread._moved_s
     thread._engine.step()
     assert thread._moved_s > before_s
+
+
+@pytest.mark.usefixtures("restless")
+def test_how_it_stands_may_be_asked_at_any_moment(desk: Desk, model: LoadedModel) -> None:
+    with ThreadPoolExecutor(2) as others:
+        looking = [others.submit(look, desk.thread) for _ in range(2)]
+        for number in range(40):
+            desk.thread.submit(sequence(model, f"job-{number}"))
+        ended = [desk.end() for _ in range(40)]
+        desk.thread.stop()
+    assert {output.finish_reason for output in ended} == {"length"}
+    assert all(max(look.result()) <= 4 for look in looking), "no more than there are slots"
+    assert (desk.thread.stats.num_running, desk.thread.num_waiting) == (0, 0)
+
+
+def look(thread: EngineThread) -> list[int]:
+    """How many run, as often as can be asked."""
+    seen = [0]
+    while thread.is_alive():
+        assert not thread.is_stalled(60.0)
+        assert thread.num_waiting >= 0
+        seen.append(thread.stats.num_running)
+    return seen
+
+
+def test_what_has_not_started_on_record_is_not_computed(desk: Desk, model: LoadedModel) -> None:
+    held, free = sequence(model, "held"), sequence(model, "free")
+    held.is_held = True
+    desk.thread.submit(held)
+    assert desk.said.get(timeout=TIMEOUT_S).has_started
+    desk.thread.submit(free)
+    assert desk.end().sequence is free
+    assert held.num_cached == 0
+    desk.thread.confirm([held])
+    assert desk.end().sequence is held
+
+
+def test_what_waits_to_start_on_record_can_be_ended(desk: Desk, model: LoadedModel) -> None:
+    held = sequence(model, "held")
+    held.is_held = True
+    desk.thread.submit(held)
+    assert desk.said.get(timeout=TIMEOUT_S).has_started
+    desk.thread.abort(held, "cancelled")
+    assert desk.end().finish_reason == "cancelled"

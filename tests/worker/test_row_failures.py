@@ -9,6 +9,7 @@ from torch import Tensor
 from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.prefix_cache import Copy
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.loaded_model import LoadedModel
@@ -107,3 +108,22 @@ def test_a_row_whose_logits_are_no_numbers_fails_alone(
     }
     again = run(fresh, tiny_settings, [sequence(fresh, "again", prompts["job-1"])])
     assert again.ids["again"] == reference["job-1"]
+
+
+def test_a_row_for_whose_prefix_there_is_no_memory_fails_alone(
+    model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages are copied when it is admitted, before there is a step."""
+    run(model, tiny_settings, [sequence(model, "first", prompt=PREFIX)])
+    copy_pages = Cache.copy_pages
+
+    def full(self: Cache, copies: tuple[Copy, ...]) -> None:
+        if copies:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        copy_pages(self, copies)
+
+    monkeypatch.setattr(Cache, "copy_pages", full)
+    mates = [sequence(model, f"mate-{n}") for n in range(2)]
+    sink = run(model, tiny_settings, [*mates, sequence(model, "second", prompt=PREFIX)])
+    assert sink.ends == {"mate-0": ["length"], "mate-1": ["length"], "second": ["error"]}
+    assert {output.error.code for output in sink if output.error} == {"out_of_memory"}
