@@ -76,7 +76,7 @@ class Settings(BaseSettings):
         0, ge=0, description="Most tokens, prompt and output, that may wait for a model. 0: no limit."
     )
     lease_ms: int = Field(3000, ge=500, description="A worker that is silent this long loses its jobs.")
-    max_attempts: int = Field(3, ge=1, description="Claims without a new token before a job is given up.")
+    max_attempts: int = Field(3, ge=1, description="Workers that may die of a job before it is given up.")
     max_prompt_bytes: int = Field(262_144, ge=1, le=1_048_576, description="Longest prompt, in UTF-8 bytes.")
     max_tokens_limit: int = Field(4096, ge=1, description="Highest max_tokens that a job may ask for.")
 

@@ -81,11 +81,15 @@ class Heartbeat(threading.Thread):
                     self._cancel(notice.job, notice.cancel)
 
     def _beat(self) -> None:
-        run(self._redis, self._ledger.report(self._status()))
-        keep_loaded(self._redis, PRODUCER_SCRIPTS)
+        """First what jobs depend on: the rest is refused for as long as a key of the tenant's is spoilt."""
         if self._engine.is_stalled(self._stall_s):
             log.error("engine stands still, its jobs will go to other workers", stall_s=self._stall_s)
-            return
+        else:
+            self._renew()
+        run(self._redis, self._ledger.report(self._status()))
+        keep_loaded(self._redis, PRODUCER_SCRIPTS)
+
+    def _renew(self) -> None:
         attempts = self._claims.in_hand()
         answers = run_many(
             self._redis, [self._ledger.renew(a.job_id, self._owner_id, a.stream.epoch) for a in attempts]

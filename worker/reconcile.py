@@ -1,7 +1,6 @@
 """Puts back what nobody works on: jobs of dead workers, messages that nobody has, jobs that wait for room."""
 
 import threading
-from contextlib import suppress
 
 import structlog
 from redis import Redis
@@ -9,11 +8,15 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.call import run
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.passing import passes, said
 from llama_herd.worker.overflow import Overflow
 
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
+
+#: Most characters of an error that are logged.
+MAX_COMPLAINT = 200
 
 
 class Reconciler(threading.Thread):
@@ -28,6 +31,7 @@ class Reconciler(threading.Thread):
         self._ledger = ledger
         self._overflow = overflow
         self._is_stopping = threading.Event()
+        self._complaint = ""
 
     def stop(self) -> None:
         self._is_stopping.set()
@@ -36,8 +40,17 @@ class Reconciler(threading.Thread):
     def run(self) -> None:
         while not self._is_stopping.wait(INTERVAL_S):
             for act in (self._overflow.shed, self._sweep):
-                with suppress(RedisError):  # the publisher says that Redis is away
+                try:
                     act()
+                except RedisError as error:
+                    self._complain(error)
+
+    def _complain(self, error: RedisError) -> None:
+        """Say once what does not pass, as of a key that somebody has spoilt; the publisher says the rest."""
+        complaint = said(error)[:MAX_COMPLAINT]
+        if not passes(error) and complaint != self._complaint:
+            log.error("nothing can be swept", error=complaint)
+            self._complaint = complaint
 
     def _sweep(self) -> None:
         for job_id in run(self._redis, self._ledger.sweep()).jobs:

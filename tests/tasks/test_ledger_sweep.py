@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from llama_herd.tasks.answers import Adopt, Cancellation, Ended, Release, Swept, Yours
-from llama_herd.tasks.call import run
+from llama_herd.tasks.call import run, run_many
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS, CancelReason
@@ -370,3 +370,19 @@ def test_what_is_over_leaves_the_indexes(herd: Herd) -> None:
         herd.redis.zadd(f"herd:default:{index}", {"a": 1, "forgotten": 1})
     assert sweep(herd) == Swept()
     assert herd.redis.exists("herd:default:pending", "herd:default:leases") == 0
+
+
+def test_all_jobs_of_a_dead_worker_are_at_the_head_of_a_long_queue_after_one_sweep(herd: Herd) -> None:
+    """As many as a worker has in hand at most, before as many as wait."""
+    orphans = [f"orphan-{number}" for number in range(1_024 + 8)]
+    for name in orphans:
+        herd.submit(name)
+    run_many(herd.redis, [herd.ledger.claim(name, "one") for name in orphans])
+    herd.redis.delete(QUEUE)
+    for number in range(2_000):
+        herd.submit(f"waiting-{number}")
+    for name in orphans:
+        herd.fall_silent(name)
+    assert set(sweep(herd).jobs) == set(orphans)
+    assert set(ids(herd)[: len(orphans)]) == set(orphans)
+    assert ids(herd)[len(orphans)] == "waiting-0"
