@@ -4,12 +4,15 @@ The work is done below Celery, by the pool, while the message is held. What is l
 say in Celery's terms how the job ended, so that results, links, chains and signals are Celery's own.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from celery import Task
+from celery.app.trace import build_tracer
 from celery.backends.base import Backend
 from celery.exceptions import Ignore
-from celery.states import FAILURE, REVOKED, SUCCESS
+from celery.states import FAILURE, READY_STATES, REVOKED, SUCCESS
+from celery.utils.nodenames import gethostname
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import app
@@ -45,6 +48,28 @@ def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
         raise Ignore
     result.raise_for_error()
     return result.model_dump(mode="json")
+
+
+def trace(
+    task: Task, request: Mapping[str, Any], embed: Mapping[str, Any] | None, outcome: Result
+) -> tuple[int, Any]:
+    """Run Celery's own tracer over a job that has ended: links, result, chord and signals.
+
+    Returns whether the task failed, and with what. Raises what Celery could not store, which its own ways to
+    run the tracer turn into a failure that nobody stores. The task's arguments are left out, so that Celery
+    can neither stumble over them nor show them.
+    """
+    if task.__trace__ is None:
+        task.__trace__ = build_tracer(task.name, task, app=task.app)
+    ours = {"args": (), "kwargs": {}, "hostname": gethostname(), "is_eager": False, OUTCOME: outcome}
+    value, error, _, text = task.__trace__(request["id"], (), {}, {**request, **(embed or {}), **ours})
+    return (1, value) if error else (0, text)
+
+
+def fail(job_id: str, error: GenerationError, backend: Backend) -> None:
+    """Store that a job's result could not be stored, unless Celery knows already how the job ended."""
+    if backend.get_task_meta(job_id, cache=False)["status"] not in READY_STATES:
+        backend.store_result(job_id, error, FAILURE)
 
 
 def correct(result: Result, backend: Backend) -> None:

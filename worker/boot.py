@@ -4,13 +4,13 @@ import logging
 import os
 import sys
 import threading
-from functools import cache
+import warnings
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import structlog
 from celery import Celery, signals
 from kombu import Exchange, Queue
-from redis.exceptions import ResponseError
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.app import app, broker_options, make_app
@@ -33,6 +33,9 @@ EXIT_SILENT = 71
 #: what completes a chord is reserved to who sends it for a few times as long.
 LINK_TRIES = 300
 
+#: kombu's transport for what this process sends.
+SENDER = "llama_herd.worker.sender:Transport"
+
 #: Threads that wait for the interpreter get it sooner: a step's publication is not held up by the next step.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -53,9 +56,9 @@ def app_of(own: WorkerSettings) -> Celery:
         return app
     made = make_app(own)
     made.conf.task_default_queue = own.queue
-    made.conf.broker_transport = "llama_herd.worker.sender:Transport"
+    made.conf.broker_transport = SENDER
     made.conf.broker_transport_options["tenant"] = own.tenant
-    insist_on_results(made.conf)
+    insist_on_results(made)
     app.set_current()  # in place of the one just made
     return made
 
@@ -74,25 +77,28 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         _configure_queues(conf)
         conf.broker_transport = "llama_herd.worker.channel:Transport"
         conf.worker_enable_remote_control = settings().remote_control
-        insist_on_results(conf)
+        insist_on_results(instance.app)
         device()
     except BadInput as error:
         print(f"herd worker: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # What Celery's tracer cannot store the finisher says in one line.
+    warnings.filterwarnings("ignore", "Exception raised outside body", RuntimeWarning)
     threading.excepthook = end_process
 
 
-def insist_on_results(conf: Any) -> None:
-    """Offer a result until Redis takes it: also when it is full or read-only, or was away at the look before.
+def insist_on_results(app: Celery) -> None:
+    """Offer results and links to a Redis that is full, read-only or away until it takes them, and no others.
 
     Celery's tracer would store, as soon as it can, that the task has failed. Of a link it would do so after
     half a second.
     """
-    conf.result_backend_always_retry = True
-    conf.result_backend_max_sleep_between_retries_ms = 1000
-    conf.task_publish_retry_policy = {**conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
-    conf.result_backend_transport_options["additional_connection_errors"] = [ResponseError]
+    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "llama_herd.worker.offer:ResultBackend")
+    # Not the transport that messages come by: that one must see every error as it is.
+    app.connection_for_write = partial(app.connection_for_write, transport=SENDER)
+    policy = {**app.conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
+    app.conf.task_publish_retry_policy = policy
 
 
 def _configure_queues(conf: Any) -> None:

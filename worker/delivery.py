@@ -9,7 +9,8 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 from kombu.transport.virtual import QoS
 
-from llama_herd.tasks.generate import correct
+from llama_herd.errors import GenerationError
+from llama_herd.tasks.generate import correct, fail, trace
 from llama_herd.tasks.result import Result
 from llama_herd.worker.order import embed_of
 
@@ -26,12 +27,10 @@ class Delivery:
 
     def __init__(
         self,
-        target: Callable[..., Any],
         args: tuple[Any, ...],
         request: Request,
         call_soon: CallSoon,
     ) -> None:
-        self._target = target
         self._args = args
         self._request = request
         self._call_soon = call_soon
@@ -82,13 +81,14 @@ class Delivery:
         if self.is_revoked:
             correct(outcome, self._request.task.backend)
             return
-        name, task_id, request, *_ = self._args
-        # Without its arguments, so that Celery can neither stumble over them nor show them.
-        body: tuple[Any, ...] = ((), {}, embed_of(self.body))
-        traced = self._target(name, task_id, {**request, "herd_outcome": outcome}, body, None, None)
-        failed, value, _ = traced
+        failed, value = trace(self._request.task, self.headers, embed_of(self.body), outcome)
         runtime_s = monotonic() - (self._accepted_s or monotonic())
         self._call_soon(self._finish, (failed, value, runtime_s))
+
+    def fail(self, error: GenerationError) -> None:
+        """Store that the job's result could not be stored, without links and chord; ack it then."""
+        if not self.headers.get("ignore_result"):
+            fail(self.job_id, error, self._request.task.backend)
 
     def acknowledge(self) -> None:
         """Ack the message and be done with it; the job's result is another delivery's business."""

@@ -2,21 +2,25 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from time import monotonic
+from traceback import format_tb
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import structlog
 from celery import Celery
-from kombu.exceptions import OperationalError
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.call import Unreadable, run
+from llama_herd.errors import GenerationError
+from llama_herd.tasks.call import run
 from llama_herd.tasks.generate import correct
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.passing import passes
 from llama_herd.tasks.result import Result
 from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.offer import refusal
 
 log = structlog.get_logger(__name__)
 
@@ -86,38 +90,57 @@ class Finisher:
             self._settle(*settlement)
 
     def _settle(self, job_id: str, deliveries: list[Delivery]) -> None:
-        """What fails for another reason than Redis has its final event at least."""
+        """No message is acknowledged before Celery knows how the job ended, unless Redis never takes that."""
+        with suppress(Stopped):
+            try:
+                deliveries = self._finish(job_id, deliveries)
+            except Stopped:
+                raise
+            except Exception as error:
+                self._fail(job_id, deliveries, error)
+            for delivery in deliveries:
+                delivery.acknowledge()
+
+    def _finish(self, job_id: str, deliveries: list[Delivery]) -> list[Delivery]:
+        """Have Celery's tracer tell how the job ended; what is left is to be acknowledged."""
+        outcome = self._insist(self._outcome, job_id)
+        self._insist(self._tell_celery, outcome, deliveries)
+        self._insist(self._close, job_id, is_settled=bool(deliveries))
+        _log_end(outcome)
+        return deliveries[1:]
+
+    def _fail(self, job_id: str, deliveries: list[Delivery], error: Exception) -> None:
+        """Store that the job's result cannot be stored: who waits for it would wait for ever."""
+        refused = refusal(error)
+        # Not the error's own words, which may be the job's.
+        is_ours = not isinstance(error, GenerationError | RedisError)
+        stack = "".join(format_tb(error.__traceback__)) if is_ours else None
+        log.error("job's result is refused", job_id=job_id, error=str(refused), stack=stack)
         try:
-            outcome = self._insist(self._outcome, job_id)
-            if outcome is not None:
-                self._insist(self._tell_celery, outcome, deliveries)
-                self._insist(self._close, job_id, is_settled=bool(deliveries))
-                _log_end(outcome)
-                deliveries = deliveries[1:]
+            for delivery in deliveries[:1]:
+                self._insist(delivery.fail, refused)
+            self._insist(self._close, job_id, is_settled=bool(deliveries))
         except Stopped:
-            return
-        except Exception:
-            log.exception("result cannot be stored", job_id=job_id)
-        for delivery in deliveries:
-            delivery.acknowledge()
+            raise
+        except Exception as again:
+            log.error("job's failure is refused, too", job_id=job_id, error=str(refusal(again)))
 
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Try until Redis takes it. Raises Stopped."""
+        """Try until Redis takes it. Raises Stopped, and what does not pass by itself."""
         while True:
             try:
                 return act(*args, **options)
-            except Unreadable:
-                raise
-            except (RedisError, OperationalError) as error:
-                log.warning("result is not stored, trying on", error=type(error).__name__)
+            except Exception as error:
+                if not passes(error):
+                    raise
+                log.warning("Redis did not take a result, retrying", error=type(error).__name__)
                 if self._is_stopping.wait(RETRY_S):
                     raise Stopped from None
 
-    def _outcome(self, job_id: str) -> Result | None:
+    def _outcome(self, job_id: str) -> Result:
         events = run(self._redis, self._ledger.read(job_id))
         if not events:
-            log.warning("job is over, but its stream is forgotten", job_id=job_id)
-            return None
+            raise GenerationError("forgotten", "the job is over, but its stream is forgotten")
         return Result.from_events(events)
 
     def _tell_celery(self, outcome: Result, deliveries: list[Delivery]) -> None:

@@ -88,7 +88,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         if isinstance(request, Request):
             target = partial(target, app=request.task.app)  # without it Celery takes the process's own
             if getattr(request.task, "engine_task", False):
-                delivery = Delivery(target, tuple(args), request, self._call_soon)
+                delivery = Delivery(tuple(args), request, self._call_soon)
                 self._service.take(delivery)
                 return delivery
         self._side.submit(apply_target, target, args, kwargs or {}, callback, accept_callback)

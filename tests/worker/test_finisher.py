@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.app.trace import trace_task_ret
 from celery.backends.redis import RedisBackend
 from redis import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
+from structlog.testing import capture_logs
 
+from llama_herd.errors import GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client import Client
-from llama_herd.tasks.events import End, FinishReason
-from llama_herd.tasks.generate import OUTCOME
+from llama_herd.tasks.events import End, FinishReason, Token
+from llama_herd.tasks.generate import fail, trace
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
@@ -22,6 +22,7 @@ from llama_herd.tasks.settings import Settings
 from llama_herd.worker.boot import insist_on_results
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.finisher import Finisher
 from tests.tasks.herd import Herd, end, started
 
@@ -81,7 +82,7 @@ def test_a_result_that_celery_was_not_to_keep_is_not_kept(
 
 def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
     app = make_app(Settings(redis_url=redis_url))
-    insist_on_results(app.conf)
+    insist_on_results(app)
     storing = Thread(target=app.backend.store_result, args=("job", {"text": "a tale"}, "SUCCESS"))
     redis.config_set("maxmemory", 1)
     try:
@@ -102,44 +103,184 @@ def num_refused(redis: Any) -> int:
     return int(redis.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
 
 
-def test_a_redis_that_goes_before_a_result_is_stored_makes_no_failure_of_it(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Celery looks first whether there is a result already."""
-    insist_on_results(app.conf)
-    away = iter([RedisConnectionError("gone")])
-
-    def look(self: RedisBackend, key: str) -> Any:
-        for error in away:
-            raise error
-        return self.client.get(key)
-
-    monkeypatch.setattr(RedisBackend, "get", look)
-    outcome = Result.from_events([End(seq=1, job="job", epoch=1, finish_reason="length", n=0, attempts=1)])
-    request = {"id": "job", OUTCOME: outcome, "delivery_info": {}}
-    trace_task_ret(TASK_NAME, "job", request, ((), {}, {}), None, None, app=app)
-    assert app.backend.get_state("job") == "SUCCESS"
+def ended_well(job_id: str = "job", text: str = "") -> Result:
+    tokens = [Token(seq=1, job=job_id, epoch=1, i=0, ids=(1,), text=text)] if text else []
+    last = End(seq=len(tokens) + 1, job=job_id, epoch=1, finish_reason="length", n=len(tokens), attempts=1)
+    return Result.from_events([*tokens, last])
 
 
-def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
+def traced(app: Celery, outcome: Result, **embed: Any) -> None:
+    """Let Celery's tracer tell how a job ended."""
+    request = {"id": outcome.job, "delivery_info": {}}
+    trace(app.tasks[TASK_NAME], request, {name: embed[name] for name in embed}, outcome)
+
+
+@pytest.fixture
+def worker_app(redis_url: str) -> Celery:
+    return app_of_worker(redis_url)
+
+
+def app_of_worker(redis_url: str) -> Celery:
     app = make_app(Settings(redis_url=redis_url))
-    insist_on_results(app.conf)
-    outcome = Result.from_events([End(seq=1, job="job", epoch=1, finish_reason="length", n=0, attempts=1)])
-    body: Any = ((), {}, {"callbacks": [app.signature("then", queue="next")]})
-    request = {"id": "job", OUTCOME: outcome, "delivery_info": {}}
-    tracing = Thread(
-        target=trace_task_ret, args=(TASK_NAME, "job", request, body, None, None), kwargs={"app": app}
-    )
+    insist_on_results(app)
+    app.loader.import_default_modules()
+    app.finalize()
+    return app
+
+
+def test_a_redis_that_goes_before_a_result_is_stored_makes_no_failure_of_it() -> None:
+    """Celery looks first whether there is a result already."""
+    with EmbeddedRedis(appendonly=True) as server:
+        app = app_of_worker(server.url)
+        assert app.backend.get_state("job") == "PENDING"
+        server.stop()
+        telling = Thread(target=traced, args=(app, ended_well()))
+        with capture_logs() as lines:
+            telling.start()
+            wait_until(lambda: lines, "the result is not taken")
+        server.start()
+        telling.join()
+        assert app.backend.get_state("job") == "SUCCESS"
+
+
+def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(worker_app: Celery, redis: Redis) -> None:
+    links = {"callbacks": [worker_app.signature("then", queue="next")]}
+    telling = Thread(target=traced, args=(worker_app, ended_well()), kwargs=links)
     redis.config_resetstat()
     redis.config_set("maxmemory", 1)
     try:
-        tracing.start()
+        telling.start()
         wait_until(lambda: num_refused(redis) > MANY, "a link refused again and again")
     finally:
         redis.config_set("maxmemory", 0)
-    tracing.join()
-    assert app.backend.get_state("job") == "SUCCESS"
+    telling.join()
+    assert worker_app.backend.get_state("job") == "SUCCESS"
     assert redis.llen("next") == 1
+
+
+def test_a_link_into_a_key_that_is_no_queue_fails_the_task_at_once(worker_app: Celery, redis: Redis) -> None:
+    redis.set("next", "somebody else's")
+    traced(worker_app, ended_well(), callbacks=[worker_app.signature("then", queue="next")])
+    assert worker_app.backend.get_state("job") == "FAILURE"
+    assert "WRONGTYPE" in str(worker_app.backend.get_result("job"))
+
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("limit", "num_chars", "state"),
+    [
+        (MIB, MIB // 2, "SUCCESS"),
+        (MIB, 2 * MIB, "FAILURE"),
+        (8 * MIB, 2 * MIB, "SUCCESS"),
+        (8 * MIB, 9 * MIB, "FAILURE"),
+        (512 * MIB, 9 * MIB, "SUCCESS"),
+    ],
+)
+def test_a_result_that_is_too_large_for_redis_is_a_failure_that_names_both_numbers(
+    worker_app: Celery, redis: Redis, limit: int, num_chars: int, state: str
+) -> None:
+    redis.config_set("proto-max-bulk-len", limit)
+    try:
+        traced(worker_app, ended_well(text="x" * num_chars))
+    finally:
+        redis.config_set("proto-max-bulk-len", 512 * MIB)
+    assert worker_app.backend.get_state("job") == state
+    if state == "FAILURE":
+        told = str(worker_app.backend.get_result("job"))
+        assert f"proto-max-bulk-len of {limit:,} bytes" in told
+        assert f"{num_chars:,}"[:2] in told
+        assert "xxx" not in told
+
+
+def test_a_link_that_is_too_large_for_redis_fails_the_task(worker_app: Celery, redis: Redis) -> None:
+    """A link carries the result, and as base64."""
+    redis.config_set("proto-max-bulk-len", MIB)
+    links = [worker_app.signature("then", queue="next")]
+    try:
+        traced(worker_app, ended_well(text="x" * (MIB - 10_000)), callbacks=links)
+    finally:
+        redis.config_set("proto-max-bulk-len", 512 * MIB)
+    assert worker_app.backend.get_state("job") == "FAILURE"
+    assert "proto-max-bulk-len" in str(worker_app.backend.get_result("job"))
+    assert not redis.exists("next")
+
+
+def test_a_part_of_a_chord_that_redis_refuses_is_raised_without_its_text(worker_app: Celery) -> None:
+    chord = worker_app.signature("then", queue="next")
+    request = {"id": "job", "delivery_info": {}, "group": "g", "group_index": "x"}
+    outcome = ended_well(text="a secret")
+    with pytest.raises(GenerationError, match="not a valid float") as caught:
+        trace(worker_app.tasks[TASK_NAME], request, {"chord": chord}, outcome)
+    assert "secret" not in str(caught.value)
+    assert worker_app.backend.get_state("job") == "SUCCESS"
+
+
+class Told(Delivery):
+    """Keeps what it was told, in order."""
+
+    def __init__(self, app: Celery, job_id: str, *, ignores: bool = False) -> None:
+        self._app, self._id = app, job_id
+        self._args = (None, None, {"ignore_result": ignores})
+        self.told: list[str] = []
+
+    @property
+    def job_id(self) -> str:
+        return self._id
+
+    def settle(self, outcome: Result) -> None:
+        trace(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
+        self.told.append("settled")
+
+    def fail(self, error: GenerationError) -> None:
+        fail(self._id, error, self._app.backend)
+        self.told.append("failed")
+
+    def acknowledge(self) -> None:
+        self.told.append("acked")
+
+
+def test_a_job_whose_stream_cannot_be_read_fails_before_its_message_is_acked(
+    herd: Herd, finisher: Finisher, worker_app: Celery
+) -> None:
+    ended(herd, "broken", "length")
+    herd.redis.xadd(herd.ledger.events_key("broken"), {"e": "a secret"})
+    delivery = Told(worker_app, "broken")
+    finisher.settle("broken", [delivery])
+    wait_until(lambda: "acked" in delivery.told, "the message is acked")
+    assert delivery.told == ["failed", "acked"]
+    error = worker_app.backend.get_result("broken")
+    assert isinstance(error, GenerationError)
+    assert error.code == "refused"
+    assert "secret" not in str(error)
+
+
+def test_a_job_whose_stream_is_forgotten_fails_but_what_celery_knows_stays(
+    herd: Herd, finisher: Finisher, worker_app: Celery
+) -> None:
+    worker_app.backend.store_result("known", {"text": "a tale"}, "SUCCESS")
+    deliveries = {name: Told(worker_app, name) for name in ("known", "gone")}
+    for name, delivery in deliveries.items():
+        finisher.settle(name, [delivery])
+    wait_until(lambda: all(one.told[-1:] == ["acked"] for one in deliveries.values()), "both are acked")
+    assert worker_app.backend.get_state("known") == "SUCCESS"
+    assert worker_app.backend.get_state("gone") == "FAILURE"
+
+
+def test_a_result_that_can_never_be_stored_is_acked_and_logged_without_its_text(
+    herd: Herd, finisher: Finisher, worker_app: Celery
+) -> None:
+    ended(herd, "refused", "length")
+    herd.redis.lpush(herd.ledger.result_key("refused"), "somebody else's")
+    delivery = Told(worker_app, "refused")
+    with capture_logs() as lines:
+        finisher.settle("refused", [delivery])
+        wait_until(lambda: delivery.told, "the message is acked")
+    assert delivery.told == ["acked"]
+    errors = [line for line in lines if line["log_level"] == "error"]
+    assert [line["event"] for line in errors] == ["job's result is refused", "job's failure is refused, too"]
+    assert "WRONGTYPE" in errors[0]["error"]
 
 
 class PurgedMeanwhile(Delivery):

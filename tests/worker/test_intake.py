@@ -57,7 +57,7 @@ def delivery(job_id: str, body: bytes = b"[[], {}, {}]") -> Delivery:
         acknowledge=ignore,
     )
     headers = {"id": job_id, "properties": {"delivery_tag": f"{job_id}:1:0"}}
-    return Delivery(lambda *_: (0, None, 0.0), ("herd.generate", job_id, headers, body), request, ignore)
+    return Delivery(("herd.generate", job_id, headers, body), request, ignore)
 
 
 def ignore(*_: object) -> None:
