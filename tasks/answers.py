@@ -96,6 +96,11 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
+class Settling:
+    """The caller is the one who tells Celery how the job ended, as long as it asks again in time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """No record, and the message brought no job: it was forgotten or never accepted."""
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from llama_herd.tasks.answers import (
     POISONED,
+    Busy,
     Cancellation,
     ClaimAnswer,
     Emitted,
@@ -21,6 +22,8 @@ from llama_herd.tasks.answers import (
     Release,
     Renewal,
     Renewed,
+    Settled,
+    Settling,
     Submitted,
     Swept,
 )
@@ -37,6 +40,7 @@ from llama_herd.tasks.replies import (
     read_emit,
     read_record,
     read_reports,
+    read_settling,
     read_state,
     read_submitted,
     text,
@@ -68,6 +72,7 @@ _EMIT = Script("emit", "clock")
 _PREPARE = Script("prepare")
 _RELEASE = Script("release", "clock", "queue", "push", "front", "waiting")
 _RENEW = Script("renew", "clock")
+_SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
 _CANCEL = Script("cancel", "clock", "waiting", "end")
 _PURGE = Script("purge", "clock", "waiting", "end")
@@ -202,6 +207,10 @@ class Ledger(Keys):
             (job_id, owner, epoch, int(push)),
             lambda reply: Release(text(reply)),
         )
+
+    def settling(self, job_id: str, by: str, for_ms: int) -> Call[Settling | Busy | Settled]:
+        """Ask to be the one who tells Celery how the job ended, for so long or until asked again."""
+        return Call(_SETTLING, (self.job_key(job_id),), (by, for_ms), read_settling)
 
     def settle(self, job_id: str) -> Call[bool]:
         """Note that Celery has stored the result and sent the links. Whether the job was purged meanwhile."""

@@ -17,6 +17,7 @@ from llama_herd.tasks.answers import (
     Ended,
     Record,
     Settled,
+    Settling,
     Submission,
     Submitted,
     Unknown,
@@ -56,6 +57,17 @@ def read_claim(reply: list[Any]) -> ClaimAnswer:
             return Unknown()
         case _:
             return Ended(kind)
+
+
+def read_settling(reply: list[Any]) -> Settling | Busy | Settled:
+    """Of a job that is purged Celery has been told all; one that is forgotten is nobody else's."""
+    match text(reply[0]):
+        case "busy":
+            return Busy(int(reply[1]))
+        case "settled" | "purged":
+            return Settled()
+        case _:
+            return Settling()
 
 
 _WRITTEN = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}

@@ -1,20 +1,23 @@
 """Hands finished jobs back to Celery: the result from the stream, then the tracer, then the ack."""
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from time import monotonic
 from traceback import format_tb
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+from uuid import uuid4
 
 import structlog
 from celery import Celery
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.call import run
+from llama_herd.tasks.answers import Busy, Settled, Settling
+from llama_herd.tasks.call import Call, run, run_many
+from llama_herd.tasks.events import Event
 from llama_herd.tasks.generate import correct
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.passing import passes
@@ -27,6 +30,9 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Turn = Settling | Busy | Settled
+Events = list[Event] | ResponseError
+
 NUM_THREADS = 2
 
 #: Pause between two tries of a Redis that does not answer.
@@ -34,6 +40,11 @@ RETRY_S = 0.5
 
 #: How long a stopping worker waits for results that are being stored.
 STOP_S = 2.0
+
+#: Who tells Celery of a job and is not heard of for so long, twice, is taken for dead.
+HOLD_MS = 5000
+#: How often that is said again, and how often what was put off is looked at.
+KEEP_S = 1.0
 
 
 class Stopped(Exception):
@@ -50,6 +61,13 @@ class Settlement(NamedTuple):
     deliveries: list[Delivery]
 
 
+class Later(NamedTuple):
+    """A settlement that somebody else has in hand."""
+
+    due_s: float
+    settlement: Settlement
+
+
 class Finisher:
     """Settles the deliveries of jobs whose final event is in the ledger.
 
@@ -63,14 +81,29 @@ class Finisher:
         self._ledger = ledger
         self._app = app
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
+        self._later: list[Later] = []
+        #: Jobs of which this finisher tells Celery, by the word that says so in their records.
+        self._held: dict[str, str] = {}
+        self._num_answered = [0] * NUM_THREADS
+        self._is_busy = [False] * NUM_THREADS
         self._is_stopping = threading.Event()
         # Daemons: a result backend that does not answer must not hold up the end of the process.
         self._threads = [
-            threading.Thread(target=self._run, name=f"finisher-{number}", daemon=True)
+            threading.Thread(target=self._run, args=(number,), name=f"finisher-{number}", daemon=True)
             for number in range(NUM_THREADS)
         ]
-        for thread in self._threads:
+        for thread in (*self._threads, threading.Thread(target=self._keep, name="settlements", daemon=True)):
             thread.start()
+
+    @property
+    def num_waiting(self) -> int:
+        """Jobs that wait for a thread or are in the hands of one."""
+        return self._inbox.qsize() + sum(self._is_busy)
+
+    @property
+    def num_answered(self) -> int:
+        """Jobs that were done with since the start, well or not."""
+        return sum(self._num_answered)
 
     def settle(self, job_id: str, deliveries: list[Delivery]) -> None:
         """Settle one delivery, acknowledge its doubles; returns at once."""
@@ -85,45 +118,74 @@ class Finisher:
         for thread in self._threads:
             thread.join(max(0.0, until_s - monotonic()))
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while (settlement := self._inbox.get()) is not None:
-            self._settle(*settlement)
+            self._is_busy[number] = True
+            self._settle(settlement)
+            self._num_answered[number] += 1
+            self._is_busy[number] = False
 
-    def _settle(self, job_id: str, deliveries: list[Delivery]) -> None:
+    def _keep(self) -> None:
+        """Say again what is in hand here, and look again at what was in somebody else's."""
+        while not self._is_stopping.wait(KEEP_S):
+            for word, job_id in list(self._held.items()):
+                with suppress(RedisError):
+                    run(self._redis, self._ledger.settling(job_id, word, HOLD_MS))
+            for later in list(self._later):
+                if later.due_s <= monotonic():
+                    self._later.remove(later)
+                    self._inbox.put(later.settlement)
+
+    def _settle(self, settlement: Settlement) -> None:
         """No message is acknowledged before Celery knows how the job ended, unless Redis never takes that."""
         with suppress(Stopped):
             try:
-                deliveries = self._finish(job_id, deliveries)
+                done = self._finish(settlement)
             except Stopped:
                 raise
             except Exception as error:
-                self._fail(job_id, deliveries, error)
-            for delivery in deliveries:
+                done = self._fail(settlement, error)
+            for delivery in done:
                 delivery.acknowledge()
 
-    def _finish(self, job_id: str, deliveries: list[Delivery]) -> list[Delivery]:
+    def _finish(self, settlement: Settlement) -> list[Delivery]:
         """Have Celery's tracer tell how the job ended; what is left is to be acknowledged."""
-        outcome = self._insist(self._outcome, job_id)
-        self._insist(self._tell_celery, outcome, deliveries)
-        self._insist(self._close, job_id, is_settled=bool(deliveries))
+        job_id, deliveries = settlement
+        if not deliveries:
+            self._insist(self._correct, job_id)
+            return []
+        word = uuid4().hex
+        turn, events = self._insist(self._begin, job_id, word)
+        match turn:
+            case Settled():
+                return deliveries
+            case Busy():
+                self._later.append(Later(monotonic() + turn.remaining_ms / 1000, settlement))
+                return []
+        with self._holding(job_id, word):
+            outcome = _outcome(events)
+            self._insist(deliveries[0].settle, outcome)
+            self._insist(self._close, job_id, self._ledger.settle(job_id))
         _log_end(outcome)
         return deliveries[1:]
 
-    def _fail(self, job_id: str, deliveries: list[Delivery], error: Exception) -> None:
+    def _fail(self, settlement: Settlement, error: Exception) -> list[Delivery]:
         """Store that the job's result cannot be stored: who waits for it would wait for ever."""
+        job_id, deliveries = settlement
         refused = refusal(error)
-        # Not the error's own words, which may be the job's.
+        # Of an error of our own where it was raised, not its words, which may be the job's.
         is_ours = not isinstance(error, GenerationError | RedisError)
         stack = "".join(format_tb(error.__traceback__)) if is_ours else None
         log.error("job's result is refused", job_id=job_id, error=str(refused), stack=stack)
         try:
             for delivery in deliveries[:1]:
                 self._insist(delivery.fail, refused)
-            self._insist(self._close, job_id, is_settled=bool(deliveries))
+                self._insist(self._close, job_id, self._ledger.settle(job_id))
         except Stopped:
             raise
         except Exception as again:
             log.error("job's failure is refused, too", job_id=job_id, error=str(refusal(again)))
+        return deliveries
 
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Try until Redis takes it. Raises Stopped, and what does not pass by itself."""
@@ -137,26 +199,46 @@ class Finisher:
                 if self._is_stopping.wait(RETRY_S):
                     raise Stopped from None
 
-    def _outcome(self, job_id: str) -> Result:
-        events = run(self._redis, self._ledger.read(job_id))
-        if not events:
-            raise GenerationError("forgotten", "the job is over, but its stream is forgotten")
-        return Result.from_events(events)
+    @contextmanager
+    def _holding(self, job_id: str, word: str) -> Iterator[None]:
+        """Say from time to time that this job is still in hand."""
+        self._held[word] = job_id
+        try:
+            yield
+        finally:
+            del self._held[word]
 
-    def _tell_celery(self, outcome: Result, deliveries: list[Delivery]) -> None:
-        if deliveries:
-            deliveries[0].settle(outcome)
-        else:
-            correct(outcome, self._app.backend)
+    def _begin(self, job_id: str, word: str) -> tuple[Turn, Events]:
+        """Ask whose the job is, and read its events in the same round trip."""
+        ledger = self._ledger
+        calls: list[Call[Any]] = [ledger.settling(job_id, word, HOLD_MS), ledger.read(job_id)]
+        answers: list[Any] = run_many(self._redis, calls)
+        turn, events = answers
+        for answer in answers:
+            if isinstance(answer, ResponseError) and (answer is turn or passes(answer)):
+                raise answer
+        return turn, events
 
-    def _close(self, job_id: str, *, is_settled: bool) -> None:
+    def _correct(self, job_id: str) -> None:
+        """Celery has said by itself how the job ended; it may have been mistaken."""
+        correct(_outcome(run(self._redis, self._ledger.read(job_id))), self._app.backend)
+        self._close(job_id, self._ledger.is_purged(job_id))
+
+    def _close(self, job_id: str, note: Call[bool]) -> None:
         """Leave nothing to do for messages of the job that come again, and no result of one that is purged.
 
         A purge deletes the result that it finds; this one may have been stored just after it.
         """
-        note = self._ledger.settle if is_settled else self._ledger.is_purged
-        if run(self._redis, note(job_id)):
+        if run(self._redis, note):
             self._redis.delete(self._ledger.result_key(job_id))
+
+
+def _outcome(events: Events) -> Result:
+    if isinstance(events, ResponseError):
+        raise events
+    if not events:
+        raise GenerationError("forgotten", "the job is over, but its stream is forgotten")
+    return Result.from_events(events)
 
 
 def _log_end(result: Result) -> None:

@@ -11,7 +11,9 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from llama_herd.errors import GenerationError
+from llama_herd.tasks.answers import Settled
 from llama_herd.tasks.app import make_app
+from llama_herd.tasks.call import run
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.events import End, FinishReason, Token
 from llama_herd.tasks.generate import fail, trace
@@ -306,3 +308,60 @@ def test_a_result_that_is_stored_in_the_instant_of_a_purge_is_forgotten(
         finisher.stop()
     assert delivery.is_stored.is_set()
     assert not herd.redis.exists(herd.ledger.result_key("purged"))
+
+
+class Slow(Told):
+    """Its links are sent when the test says so."""
+
+    def __init__(self, app: Celery, job_id: str) -> None:
+        super().__init__(app, job_id)
+        self.has_begun, self.may_go_on = Event(), Event()
+
+    def settle(self, outcome: Result) -> None:
+        self.has_begun.set()
+        self.may_go_on.wait()
+        super().settle(outcome)
+
+
+@pytest.fixture
+def short_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_herd.worker.finisher.HOLD_MS", 600)
+    monkeypatch.setattr("llama_herd.worker.finisher.KEEP_S", 0.1)
+
+
+def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(
+    herd: Herd, redis: Redis, worker_app: Celery, short_hold: None
+) -> None:
+    """To the same worker or another one, and for much longer than a worker may be silent."""
+    ended(herd, "twice", "length")
+    finishers = [Finisher(redis, Ledger(), worker_app) for _ in range(2)]
+    first = Slow(worker_app, "twice")
+    others = [Told(worker_app, "twice") for _ in range(3)]
+    finishers[0].settle("twice", [first])
+    first.has_begun.wait()
+    for finisher, other in zip([*finishers, finishers[1]], others, strict=True):
+        finisher.settle("twice", [other])
+    key = herd.ledger.job_key("twice")
+    until = herd.redis.hget(key, "settling_until")
+    wait_until(lambda: int(herd.redis.hget(key, "settling_until")) > int(until) + 1500, "it is renewed")
+    assert [other.told for other in others] == [[], [], []]
+    assert sum(finisher.num_waiting for finisher in finishers) == 1
+    first.may_go_on.set()
+    wait_until(lambda: all(other.told for other in others), "the others are acked")
+    assert first.told == ["settled"]
+    assert [other.told for other in others] == [["acked"]] * 3
+    for finisher in finishers:
+        finisher.stop()
+
+
+def test_the_end_of_a_worker_that_died_at_the_very_end_is_told_by_another(
+    herd: Herd, finisher: Finisher, worker_app: Celery, short_hold: None
+) -> None:
+    ended(herd, "left", "length")
+    run(herd.redis, herd.ledger.settling("left", "died", 600))
+    other = Told(worker_app, "left")
+    finisher.settle("left", [other])
+    wait_until(lambda: other.told, "the other tells it")
+    assert other.told == ["settled"]
+    assert worker_app.backend.get_state("left") == "SUCCESS"
+    wait_until(lambda: herd.claim("left") == Settled(), "the record says so")
