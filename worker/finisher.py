@@ -54,11 +54,12 @@ class Stopped(Exception):
 class Settlement(NamedTuple):
     """A job that has its final event, and the messages to settle with its result.
 
-    Without any, Celery has ended the task by itself.
+    Without any, Celery has ended the task by itself. `error`: there can be no final event, for that reason.
     """
 
     job_id: str
     deliveries: list[Delivery]
+    error: GenerationError | None = None
 
 
 class Later(NamedTuple):
@@ -109,6 +110,10 @@ class Finisher:
         """Settle one delivery, acknowledge its doubles; returns at once."""
         self._inbox.put(Settlement(job_id, deliveries))
 
+    def refuse(self, delivery: Delivery, error: GenerationError) -> None:
+        """Settle a delivery whose job cannot be put on record; returns at once."""
+        self._inbox.put(Settlement(delivery.job_id, [delivery], error))
+
     def stop(self) -> None:
         """Finish what is under way; messages that could not be settled come back and are settled then."""
         self._is_stopping.set()
@@ -150,7 +155,9 @@ class Finisher:
 
     def _finish(self, settlement: Settlement) -> list[Delivery]:
         """Have Celery's tracer tell how the job ended; what is left is to be acknowledged."""
-        job_id, deliveries = settlement
+        job_id, deliveries, error = settlement
+        if error is not None:
+            raise error
         if not deliveries:
             self._insist(self._correct, job_id)
             return []
@@ -171,7 +178,7 @@ class Finisher:
 
     def _fail(self, settlement: Settlement, error: Exception) -> list[Delivery]:
         """Store that the job's result cannot be stored: who waits for it would wait for ever."""
-        job_id, deliveries = settlement
+        job_id, deliveries, _ = settlement
         refused = refusal(error)
         # Of an error of our own where it was raised, not its words, which may be the job's.
         is_ours = not isinstance(error, GenerationError | RedisError)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.answers import (
     Adopt,
     Busy,
@@ -264,7 +264,7 @@ class Intake(threading.Thread):
             if passes(again):
                 self._put_off(delivery, RETRY_S)
             else:
-                delivery.acknowledge()
+                self._finisher.refuse(delivery, GenerationError("not_recorded", str(refusal)))
 
     def _claim_again(self, delivery: Delivery, order: Order) -> None:
         """The ledger says that the job is in our hands, where it is not.
@@ -296,6 +296,8 @@ class Intake(threading.Thread):
         """What earlier attempts have written; nothing if somebody else has written there, too."""
         try:
             events = run(self._redis, self._ledger.read(job_id))
-        except Unreadable:
+        except RedisError as error:
+            if passes(error):
+                raise
             return NOTHING
         return Recorded.of(events)

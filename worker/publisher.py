@@ -277,7 +277,7 @@ class Publisher(threading.Thread):
             if missing is not None:
                 log.warning("sending events again", job_id=attempt.job_id, num_events=len(missing))
                 return missing
-        if answer.kind is Emission.REFUSED and not attempt.is_cut_short:
+        if answer.kind in (Emission.REFUSED, Emission.ERROR) and not attempt.is_cut_short:
             return self._cut_short(attempt, entry, answer.reason)
         if answer.kind is Emission.FINISHED:
             self._close(attempt, self._on_end)

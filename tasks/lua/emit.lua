@@ -45,7 +45,14 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
 
   -- First, and guarded: whatever is wrong with this stream harms this job only, and nothing is written yet.
   local added = redis.pcall('XADD', events, string.format('%d-0', seq), 'e', event)
-  if type(added) == 'table' and added.err then return {'error', seq - 1, i, added.err} end
+  if type(added) == 'table' and added.err then
+    -- Where somebody has put something else than a stream, no end can ever be written: the record says it alone.
+    if kind == 'end' and string.find(added.err, 'WRONGTYPE', 1, true) then
+      close(job, events, id, state)
+      return {'finished', seq - 1, i, state}
+    end
+    return {'error', seq - 1, i, added.err}
+  end
 
   if num_ids > 0 then
     local n = i + num_ids

@@ -278,8 +278,10 @@ def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
     desk.say(broken, 1)
     desk.say(good, 1, end="stop")
     desk.send()
-    assert desk.ended == ["good"]
-    assert desk.lost == ["broken"]
+    assert (desk.ended, desk.lost) == (["good", "broken"], [])
+    record = run(desk.redis, desk.ledger.record("broken"))
+    assert record is not None
+    assert record.state == "failed", "there is no place for its end, so the record says it alone"
 
 
 def test_a_job_that_cannot_run_ends_with_its_error(desk: Desk) -> None:
