@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
     Field,
     ValidationError,
     ValidationInfo,
@@ -21,13 +20,17 @@ from pydantic import (
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
-from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, STRICT, SamplingParams
+from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.strict_model import StrictModel, at_most, check_length
 
 #: Names that stand for coming features. A job that uses one is refused instead of being half obeyed.
 RESERVED = frozenset({"response_format", "adapter"})
 #: Each prompt id counts as this many bytes of the prompt; so many bytes of text are taken for a token.
 PROMPT_ID_BYTES = 4
+#: Turns of a conversation, of whatever length: each takes a worker some time.
+MAX_MESSAGES = 4096
+MAX_NOTES = 16
 SOURCES = ("prompt", "prompt_ids", "messages")
 
 _JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -44,22 +47,18 @@ def seed_of(job_id: str) -> int:
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big")
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(StrictModel):
     """One turn of a conversation."""
-
-    model_config = STRICT
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class GenerationJob(BaseModel):
+class GenerationJob(StrictModel):
     """One prompt to be continued.
 
     Exactly one of `prompt`, `prompt_ids` and `messages` is given. Times are absolute unix milliseconds.
     """
-
-    model_config = STRICT
 
     v: Literal[1] = 1
     prompt: str | None = Field(None, description="The text to continue, UTF-8 without NUL.")
@@ -67,9 +66,14 @@ class GenerationJob(BaseModel):
         Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
         | None
     ) = Field(None, description="The same as token ids of the model; nothing is added to them.")
-    messages: Annotated[tuple[ChatMessage, ...], Field(strict=False, fail_fast=True)] | None = Field(
-        None, description="A conversation, made into a prompt by the model's own chat template."
-    )
+    messages: (
+        Annotated[
+            tuple[ChatMessage, ...],
+            Field(strict=False, fail_fast=True, max_length=MAX_MESSAGES),
+            at_most(MAX_MESSAGES),
+        ]
+        | None
+    ) = Field(None, description="A conversation, made into a prompt by the model's own chat template.")
     model: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9._-]{1,128}$",
@@ -86,9 +90,10 @@ class GenerationJob(BaseModel):
     not_before: int | None = Field(None, ge=1, lt=2**53, description="Accepted now, run from this time on.")
     flush_ms: int = Field(0, ge=0, le=60_000, description="Gather tokens this long; 0: an event every step.")
     sampling: SamplingParams = SamplingParams()
-    metadata: dict[
-        Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]
-    ] = Field({}, max_length=16, description="The client's own notes; kept with the job, never read.")
+    metadata: Annotated[
+        dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
+        at_most(MAX_NOTES),
+    ] = Field({}, max_length=MAX_NOTES, description="The client's own notes; kept with the job, never read.")
 
     @field_validator("prompt")
     @classmethod
@@ -101,6 +106,12 @@ class GenerationJob(BaseModel):
             raise ValueError("must not hold a NUL character")
         _check_prompt_bytes(len(value.encode()), info)
         return value
+
+    @field_validator("prompt_ids", mode="before")
+    @classmethod
+    def _few_ids(cls, value: Any, info: ValidationInfo) -> Any:
+        limits: Settings | None = info.context
+        return value if limits is None else check_length(value, limits.max_prompt_bytes // PROMPT_ID_BYTES)
 
     @field_validator("prompt_ids")
     @classmethod
@@ -235,8 +246,8 @@ def _path(loc: tuple[int | str, ...]) -> str:
         return "prompt"
     if loc[0] == "metadata":
         return "metadata"
-    names = [str(part) if _FIELD_NAME.fullmatch(str(part)) or isinstance(part, int) else "?" for part in loc]
-    return ".".join(names)
+    names = [part if isinstance(part, int) or _FIELD_NAME.fullmatch(part) else "?" for part in loc]
+    return ".".join(map(str, names))
 
 
 def _message(loc: tuple[int | str, ...], detail: Any) -> str:
@@ -250,7 +261,13 @@ def _message(loc: tuple[int | str, ...], detail: Any) -> str:
         return str(limits["error"])
     message: str = detail["msg"][0].lower() + detail["msg"][1:]
     if isinstance(given, int | float) and not isinstance(given, bool):
-        return f"{message}, got {given}"
+        return f"{message}, got {_shown(given)}"
     if kind in ("string_too_long", "string_too_short"):
         return f"{message}, got {len(given)}"
     return message
+
+
+def _shown(number: float) -> str:
+    """A number as it was given; of one that no field can hold, its size."""
+    num_bits = number.bit_length() if isinstance(number, int) else 0
+    return str(number) if num_bits <= 64 else f"a number of {num_bits} bits"

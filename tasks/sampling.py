@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from llama_herd.tasks.strict_model import StrictModel, at_most, check_length
 
 if TYPE_CHECKING:
     from llama_herd.tasks.settings import Settings
@@ -15,26 +17,27 @@ MAX_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 8
 
-#: How jobs are read: nothing unknown, nothing converted, nothing of what was given repeated in an error.
-STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+#: Beyond any context; far enough from 2^53 that sums of it stay whole numbers in Lua.
+MAX_INT = 2**31 - 1
 
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 
-class SamplingParams(BaseModel):
+class SamplingParams(StrictModel):
     """Every field is a row's own: jobs with different parameters run in one batch."""
-
-    model_config = STRICT
 
     n: int = Field(
         1, ge=1, le=MAX_CHOICES, description="So many outputs of one prompt, each drawn by noise of its own."
     )
     max_tokens: int = Field(
-        DEFAULT_MAX_TOKENS, ge=1, description="Most tokens to generate; a worker has a limit of its own."
+        DEFAULT_MAX_TOKENS,
+        ge=1,
+        le=MAX_INT,
+        description="Most tokens to generate; a worker has a limit of its own.",
     )
-    min_tokens: int = Field(0, ge=0, description="Before so many tokens nothing ends the output.")
+    min_tokens: int = Field(0, ge=0, le=MAX_INT, description="Before so many tokens nothing ends the output.")
     temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token each time.")
-    top_k: int = Field(0, ge=0, le=2**31 - 1, description="Keep the k likeliest tokens; 0: all.")
+    top_k: int = Field(0, ge=0, le=MAX_INT, description="Keep the k likeliest tokens; 0: all.")
     top_p: float = Field(1.0, gt=0, le=1, description="Keep the likeliest tokens up to this probability.")
     min_p: float = Field(
         0.0, ge=0, le=1, description="Keep tokens at least so likely, against the likeliest."
@@ -47,18 +50,22 @@ class SamplingParams(BaseModel):
     )
     frequency_penalty: float = Field(0.0, ge=-2, le=2, description="The same for each time that it came.")
     repeat_last_n: int = Field(
-        -1, ge=-1, le=2**31 - 1, description="The penalties look at so many last tokens; -1: at all."
+        -1, ge=-1, le=MAX_INT, description="The penalties look at so many last tokens; -1: at all."
     )
     logit_bias: Mapping[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(
         {}, max_length=MAX_BIASES, description="Added to the logits of these ids."
     )
     seed: int | None = Field(None, ge=0, lt=2**63, description="Absent: derived from the job's id.")
     stop: Annotated[
-        tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, max_length=MAX_STOPS)
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        Field(strict=False, max_length=MAX_STOPS, fail_fast=True),
+        at_most(MAX_STOPS),
     ] = Field((), description=f"Texts that end the output, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long.")
-    stop_token_ids: Annotated[tuple[TokenId, ...], Field(strict=False, max_length=MAX_STOPS)] = Field(
-        (), description="Ids that end the output; they stand in `ids`, not in the text."
-    )
+    stop_token_ids: Annotated[
+        tuple[TokenId, ...],
+        Field(strict=False, max_length=MAX_STOPS, fail_fast=True),
+        at_most(MAX_STOPS),
+    ] = Field((), description="Ids that end the output; they stand in `ids`, not in the text.")
     ignore_eos: bool = Field(False, description="Go on after an end of sequence.")
     logprobs: bool = Field(False, description="Say how likely each token was, by the model alone.")
     top_logprobs: int = Field(
@@ -83,6 +90,7 @@ class SamplingParams(BaseModel):
         """JSON has no numbers as keys: read digits as the number they stand for."""
         if not isinstance(value, Mapping):
             return value
+        check_length(value, MAX_BIASES)
         return {_number(key): bias for key, bias in value.items()}
 
     @field_validator("logit_bias")

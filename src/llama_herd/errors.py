@@ -39,6 +39,15 @@ class SettingsError(BadInput):
     """A setting has a value that cannot work here."""
 
 
+#: An error about a job has at most so many entries, and so many bytes of text: it travels as an event.
+MAX_FIELD_ERRORS = 20
+MAX_ERROR_BYTES = 2048
+#: Most bytes of one entry's field, and of its message; and room for a last entry, which counts the others.
+MAX_FIELD_BYTES = 128
+MAX_MESSAGE_BYTES = 384
+_REST_BYTES = 64
+
+
 class FieldError(NamedTuple):
     """One field of a job, and what is wrong with it. Never holds what the field contained."""
 
@@ -47,11 +56,41 @@ class FieldError(NamedTuple):
 
 
 class InvalidJob(BadInput):
-    """A job cannot be accepted; `fields` holds one entry for each wrong field."""
+    """A job cannot be accepted; `fields` holds one entry for each wrong field.
+
+    Of many wrong fields the first are named, and the last entry says how many more there are at least: there
+    are never more than 20 entries, or 2,048 bytes of text.
+    """
 
     def __init__(self, fields: Sequence[FieldError]) -> None:
-        self.fields = tuple(fields)
-        super().__init__("; ".join(f"{field}: {message}" for field, message in self.fields))
+        self.fields = _bounded(fields)
+        super().__init__(self.fields)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{field}: {message}" for field, message in self.fields)
+
+
+def _bounded(fields: Sequence[FieldError]) -> tuple[FieldError, ...]:
+    kept: list[FieldError] = []
+    left = MAX_ERROR_BYTES - _REST_BYTES
+    for field, message in fields[:MAX_FIELD_ERRORS]:
+        entry = FieldError(_cut(field, MAX_FIELD_BYTES), _cut(message, MAX_MESSAGE_BYTES))
+        left -= len(f"{entry.field}: {entry.message}; ".encode())
+        if left < 0:
+            break
+        kept.append(entry)
+    if len(kept) < len(fields):
+        del kept[MAX_FIELD_ERRORS - 1 :]
+        kept.append(FieldError("job", f"has at least {len(fields) - len(kept)} more errors"))
+    return tuple(kept)
+
+
+def _cut(text: str, num_bytes: int) -> str:
+    """A text that is not longer, and that can be written as UTF-8."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) > num_bytes:
+        return encoded[: num_bytes - 3].decode(errors="ignore") + "..."
+    return encoded.decode()
 
 
 class JobConflict(BadInput):

@@ -1,0 +1,39 @@
+"""How the parts of a job are read: nothing unknown, nothing converted, no more looked at than may be."""
+
+from collections.abc import Mapping, Sized
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+
+from llama_herd.errors import MAX_FIELD_ERRORS
+
+
+class StrictModel(BaseModel):
+    """A part of a job. Of unknown fields no more are looked at than an error can name, and one."""
+
+    #: Nothing of what was given is repeated in an error.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_unknown(cls, value: Any) -> Any:
+        known = cls.model_fields
+        if not isinstance(value, Mapping) or len(value) <= len(known) + MAX_FIELD_ERRORS:
+            return value
+        unknown = islice((name for name in value if name not in known), MAX_FIELD_ERRORS + 1)
+        return {name: value[name] for name in (*(name for name in known if name in value), *unknown)}
+
+
+def check_length(value: Any, limit: int) -> Any:
+    """`value` itself. Raises ValueError for a list or mapping of more items; none of them is looked at."""
+    if isinstance(value, Sized) and not isinstance(value, str | bytes) and len(value) > limit:
+        raise ValueError(f"must have at most {limit} items, got {len(value)}")
+    return value
+
+
+def at_most(limit: int) -> BeforeValidator:
+    """The same as part of a field's type."""
+    return BeforeValidator(lambda value: check_length(value, limit))
