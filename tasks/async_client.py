@@ -180,7 +180,7 @@ class AsyncClient:
     async def _catch_up(self, follower: Follower) -> list[Event]:
         ledger = self._core.ledger
         stored = await run_async(self._redis, ledger.read(follower.job_id, follower.last))
-        events = follower.accept(stored)
+        events = follower.stored(stored)
         if not events:
             try:
                 follower.settle(await run_async(self._redis, ledger.record(follower.job_id)))

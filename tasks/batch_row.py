@@ -29,7 +29,7 @@ BatchJob = GenerationJob | Mapping[str, Any] | BatchRow | None
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """What came of a row: a result, however the job ended, or why there was no job to run.
+    """What came of a row: a result, however the job ended, or why there is none.
 
     job_id, model: the last job that was run for it, and whose queue it went to.
     """

@@ -12,6 +12,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.admission import Order, checked_run, queue_full
 from llama_herd.tasks.answers import Submission
 from llama_herd.tasks.batch_feed import RowFeed
@@ -223,7 +224,7 @@ class BatchWindow:
                 over.append(one)
         self._pace.note(len(over))
         if over:
-            streams = _check((yield [ledger.read(one.job_id) for one in over]))
+            streams = _check((yield [ledger.read(one.job_id) for one in over]), RecordUnreadable)
             for one, events in zip(over, streams, strict=True):
                 self._note_end(one, events)
 
@@ -232,13 +233,18 @@ class BatchWindow:
         del self._under_way[one.job_id]
         self._waiting.append(one)
 
-    def _note_end(self, one: BatchTry, events: Sequence[Event]) -> None:
+    def _note_end(self, one: BatchTry, events: Sequence[Event] | RecordUnreadable) -> None:
         if not events:
             self._submit_again(one)
             return
         job_id = one.job_id
         del self._under_way[job_id]
-        result = Result.from_events(events)
+        try:
+            result = _result(events)
+        except RecordUnreadable as error:
+            lost = Failure(code="unreadable", message=str(error))
+            self._ended.append(BatchItem(one.row, job_id, one.job.model, rejection=lost))
+            return
         if one.is_worth_another(result.error):
             self._handed_out.append(job_id)
             one.number += 1
@@ -260,9 +266,16 @@ def _order(one: BatchTry, tenant: str) -> Order:
     return Order(one.job_id, "job_id", envelope, one.job)
 
 
-def _check(answers: list[Any]) -> list[Any]:
-    """The answers, none of which is an error. Raises the first one that is."""
+def _result(events: Sequence[Event] | RecordUnreadable) -> Result:
+    """What came of a job. Raises RecordUnreadable."""
+    if isinstance(events, RecordUnreadable):
+        raise events
+    return Result.from_events(events)
+
+
+def _check(answers: list[Any], expected: type[Exception] | tuple[()] = ()) -> list[Any]:
+    """The answers, none of which is an error but an `expected` one. Raises the first one that is."""
     for answer in answers:
-        if isinstance(answer, ResponseError):
+        if isinstance(answer, ResponseError) and not isinstance(answer, expected):
             raise answer
     return answers

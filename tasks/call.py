@@ -10,11 +10,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError, ResponseError
+
+from llama_herd.errors import RecordUnreadable
 
 T = TypeVar("T")
 #: Calls of which each depends on the answers before, alone or several at once; it returns what they come to.
@@ -23,8 +25,20 @@ Part = str | bytes | int | float
 Command = tuple[Part, ...]
 
 
-class Unreadable(ResponseError):
+class Unreadable(RecordUnreadable, ResponseError):
     """What stands in Redis is not what the call expects: somebody else has written it."""
+
+    @classmethod
+    def of(cls, call: "Call[Any]", error: Exception) -> Self:
+        place = call.keys[0] if call.keys else "Redis"
+        return cls(
+            f"{place} holds what cannot be read ({type(error).__name__}): this version has not written it. "
+            "Fix: purge what is broken, or read it with the version that wrote it"
+        )
+
+
+#: What a reader of replies raises for one that it does not expect.
+_MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 class Script:
@@ -168,8 +182,8 @@ def _exchange(
     for call, reply in zip(calls, replies, strict=True):
         try:
             answers.append(reply if isinstance(reply, ResponseError) else call.parse(reply))
-        except ValueError as error:
-            answers.append(Unreadable(f"what is recorded cannot be read: {type(error).__name__}"))
+        except _MISREAD as error:
+            answers.append(Unreadable.of(call, error))
     return answers
 
 

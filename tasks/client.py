@@ -220,7 +220,7 @@ class Client:
     def _catch_up(self, follower: Follower) -> list[Event]:
         ledger = self._core.ledger
         stored = run(self._redis, ledger.read(follower.job_id, follower.last))
-        events = follower.accept(stored)
+        events = follower.stored(stored)
         if not events:
             try:
                 follower.settle(run(self._redis, ledger.record(follower.job_id)))

@@ -20,7 +20,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from llama_herd.errors import RedisUnavailable, SettingsError
+from llama_herd.errors import HerdError, RedisUnavailable, SettingsError
 
 #: A call that Redis does not answer in time has failed; it may have run.
 SOCKET_TIMEOUT_S = 5.0
@@ -157,6 +157,8 @@ def redis_errors(url: str) -> Iterator[None]:
     """Turn what redis-py raises inside into `RedisUnavailable`: one line with the address and the fix."""
     try:
         yield
+    except HerdError:  # of an error that is both, ours says more
+        raise
     except RedisError as error:
         raise RedisUnavailable(f"Redis at {masked(url)} {_complaint(error)}") from error
 

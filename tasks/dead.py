@@ -11,7 +11,7 @@ from llama_herd.tasks.dead_letters import DeadLetters, is_letter_number
 from llama_herd.tasks.history import history
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.message import Envelope, is_queue_of
 from llama_herd.tasks.purge import purge
 from llama_herd.tasks.settings import Settings
 
@@ -46,11 +46,13 @@ class Dead:
         if (yield self.letters.is_quarantined(name)):
             return (yield from self._run_again(name))
         letter = yield from self.letter(name)
-        if letter is None or (yield self.letters.revive(name)) is Revival.UNKNOWN:
-            raise JobNotFound(f"no job and no message {name} among the dead: see herd dead list")
-        if not letter.is_whole:
+        if letter is not None and not letter.is_whole:
             message = f"of {letter.num_bytes} bytes only {len(letter.raw)} were kept"
             raise InvalidJob([FieldError(f"message {name}", message)])
+        if letter is not None and not is_queue_of(self.settings.tenant, letter.queue):
+            raise InvalidJob([FieldError(f"message {name}", "it came by no queue of this tenant")])
+        if letter is None or (yield self.letters.revive(name)) is Revival.UNKNOWN:
+            raise JobNotFound(f"no job and no message {name} among the dead: see herd dead list")
         return Retried(None, letter.queue)
 
     def drop(self, name: str, queue: str) -> Talk[None]:

@@ -14,7 +14,7 @@ from llama_herd.tasks.settings import Settings
 MAX_LETTERS = 1000
 MAX_LETTER_BYTES = 65_536
 
-_NUMBER = re.compile(r"\d{1,15}-\d{1,15}")
+_NUMBER = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 _DEAD = Script("dead")
 _REVIVE = Script("revive", "queue")

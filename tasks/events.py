@@ -4,9 +4,13 @@ Every event carries `seq`, dense from 1 within the job and across attempts: a re
 has seen, and resumes from any number. Readers ignore fields that they do not know.
 """
 
-from typing import Annotated, Literal
+from math import isfinite
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+
+#: Stands for the log-probability of what cannot come, minus infinity, which JSON cannot write.
+LOWEST_LOGPROB = -9999.0
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
 
@@ -41,6 +45,19 @@ class Timings(BaseModel):
     total_s: float | None = None
 
 
+def _finite(score: Any) -> Any:
+    """A log-probability that JSON can write; null is how others have written one that it cannot."""
+    if score is None or (isinstance(score, float) and not isfinite(score)):
+        return LOWEST_LOGPROB
+    return score
+
+
+Score = Annotated[float, BeforeValidator(_finite)]
+Scores = tuple[Score, ...]
+#: For each place pairs of id and log-probability.
+TopScores = tuple[tuple[tuple[int, Score], ...], ...]
+
+
 class _Event(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -62,7 +79,7 @@ class Started(_Event):
     worker: str
     model: str
     seed: int = Field(description="The seed in effect, whether given or derived from the id.")
-    n: int = Field(1, description="How many outputs the job has.")
+    n: int = Field(1, ge=1, le=1024, description="How many outputs the job has.")
     prompt_tokens: int | None = None
 
 
@@ -81,14 +98,16 @@ class Token(_Event):
     finish_reason: FinishReason | None = Field(
         None, description="With the last tokens of one of several outputs: why it ended."
     )
-    logprobs: tuple[float, ...] | None = Field(None, description="One for each id, when asked for.")
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
+    logprobs: Scores | None = Field(
+        None, description=f"One for each id, when asked for; {LOWEST_LOGPROB} stands for minus infinity."
+    )
+    top_logprobs: TopScores | None = Field(
         None, description="For each id the likeliest in its place, as pairs of id and log-probability."
     )
-    prompt_logprobs: tuple[float, ...] | None = Field(
+    prompt_logprobs: Scores | None = Field(
         None, description="With the first tokens, when asked for: one for each prompt token but the first."
     )
-    top_prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
+    top_prompt_logprobs: TopScores | None = Field(
         None, description="For each of these the likeliest in its place."
     )
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import Any
 
-from llama_herd.errors import JobNotFound
+from pydantic import ValidationError
+
+from llama_herd.errors import JobNotFound, RecordUnreadable
 from llama_herd.tasks.answers import Record
 from llama_herd.tasks.events import End, Event, parse_event
 
@@ -24,6 +26,9 @@ class Follower:
         self.job_id = job_id
         self.last = after
         self.has_ended = False
+        self._after = after
+        #: Whether the record has said that the job is over, and the stream was not read since.
+        self._is_final = False
         #: Whether the stream must be read before anything live is of use.
         self.is_behind = True
         self._timeout_s = timeout_s
@@ -38,13 +43,28 @@ class Follower:
         """Events to pass on for what a subscription brought; None stands for silence.
 
         A confirmed subscription, also the one after a lost connection, means that the stream must be read.
+        Every producer of the tenant may publish there: what is no event of this job counts as nothing.
         """
         if message is None or message["type"] != "message":
             self.is_behind = True
             return []
-        return self.accept([parse_event(message["data"])])
+        try:
+            event = parse_event(message["data"])
+        except ValidationError:
+            return []
+        return self._accept([event]) if event.job == self.job_id else []
 
-    def accept(self, events: Iterable[Event]) -> list[Event]:
+    def stored(self, events: Iterable[Event]) -> list[Event]:
+        """Events to pass on of those in the stream. Raises RecordUnreadable when they are not this job's."""
+        found = list(events)
+        if any(event.job != self.job_id for event in found):
+            raise RecordUnreadable(f"the stream of job {self.job_id} holds an event of another job")
+        fresh = self._accept(found)
+        if self.is_behind:
+            raise RecordUnreadable(f"the stream of job {self.job_id} lacks the event after {self.last}")
+        return fresh
+
+    def _accept(self, events: Iterable[Event]) -> list[Event]:
         """Those events that follow on what was passed on before, in order."""
         fresh: list[Event] = []
         self.is_behind = False
@@ -63,15 +83,22 @@ class Follower:
         """The stream holds nothing new: is anything to come?
 
         Raises JobNotFound for a job that was known once and is forgotten, and at the time limit for one that
-        was never seen; raises TimeoutError at the time limit for one that goes on.
+        was never seen; TimeoutError at the time limit for one that goes on; RecordUnreadable for one that is
+        over and whose stream holds no end.
         """
         is_over = self._until_s is not None and monotonic() >= self._until_s
         if record is None and (self.last or is_over):
             raise JobNotFound(f"no job {self.job_id}: it was never submitted, or has been forgotten")
-        if record is not None and record.is_final and record.seq <= self.last:
-            self.has_ended = True
-        else:
+        if record is None or not record.is_final:
             self.check_time()
+        elif self.last == self._after and self.last >= max(record.seq, 1):
+            self.has_ended = True  # who asks for what comes after the end gets nothing
+        elif self._is_final:
+            raise RecordUnreadable(f"job {self.job_id} is over, but its stream holds no end")
+        else:
+            # It may have ended between the two looks: look once more.
+            self._is_final = True
+            self.is_behind = True
 
     def settle_by(self, kept: list[Event]) -> None:
         """The same for a reader who may not see records; `kept` are the events from number `last` on."""

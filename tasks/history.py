@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from llama_herd.errors import JobNotFound
+from llama_herd.errors import JobNotFound, RecordUnreadable
 from llama_herd.tasks.admission import checked_id
 from llama_herd.tasks.answers import Record
 from llama_herd.tasks.call import Talk
@@ -25,4 +25,14 @@ def history(ledger: Ledger, job_id: str) -> Talk[History]:
     body = yield ledger.body(job_id)
     if record is None or body is None:
         raise JobNotFound(f"no job {job_id}: it was never submitted, or has been forgotten")
-    return History(record, (yield ledger.read(job_id)), json.loads(body))
+    return History(record, (yield ledger.read(job_id)), _fields(job_id, body))
+
+
+def _fields(job_id: str, body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise RecordUnreadable(f"the record of job {job_id} holds no job. Fix: purge it")
+    return fields

@@ -41,6 +41,12 @@ def queue_name(model: str, tenant: str = "default") -> str:
     return f"herd.{model}" if tenant == "default" else f"herd.{tenant}:{model}"
 
 
+def is_queue_of(tenant: str, name: str) -> bool:
+    """Whether `name` is that of a queue of this tenant; the scripts take no other."""
+    prefix = queue_name("", tenant)
+    return name.startswith(prefix) and ":" not in name[len(prefix) :]
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """A job's message without its delivery tag, and the queue that it goes to."""

@@ -10,11 +10,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from llama_herd.errors import JobNotFound, JobRunning
-from llama_herd.tasks.answers import Purge
+from llama_herd.tasks.answers import Purge, Record
 from llama_herd.tasks.call import Call, Talk
 from llama_herd.tasks.dead_letters import MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.message import is_queue_of
 from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.replies import text
 
 #: Messages and keys that are looked at in one round trip.
 STEP = 1000
@@ -29,7 +31,7 @@ def purge(ledger: Ledger, job_id: str, queue: str) -> Talk[None]:
     answer = yield ledger.purge(job_id)
     if answer is Purge.RUNNING:
         raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
-    num_messages = yield from _forget_messages(ledger, {job_id}, {record.queue if record else queue})
+    num_messages = yield from _forget_messages(ledger, {job_id}, _own(ledger, record) or {queue})
     if answer is Purge.UNKNOWN and not num_messages:
         raise JobNotFound(f"no job {job_id}: it was never submitted, or has been forgotten")
 
@@ -37,23 +39,29 @@ def purge(ledger: Ledger, job_id: str, queue: str) -> Talk[None]:
 def purge_ended(ledger: Ledger) -> Talk[int]:
     """Forget every job that is over; return how many."""
     prefix, _, suffix = ledger.job_key("\0").partition("\0")
+    pattern = f"{_literal(prefix)}*{_literal(suffix)}"
     purged: set[str] = set()
     queues: set[str] = set()
     cursor: int | None = 0
     while cursor is not None:
-        cursor, keys = yield _scan("SCAN", (), cursor, "MATCH", f"{_literal(prefix)}*{_literal(suffix)}")
-        job_ids = [key.decode().removeprefix(prefix).removesuffix(suffix) for key in keys]
+        cursor, keys = yield _scan("SCAN", (), cursor, "MATCH", pattern, "TYPE", "hash")
+        job_ids = [text(key).removeprefix(prefix).removesuffix(suffix) for key in keys]
         records = yield [ledger.record(job_id) for job_id in job_ids]
         over = {
-            job_id: record.queue
+            job_id: record
             for job_id, record in zip(job_ids, records, strict=True)
             if record is not None and record.is_final
         }
         yield [ledger.purge(job_id) for job_id in over]
         purged.update(over)
-        queues.update(over.values())
+        queues.update(*(_own(ledger, record) for record in over.values()))
     yield from _forget_messages(ledger, purged, queues)
     return len(purged)
+
+
+def _own(ledger: Ledger, record: Record | None) -> set[str]:
+    """The queue in a record, unless somebody has written another key there."""
+    return {record.queue} if record is not None and is_queue_of(ledger.tenant, record.queue) else set()
 
 
 def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collection[str]) -> Talk[int]:

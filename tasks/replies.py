@@ -1,9 +1,12 @@
 """What Redis replies to the ledger's calls, read into the ledger's answers."""
 
+import re
+from collections.abc import Mapping
 from contextlib import suppress
+from math import isfinite
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from llama_herd.tasks.answers import (
     Adopt,
@@ -30,6 +33,20 @@ S = TypeVar("S", bound=BaseModel)
 def text(value: bytes) -> str:
     """What others have written, in whatever encoding."""
     return value.decode(errors="replace")
+
+
+_NUMBER = re.compile(rb"-?[0-9]{1,20}")
+
+
+def number(value: bytes | None) -> int:
+    """A whole number that others may have written; 0 for anything else."""
+    return int(value) if value is not None and _NUMBER.fullmatch(value) else 0
+
+
+def score(value: bytes) -> int:
+    """A sorted set's score, which may be any float, to the whole."""
+    found = float(value)
+    return int(found) if isfinite(found) else 0
 
 
 def read_submitted(reply: list[Any]) -> Submitted:
@@ -82,13 +99,20 @@ def read_emit(reply: list[Any]) -> list[Emitted]:
     ]
 
 
+_NUMBERS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms"})
+
+
 def read_record(fields: dict[str, bytes | None]) -> Record | None:
+    """Whatever others have written there, it is read: what is broken must still be found and purged."""
     if fields["state"] in (None, b"purged"):
         return None
-    texts = {name: None if value is None else value.decode() for name, value in fields.items()}
-    numbers = ("epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms", "deadline_ms")
-    values = {name: int(text) if text and name in numbers else text for name, text in texts.items()}
-    return Record(**values)  # type: ignore[arg-type]
+    values: dict[str, Any] = {
+        name: number(value) if name in _NUMBERS else None if value is None else text(value)
+        for name, value in fields.items()
+    }
+    deadline_ms = fields["deadline_ms"]
+    values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
+    return Record(**values | {"queue": values["queue"] or ""})
 
 
 def read_state(reply: bytes | None) -> str | None:
@@ -100,22 +124,30 @@ def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
     reports = []
     for flat in reply:
         texts = [text(part) for part in flat]
-        with suppress(ValidationError):
+        with suppress(ValueError):
             reports.append(kind.model_validate(dict(zip(texts[::2], texts[1::2], strict=True))))
     return reports
 
 
-def read_letter(number: bytes, fields: dict[bytes, bytes]) -> DeadLetter:
-    values = {text(name): value for name, value in fields.items()}
-    raw, num_bytes = values.pop("raw"), int(values.pop("num_bytes"))
-    texts = {name: value.decode(errors="replace") for name, value in values.items()}
-    at_ms = int(text(number).partition("-")[0])
-    return DeadLetter(number=text(number), at_ms=at_ms, raw=raw, num_bytes=num_bytes, **texts)
+def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
+    """A letter, whichever fields it has: one of another version may lack some, and have others."""
+    return DeadLetter(
+        number=text(entry_id),
+        at_ms=number(entry_id.partition(b"-")[0]),
+        reason=text(fields.get(b"reason", b"")),
+        worker=text(fields.get(b"worker", b"")),
+        queue=text(fields.get(b"queue", b"")),
+        raw=fields.get(b"raw", b""),
+        num_bytes=number(fields.get(b"num_bytes")),
+    )
 
 
-def read_dead_jobs(reply: list[list[bytes | None]]) -> list[DeadJob]:
-    rows = [[None if part is None else text(part) for part in row] for row in reply]
-    return [
-        DeadJob(str(job_id), int(at_ms or 0), worker, str(queue), int(starts or 0))
-        for job_id, at_ms, worker, queue, starts in rows
-    ]
+def read_dead_jobs(reply: list[list[Any]]) -> list[DeadJob]:
+    return [_dead_job(*row) for row in reply]
+
+
+def _dead_job(
+    job_id: bytes, at_ms: bytes, worker: bytes | None, queue: bytes, starts: bytes | None
+) -> DeadJob:
+    last_worker = None if worker is None else text(worker)
+    return DeadJob(text(job_id), score(at_ms), last_worker, text(queue), number(starts))

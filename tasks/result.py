@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from llama_herd.errors import DeadlineExceeded, GenerationError
+from llama_herd.errors import DeadlineExceeded, GenerationError, RecordUnreadable
 from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Timings, Token, Usage
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Result(BaseModel):
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
-        """Fold all events of one job, from the first to `end`. Raises ValueError when there is no `end`."""
+        """Fold all events of one job, from the first to `end`. Raises RecordUnreadable without an `end`."""
         tokens: list[Token] = []
         started: Started | None = None
         for event in events:
@@ -78,7 +78,9 @@ class Result(BaseModel):
                     tokens.append(event)
                 case End():
                     return cls._of(event, started, tokens)
-        raise ValueError("these events hold no end")
+        raise RecordUnreadable(
+            "the events of this job hold no end: Redis has lost it, or somebody deleted it"
+        )
 
     @classmethod
     def _of(cls, end: End, started: Started | None, tokens: list[Token]) -> Self:

@@ -11,6 +11,7 @@ HerdError
 ├── QueueFull           as many jobs or tokens wait as may; `retry_after_s` says when to try again
 ├── JobNotFound         no such job, or its record has been forgotten
 ├── JobRunning          a worker runs the job, which must end first
+├── RecordUnreadable    what Redis holds of a job was written by somebody else, or is not whole
 ├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
 └── DeadlineExceeded    a job was not finished by its deadline
 """
@@ -131,6 +132,10 @@ class JobNotFound(HerdError):
 
 class JobRunning(HerdError):
     """A worker runs the job. Cancel it, or wait for its end."""
+
+
+class RecordUnreadable(HerdError, ValueError):
+    """What Redis holds of a job was written by somebody else, or is not whole. The message says what."""
 
 
 class GenerationError(HerdError):

@@ -9,8 +9,13 @@ local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[
 local id = ARGV[1]
 
 local state, owner, lease = unpack(redis.call('HMGET', key.job, 'state', 'owner', 'lease'))
-if owner and state == 'running' and tonumber(lease) > now_ms() then return 'running' end
-if state == 'queued' or state == 'running' then write_end(key, id, 'cancelled', ARGV[4]) end
+if owner and state == 'running' and (tonumber(lease) or 0) > now_ms() then return 'running' end
+if state == 'queued' or state == 'running' then
+  -- Where somebody else has written into record or stream there may be no end to write; it is forgotten all the same.
+  if not pcall(write_end, key, id, 'cancelled', ARGV[4]) then
+    for _, list in ipairs({key.pending, key.delayed, key.leases}) do redis.call('ZREM', list, id) end
+  end
+end
 
 redis.call('DEL', key.job, key.events, KEYS[8])
 redis.call('ZREM', KEYS[7], id)

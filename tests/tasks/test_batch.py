@@ -22,6 +22,7 @@ from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob as Job
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.priority import LOW
+from tests.tasks.herd import Herd, end, started
 
 pytestmark = pytest.mark.redis
 
@@ -62,6 +63,21 @@ def test_every_job_comes_out_once_and_redis_forgets_all_of_them(
     assert all(item.failure is None for item in items)
     assert job_keys(redis) == []
     assert redis.keys("celery-task-meta-*") == []
+
+
+def test_a_job_that_lost_its_end_is_an_item_that_says_so(client: Client, herd: Herd) -> None:
+    batch = client.batch(prompts(3), run_id="r", window=3)
+    batch.poll()
+    for number in range(3):
+        name = f"batch-r-{number}"
+        herd.claim(name)
+        herd.emit("one", started(name), end(name, 2, 0))
+    herd.redis.xdel(herd.ledger.events_key("batch-r-0"), "2-0")
+    herd.redis.xadd(herd.ledger.events_key("batch-r-1"), {"e": "no event"}, "3-0")
+    items = {item.index: item for item in batch}
+    codes = [failure.code if failure else None for failure in (items[n].failure for n in range(3))]
+    assert codes == ["unreadable", "unreadable", None]
+    assert job_keys(herd.redis) == []
 
 
 def test_redis_keeps_what_was_handed_out_until_more_is_asked_for(

@@ -1,12 +1,14 @@
 """Events and the fold that makes a result of them."""
 
 import json
+from math import inf, nan
 
 import pytest
 from pydantic import ValidationError
 
-from llama_herd.errors import DeadlineExceeded, GenerationError
+from llama_herd.errors import DeadlineExceeded, GenerationError, RecordUnreadable
 from llama_herd.tasks.events import (
+    LOWEST_LOGPROB,
     End,
     Event,
     Failure,
@@ -65,6 +67,27 @@ def test_an_end_shows_what_is_not_known_as_null() -> None:
     assert [end[name] for name in ("usage", "text_sha256", "error", "worker", "timings")] == [None] * 5
 
 
+@pytest.mark.parametrize("odd", [-inf, inf, nan])
+def test_a_log_probability_that_json_cannot_write_is_the_lowest(odd: float) -> None:
+    fields = {"logprobs": (odd, -0.5), "prompt_logprobs": (odd,)}
+    tops = {"top_logprobs": (((5, odd),), ((6, -0.5),)), "top_prompt_logprobs": (((5, odd),),)}
+    token = Token(seq=2, job="a", epoch=1, i=0, ids=(5, 6), text="", **fields, **tops)
+    assert token.logprobs == (LOWEST_LOGPROB, -0.5)
+    assert token.prompt_logprobs == (LOWEST_LOGPROB,)
+    assert token.top_logprobs == (((5, LOWEST_LOGPROB),), ((6, -0.5),))
+    assert parse_event(token.to_json()) == token
+    result = Result.from_events([STARTED, token, END])
+    assert Result.model_validate_json(result.model_dump_json()) == result
+
+
+@pytest.mark.parametrize("written", ["null", "-Infinity", "NaN"])
+def test_a_log_probability_that_another_version_has_written_is_read(written: str) -> None:
+    text = HELLO.model_copy(update={"logprobs": (-1.25, -0.5)}).to_json().replace("-1.25", written)
+    token = parse_event(text)
+    assert isinstance(token, Token)
+    assert token.logprobs == (LOWEST_LOGPROB, -0.5)
+
+
 def test_unknown_fields_of_later_versions_are_passed_over() -> None:
     assert parse_event('{"v":1,"seq":2,"job":"a","epoch":1,"type":"token","i":0,"ids":[],"text":"","new":1}')
 
@@ -97,7 +120,7 @@ def test_a_job_that_never_started_has_a_result_too() -> None:
 
 
 def test_events_without_an_end_have_no_result() -> None:
-    with pytest.raises(ValueError, match="no end"):
+    with pytest.raises(RecordUnreadable, match="no end"):
         Result.from_events(EVENTS[:-1])
 
 

@@ -109,7 +109,8 @@ def _chat_logprobs(choice: Choice) -> dict[str, Any] | None:
     return {
         "content": [
             _token(token_id, logprob) | {"top_logprobs": [_token(*pair) for pair in top]}
-            for token_id, logprob, top in zip(choice.ids, choice.logprobs, tops, strict=True)
+            # No more than there are of each: others may have written into the job's stream.
+            for token_id, logprob, top in zip(choice.ids, choice.logprobs, tops, strict=False)
         ],
         "refusal": None,
     }
@@ -119,7 +120,7 @@ def _prompt_logprobs(result: Result) -> list[dict[str, Any] | None]:
     """vLLM's addition: for each token of the prompt but the first, the likeliest in its place."""
     logprobs = result.prompt_logprobs or ()
     tops = result.top_prompt_logprobs or ((),) * len(logprobs)
-    return [None, *({"logprob": own, "top": _named(top)} for own, top in zip(logprobs, tops, strict=True))]
+    return [None, *({"logprob": own, "top": _named(top)} for own, top in zip(logprobs, tops, strict=False))]
 
 
 def _named(top: tuple[tuple[int, float], ...]) -> dict[str, float]:

@@ -99,11 +99,18 @@ def _table(found: "list[DeadJob | DeadLetter]") -> "Table":
     table.add_column("last worker")
     table.add_column("queue")
     for facts in map(_facts, found):
-        when = datetime.fromtimestamp(facts["at_ms"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        cells = [facts.get("job_id") or facts["number"], facts["kind"], when, facts["reason"]]
-        cells += [str(facts.get("attempts", "")), facts["worker"] or "", facts["queue"]]
+        cells = [facts.get("job_id") or facts["number"], facts["kind"], _when(facts["at_ms"])]
+        cells += [facts["reason"], str(facts.get("attempts", "")), facts["worker"] or "", facts["queue"]]
         table.add_row(*map(harmless, cells))
     return table
+
+
+def _when(at_ms: int) -> str:
+    """A time for people; somebody else may have written one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "?"
 
 
 def _message(letter: "DeadLetter", has_words: bool) -> Mapping[str, Any]:

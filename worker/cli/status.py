@@ -49,7 +49,7 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status], None]]":
 
     from llama_herd.tasks.client_core import Status
 
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, markup=False)
     if as_json:
         adapter = TypeAdapter(Status)
         yield lambda found: print(adapter.dump_json(found).decode(), flush=True)
