@@ -67,10 +67,10 @@ class AsyncClient:
         return await self._hold(self._core.submit(job, fields, job_id, idempotency_key))
 
     async def stream(
-        self, job_id: str, *, after: int = 0, timeout_s: float | None = None
+        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
     ) -> AsyncIterator[Event]:
         """The job's events after number `after`, up to its end."""
-        follower = Follower(checked_id(job_id), after=after, timeout_s=timeout_s)
+        follower = Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=wait)
         with redis_errors(self._core.url):
             for event in await self._catch_up(follower):
                 yield event
@@ -83,9 +83,11 @@ class AsyncClient:
                     for event in await self._catch_up(follower) if follower.is_behind else events:
                         yield event
 
-    async def result(self, job_id: str, *, timeout_s: float | None = None) -> Result:
+    async def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
         """Wait for the end and return what came of the job."""
-        return Result.from_events([event async for event in self.stream(job_id, timeout_s=timeout_s)])
+        wait = wait or timeout_s is not None
+        events = self.stream(job_id, timeout_s=timeout_s, wait=wait)
+        return Result.from_events([event async for event in events])
 
     async def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early."""

@@ -81,13 +81,17 @@ class Client:
         """
         return self._hold(self._core.submit(job, fields, job_id, idempotency_key))
 
-    def stream(self, job_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[Event]:
+    def stream(
+        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
+    ) -> Iterator[Event]:
         """The job's events after number `after`, in order, each once, up to its end.
 
-        May be called before the job exists and after its end; any number of readers see the same. Raises
-        TimeoutError when the job has not ended after `timeout_s`, JobNotFound when it is not known by then.
+        May be called before the job exists, unless `wait` is false, and after its end; any number of readers
+        see the same. Raises TimeoutError when the job has not ended after `timeout_s`, JobNotFound when it is
+        not known by then, or now if there is nothing to wait for, and RecordUnreadable when somebody else has
+        written there.
         """
-        follower = Follower(checked_id(job_id), after=after, timeout_s=timeout_s)
+        follower = Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=wait)
         with redis_errors(self._core.url):
             yield from self._catch_up(follower)
             if follower.has_ended:
@@ -99,9 +103,15 @@ class Client:
                     events = follower.live(pubsub.get_message(timeout=follower.wait_s()))
                     yield from self._catch_up(follower) if follower.is_behind else events
 
-    def result(self, job_id: str, *, timeout_s: float | None = None) -> Result:
-        """Wait for the end and return what came of the job, however it ended; times out as `stream` does."""
-        return Result.from_events(self.stream(job_id, timeout_s=timeout_s))
+    def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
+        """Wait for the end and return what came of the job, however it ended; raises what `stream` does.
+
+        A job that is not known is JobNotFound at once, unless it is waited for: with a `timeout_s`, or for
+        ever with `wait`. One that was sent by `send_task` is not known until a worker takes its message. A
+        user in the role of a subscriber may not see which jobs there are, and waits for any.
+        """
+        wait = wait or timeout_s is not None
+        return Result.from_events(self.stream(job_id, timeout_s=timeout_s, wait=wait))
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early. The text so far is kept."""

@@ -20,9 +20,14 @@ SILENCE_S = 2.0
 
 
 class Follower:
-    """Reads one job from the event after number `after`. `timeout_s` is for all of it; None: no limit."""
+    """Reads one job from the event after number `after`. `timeout_s` is for all of it; None: no limit.
 
-    def __init__(self, job_id: str, *, after: int = 0, timeout_s: float | None = None) -> None:
+    `waits`: also for a job that is not there yet.
+    """
+
+    def __init__(
+        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, waits: bool = True
+    ) -> None:
         self.job_id = job_id
         self.last = after
         self.has_ended = False
@@ -31,6 +36,7 @@ class Follower:
         self._is_final = False
         #: Whether the stream must be read before anything live is of use.
         self.is_behind = True
+        self._waits = waits
         self._timeout_s = timeout_s
         self._until_s = None if timeout_s is None else monotonic() + timeout_s
 
@@ -82,13 +88,13 @@ class Follower:
     def settle(self, record: Record | None) -> None:
         """The stream holds nothing new: is anything to come?
 
-        Raises JobNotFound for a job that was known once and is forgotten, and at the time limit for one that
-        was never seen; TimeoutError at the time limit for one that goes on; RecordUnreadable for one that is
-        over and whose stream holds no end.
+        Raises JobNotFound for a job that was known once and is forgotten, for one that was never seen and is
+        not waited for, and at the time limit for one that is; TimeoutError at the time limit for one that
+        goes on; RecordUnreadable for one that is over and whose stream holds no end.
         """
         is_over = self._until_s is not None and monotonic() >= self._until_s
-        if record is None and (self.last or is_over):
-            raise JobNotFound(f"no job {self.job_id}: it was never submitted, or has been forgotten")
+        if record is None and (self.last or is_over or not self._waits):
+            raise JobNotFound.of(self.job_id)
         if record is None or not record.is_final:
             self.check_time()
         elif self.last == self._after and self.last >= max(record.seq, 1):

@@ -33,7 +33,7 @@ def purge(ledger: Ledger, job_id: str, queue: str) -> Talk[None]:
         raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
     num_messages = yield from _forget_messages(ledger, {job_id}, _own(ledger, record) or {queue})
     if answer is Purge.UNKNOWN and not num_messages:
-        raise JobNotFound(f"no job {job_id}: it was never submitted, or has been forgotten")
+        raise JobNotFound.of(job_id)
 
 
 def purge_ended(ledger: Ledger) -> Talk[int]:

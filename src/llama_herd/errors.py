@@ -17,7 +17,7 @@ HerdError
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 
 class HerdError(Exception):
@@ -128,6 +128,15 @@ _LIMITS = {"jobs": "HERD_MAX_QUEUE", "tokens": "HERD_MAX_QUEUE_TOKENS"}
 
 class JobNotFound(HerdError):
     """No job of this id is known: it was never accepted, or its record has been forgotten."""
+
+    @classmethod
+    def of(cls, job_id: str) -> Self:
+        """What may have become of the job, and what can be done."""
+        return cls(
+            f"no job {job_id}: it was never submitted, or is forgotten: purged, or over for "
+            "HERD_STREAM_TTL_S. Fix: check the id and HERD_TENANT; with wait=True, or herd watch --wait, "
+            "a job that is to come is waited for"
+        )
 
 
 class JobRunning(HerdError):

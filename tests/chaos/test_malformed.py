@@ -43,7 +43,7 @@ def test_alone_and_between_good_jobs_no_message_ends_or_holds_up_a_worker(
         herd.jobs.submit(1, {"max_tokens": 2})
     assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
     if kinds is REFUSED:
-        errors = [herd.jobs.client.result(job_id_of(raw)).error for raw in kinds.values()]
+        errors = [herd.jobs.client.result(job_id_of(raw), wait=True).error for raw in kinds.values()]
         assert {error and error.code for error in errors} == {"invalid_job"}
     assert worker.is_alive
     assert "canary" not in worker.log

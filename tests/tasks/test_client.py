@@ -172,6 +172,36 @@ def test_a_time_limit_tells_unknown_from_unfinished(client: Client, herd: Herd) 
         client.result(job_id, timeout_s=0)
 
 
+def test_a_result_that_nobody_will_write_is_an_error_at_once(client: Client, redis_url: str) -> None:
+    """Whoever waits for ever does so in vain: the test's own time limit would end it."""
+    for name in ("never", "purged"):
+        if name == "purged":
+            client.submit(prompt="x", job_id=name)
+            client.purge(name)
+        with pytest.raises(JobNotFound, match=f"no job {name}: .* HERD_STREAM_TTL_S. Fix: .*wait=True"):
+            client.result(name)
+        with pytest.raises(JobNotFound):
+            next(client.stream(name, wait=False))
+
+    async def talk() -> None:
+        async with AsyncClient(redis_url) as other:
+            with pytest.raises(JobNotFound, match="wait=True"):
+                await other.result("never")
+
+    asyncio.run(talk())
+
+
+def test_a_result_of_a_job_that_is_to_come_is_waited_for_when_asked(client: Client, herd: Herd) -> None:
+    results: list[str] = []
+    reader = threading.Thread(target=lambda: results.append(client.result("a", wait=True).job), daemon=True)
+    reader.start()
+    wait_for(lambda: herd.redis.pubsub_numsub(herd.ledger.channel("a"))[0][1] == 1)
+    client.submit(prompt="x", job_id="a")
+    client.cancel("a")
+    reader.join(10)
+    assert results == ["a"]
+
+
 def test_a_job_that_was_forgotten_while_it_was_read_is_not_waited_for(client: Client, herd: Herd) -> None:
     with pytest.raises(JobNotFound):
         list(client.stream("a", after=3))

@@ -17,7 +17,7 @@ def cancel(job: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
         answer = client.cancel(job)
     match answer:
         case Cancellation.UNKNOWN:
-            raise JobNotFound(f"no job {job}: it was never submitted, or has been forgotten")
+            raise JobNotFound.of(job)
         case Cancellation.CANCELLED:
             print("cancelled")
         case Cancellation.ASKED:

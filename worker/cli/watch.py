@@ -1,12 +1,8 @@
 """`herd watch`: a job's events from any point, for as many readers as there are."""
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from llama_herd.tasks.client import Client
 
 
 def watch(
@@ -26,13 +22,5 @@ def watch(
 
     transcript = Transcript("events" if as_json else "text")
     with Client(settings=read(Settings)) as client:
-        if not wait:
-            _check_exists(client, job)
-        transcript.follow(client.stream(job, after=after))
+        transcript.follow(client.stream(job, after=after, wait=wait))
     raise typer.Exit(transcript.exit_code)
-
-
-def _check_exists(client: "Client", job_id: str) -> None:
-    """Raise JobNotFound unless the job is there now."""
-    with suppress(TimeoutError):  # it is there, and has said nothing yet
-        next(client.stream(job_id, timeout_s=0), None)
