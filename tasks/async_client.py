@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from redis.exceptions import NoPermissionError
 
@@ -21,6 +21,7 @@ from llama_herd.tasks.events import Event
 from llama_herd.tasks.follow import Follower
 from llama_herd.tasks.history import History, history
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.job_fields import JobFields
 from llama_herd.tasks.ledger import CancelReason
 from llama_herd.tasks.purge import purge, purge_ended
 from llama_herd.tasks.result import Result
@@ -61,7 +62,7 @@ class AsyncClient:
         *,
         job_id: str | None = None,
         idempotency_key: str | None = None,
-        **fields: Any,
+        **fields: Unpack[JobFields],
     ) -> str:
         """Enqueue a job and return its id."""
         return await self._hold(self._core.submit(job, fields, job_id, idempotency_key))

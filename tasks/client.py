@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from redis.client import PubSub
 from redis.exceptions import NoPermissionError
@@ -22,6 +22,7 @@ from llama_herd.tasks.events import Event
 from llama_herd.tasks.follow import Follower
 from llama_herd.tasks.history import History, history
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.job_fields import JobFields
 from llama_herd.tasks.ledger import CancelReason
 from llama_herd.tasks.purge import purge, purge_ended
 from llama_herd.tasks.result import Result
@@ -67,7 +68,7 @@ class Client:
         *,
         job_id: str | None = None,
         idempotency_key: str | None = None,
-        **fields: Any,
+        **fields: Unpack[JobFields],
     ) -> str:
         """Enqueue a job, given whole or by its fields, and return its id.
 

@@ -79,7 +79,7 @@ class Started(_Event):
     worker: str
     model: str
     seed: int = Field(description="The seed in effect, whether given or derived from the id.")
-    n: int = Field(1, ge=1, le=1024, description="How many outputs the job has.")
+    n: int = Field(default=1, ge=1, le=1024, description="How many outputs the job has.")
     prompt_tokens: int | None = None
 
 
@@ -94,21 +94,26 @@ class Token(_Event):
     i: int = Field(ge=0, description="Index of the first of `ids` in its output.")
     ids: tuple[int, ...]
     text: str
-    choice: int | None = Field(None, description="Which of several outputs; absent when there is one.")
+    choice: int | None = Field(
+        default=None, description="Which of several outputs; absent when there is one."
+    )
     finish_reason: FinishReason | None = Field(
-        None, description="With the last tokens of one of several outputs: why it ended."
+        default=None, description="With the last tokens of one of several outputs: why it ended."
     )
     logprobs: Scores | None = Field(
-        None, description=f"One for each id, when asked for; {LOWEST_LOGPROB} stands for minus infinity."
+        default=None,
+        description=f"One for each id, when asked for; {LOWEST_LOGPROB} stands for minus infinity.",
     )
     top_logprobs: TopScores | None = Field(
-        None, description="For each id the likeliest in its place, as pairs of id and log-probability."
+        default=None,
+        description="For each id the likeliest in its place, as pairs of id and log-probability.",
     )
     prompt_logprobs: Scores | None = Field(
-        None, description="With the first tokens, when asked for: one for each prompt token but the first."
+        default=None,
+        description="With the first tokens, when asked for: one for each prompt token but the first.",
     )
     top_prompt_logprobs: TopScores | None = Field(
-        None, description="For each of these the likeliest in its place."
+        default=None, description="For each of these the likeliest in its place."
     )
 
     def to_json(self) -> str:
@@ -125,7 +130,8 @@ class End(_Event):
     n: int = Field(ge=0, description="Tokens recorded.")
     usage: Usage | None = None
     text_sha256: str | None = Field(
-        None, description="Of all events' texts in their order, joined, UTF-8; null if no worker knew it."
+        default=None,
+        description="Of all events' texts in their order, joined, UTF-8; null if no worker knew it.",
     )
     error: Failure | None = None
     attempts: int = Field(ge=0, description="How often the job was started.")

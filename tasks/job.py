@@ -61,11 +61,11 @@ class GenerationJob(StrictModel):
     """
 
     v: Literal[1] = 1
-    prompt: str | None = Field(None, description="The text to continue, UTF-8 without NUL.")
+    prompt: str | None = Field(default=None, description="The text to continue, UTF-8 without NUL.")
     prompt_ids: (
         Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
         | None
-    ) = Field(None, description="The same as token ids of the model; nothing is added to them.")
+    ) = Field(default=None, description="The same as token ids of the model; nothing is added to them.")
     messages: (
         Annotated[
             tuple[ChatMessage, ...],
@@ -73,27 +73,37 @@ class GenerationJob(StrictModel):
             at_most(MAX_MESSAGES),
         ]
         | None
-    ) = Field(None, description="A conversation, made into a prompt by the model's own chat template.")
+    ) = Field(
+        default=None, description="A conversation, made into a prompt by the model's own chat template."
+    )
     model: str | None = Field(
-        None,
+        default=None,
         pattern=r"^[A-Za-z0-9._-]{1,128}$",
         description="Absent: the model whose queue the job comes by.",
     )
-    tenant: str = Field("default", pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    tenant: str = Field(default="default", pattern=r"^[A-Za-z0-9_-]{1,64}$")
     priority: int = Field(
-        0,
+        default=0,
         ge=MIN_PRIORITY,
         le=MAX_PRIORITY,
         description="Higher goes first; above 0 passes what waits in the queue, below 0 comes after it.",
     )
-    deadline_ms: int | None = Field(None, ge=1, lt=2**53, description="After this time the job is given up.")
-    not_before: int | None = Field(None, ge=1, lt=2**53, description="Accepted now, run from this time on.")
-    flush_ms: int = Field(0, ge=0, le=60_000, description="Gather tokens this long; 0: an event every step.")
+    deadline_ms: int | None = Field(
+        default=None, ge=1, lt=2**53, description="After this time the job is given up."
+    )
+    not_before: int | None = Field(
+        default=None, ge=1, lt=2**53, description="Accepted now, run from this time on."
+    )
+    flush_ms: int = Field(
+        default=0, ge=0, le=60_000, description="Gather tokens this long; 0: an event every step."
+    )
     sampling: SamplingParams = SamplingParams()
     metadata: Annotated[
         dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
         at_most(MAX_NOTES),
-    ] = Field({}, max_length=MAX_NOTES, description="The client's own notes; kept with the job, never read.")
+    ] = Field(
+        default={}, max_length=MAX_NOTES, description="The client's own notes; kept with the job, never read."
+    )
 
     @field_validator("prompt")
     @classmethod

@@ -27,58 +27,69 @@ class SamplingParams(StrictModel):
     """Every field is a row's own: jobs with different parameters run in one batch."""
 
     n: int = Field(
-        1, ge=1, le=MAX_CHOICES, description="So many outputs of one prompt, each drawn by noise of its own."
+        default=1,
+        ge=1,
+        le=MAX_CHOICES,
+        description="So many outputs of one prompt, each drawn by noise of its own.",
     )
     max_tokens: int = Field(
-        DEFAULT_MAX_TOKENS,
+        default=DEFAULT_MAX_TOKENS,
         ge=1,
         le=MAX_INT,
         description="Most tokens to generate; a worker has a limit of its own.",
     )
-    min_tokens: int = Field(0, ge=0, le=MAX_INT, description="Before so many tokens nothing ends the output.")
-    temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token each time.")
-    top_k: int = Field(0, ge=0, le=MAX_INT, description="Keep the k likeliest tokens; 0: all.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Keep the likeliest tokens up to this probability.")
+    min_tokens: int = Field(
+        default=0, ge=0, le=MAX_INT, description="Before so many tokens nothing ends the output."
+    )
+    temperature: float = Field(default=1.0, ge=0, le=2, description="0 takes the likeliest token each time.")
+    top_k: int = Field(default=0, ge=0, le=MAX_INT, description="Keep the k likeliest tokens; 0: all.")
+    top_p: float = Field(
+        default=1.0, gt=0, le=1, description="Keep the likeliest tokens up to this probability."
+    )
     min_p: float = Field(
-        0.0, ge=0, le=1, description="Keep tokens at least so likely, against the likeliest."
+        default=0.0, ge=0, le=1, description="Keep tokens at least so likely, against the likeliest."
     )
     repetition_penalty: float = Field(
-        1.0, gt=0, le=10, description="Above 1: ids of prompt and output become less likely."
+        default=1.0, gt=0, le=10, description="Above 1: ids of prompt and output become less likely."
     )
     presence_penalty: float = Field(
-        0.0, ge=-2, le=2, description="Taken off the logit of each id that the output holds."
+        default=0.0, ge=-2, le=2, description="Taken off the logit of each id that the output holds."
     )
-    frequency_penalty: float = Field(0.0, ge=-2, le=2, description="The same for each time that it came.")
+    frequency_penalty: float = Field(
+        default=0.0, ge=-2, le=2, description="The same for each time that it came."
+    )
     repeat_last_n: int = Field(
-        -1, ge=-1, le=MAX_INT, description="The penalties look at so many last tokens; -1: at all."
+        default=-1, ge=-1, le=MAX_INT, description="The penalties look at so many last tokens; -1: at all."
     )
     logit_bias: Mapping[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(
-        {}, max_length=MAX_BIASES, description="Added to the logits of these ids."
+        default={}, max_length=MAX_BIASES, description="Added to the logits of these ids."
     )
-    seed: int | None = Field(None, ge=0, lt=2**63, description="Absent: derived from the job's id.")
+    seed: int | None = Field(default=None, ge=0, lt=2**63, description="Absent: derived from the job's id.")
     stop: Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...],
         Field(strict=False, max_length=MAX_STOPS, fail_fast=True),
         at_most(MAX_STOPS),
-    ] = Field((), description=f"Texts that end the output, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long.")
+    ] = Field(
+        default=(), description=f"Texts that end the output, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long."
+    )
     stop_token_ids: Annotated[
         tuple[TokenId, ...],
         Field(strict=False, max_length=MAX_STOPS, fail_fast=True),
         at_most(MAX_STOPS),
-    ] = Field((), description="Ids that end the output; they stand in `ids`, not in the text.")
-    ignore_eos: bool = Field(False, description="Go on after an end of sequence.")
-    logprobs: bool = Field(False, description="Say how likely each token was, by the model alone.")
+    ] = Field(default=(), description="Ids that end the output; they stand in `ids`, not in the text.")
+    ignore_eos: bool = Field(default=False, description="Go on after an end of sequence.")
+    logprobs: bool = Field(default=False, description="Say how likely each token was, by the model alone.")
     top_logprobs: int = Field(
-        0, ge=0, le=MAX_TOP_LOGPROBS, description="And so many of the likeliest tokens in its place."
+        default=0, ge=0, le=MAX_TOP_LOGPROBS, description="And so many of the likeliest tokens in its place."
     )
     prompt_logprobs: int | None = Field(
-        None,
+        default=None,
         ge=0,
         le=MAX_TOP_LOGPROBS,
         description="Say how likely each token of the prompt was, and so many of the likeliest in its place.",
     )
     truncate_prompt_tokens: int | None = Field(
-        None,
+        default=None,
         ge=-1,
         description="Keep so many last tokens of a longer prompt; -1: what leaves room for max_tokens. "
         "Absent: a prompt that is too long is an error.",

@@ -1,0 +1,56 @@
+"""A job's fields as type checkers and editors know them, for `Client.submit`. GenerationJob checks them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from llama_herd.tasks.job import ChatMessage
+from llama_herd.tasks.sampling import SamplingParams
+
+
+class MessageFields(TypedDict):
+    """Those of ChatMessage."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class SamplingFields(TypedDict, total=False):
+    """Those of SamplingParams."""
+
+    n: int
+    max_tokens: int
+    min_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    repeat_last_n: int
+    logit_bias: Mapping[int, float] | Mapping[str, float]
+    seed: int | None
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    logprobs: bool
+    top_logprobs: int
+    prompt_logprobs: int | None
+    truncate_prompt_tokens: int | None
+
+
+class JobFields(TypedDict, total=False):
+    """Those of GenerationJob."""
+
+    v: Literal[1]
+    prompt: str | None
+    prompt_ids: Sequence[int] | None
+    messages: Sequence[ChatMessage | MessageFields | Mapping[str, str]] | None
+    model: str | None
+    tenant: str
+    priority: int
+    deadline_ms: int | None
+    not_before: int | None
+    flush_ms: int
+    sampling: SamplingParams | SamplingFields | Mapping[str, Any]
+    metadata: Mapping[str, str]

@@ -1,0 +1,71 @@
+"""What type checkers say of a user's file, with no plugin and none of our settings."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llama_herd.tasks.job import ChatMessage, GenerationJob
+from llama_herd.tasks.job_fields import JobFields, MessageFields, SamplingFields
+from llama_herd.tasks.sampling import SamplingParams
+
+ROOT = Path(__file__).parents[2]
+GOOD = Path(__file__).with_name("a_users_file.py")
+
+#: Each line is wrong in its own way.
+BAD = """\
+from llama_herd.tasks import Client, GenerationJob, SamplingParams
+
+client = Client()
+client.submit(promt="x")
+client.submit(prompt=3)
+client.submit(prompt="x", sampling=7)
+client.result("a", timeout=3)
+GenerationJob(promt="x")
+SamplingParams(max_token=3)
+"""
+FIRST_BAD_LINE = 4
+
+CHECKERS = {
+    "mypy": [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary"],
+    "pyright": [sys.executable, "-m", "pyright", "--pythonpath", sys.executable],
+}
+
+
+def check(checker: str, file: Path) -> str:
+    """What a checker says of a file in a folder of its own."""
+    if importlib.util.find_spec(checker) is None:
+        pytest.skip(f"{checker} is not installed")
+    environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [*CHECKERS[checker], file.name],
+        cwd=file.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_users_file_is_right_and_each_mistake_in_it_is_found(checker: str, tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "bad.py").write_text(BAD, encoding="utf-8")
+    assert "error" not in check(checker, tmp_path / "good.py").replace("0 errors", "")
+    said = check(checker, tmp_path / "bad.py")
+    for number in range(FIRST_BAD_LINE, len(BAD.splitlines()) + 1):
+        assert f"bad.py:{number}:" in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "model"),
+    [(JobFields, GenerationJob), (SamplingFields, SamplingParams), (MessageFields, ChatMessage)],
+)
+def test_the_fields_for_checkers_are_those_of_the_models(fields: type, model: type) -> None:
+    assert list(fields.__annotations__) == list(model.model_fields)  # type: ignore[attr-defined]
