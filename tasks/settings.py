@@ -25,6 +25,15 @@ PREFIX = "HERD_"
 #: A tenant's name: it stands in keys, queues and channels.
 TENANT_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 
+#: Ten years: no lifetime is longer, and Redis counts in milliseconds.
+MAX_TTL_S = 315_360_000
+
+#: Tokens of the longest sequence that a model file may claim.
+MAX_CONTEXT_TOKENS = 1 << 22
+
+#: An error repeats no more than this of a wrong value.
+MAX_SHOWN_CHARS = 60
+
 #: Settings that only complete the URL of Redis.
 ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file")
 
@@ -36,7 +45,12 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, populate_by_name=True
+        env_prefix=PREFIX,
+        env_file=".env",
+        extra="ignore",
+        frozen=True,
+        populate_by_name=True,
+        allow_inf_nan=False,
     )
 
     redis_password: str = Field(
@@ -64,21 +78,35 @@ class Settings(BaseSettings):
         description=f"Model that jobs go to when they name none; empty: {BUNDLED_MODEL_NAME}, the bundled "
         "one. A worker takes its model file's stem instead.",
     )
-    stream_ttl_s: int = Field(3600, ge=1, description="How long a job's events can be read after its end.")
-    result_ttl_s: int = Field(86_400, ge=1, description="How long Celery keeps a job's result.")
+    stream_ttl_s: int = Field(
+        3600, ge=1, le=MAX_TTL_S, description="How long a job's events can be read after its end."
+    )
+    result_ttl_s: int = Field(86_400, ge=1, le=MAX_TTL_S, description="How long Celery keeps a job's result.")
     dead_ttl_s: int = Field(
-        604_800, ge=1, description="How long jobs that were given up and messages nobody could read are kept."
+        604_800,
+        ge=1,
+        le=MAX_TTL_S,
+        description="How long jobs that were given up and messages nobody could read are kept.",
     )
     max_queue: int = Field(
-        0, ge=0, description="Most jobs that may wait for a model; more are refused. 0: no limit."
+        0, ge=0, le=10**9, description="Most jobs that may wait for a model; more are refused. 0: no limit."
     )
     max_queue_tokens: int = Field(
-        0, ge=0, description="Most tokens, prompt and output, that may wait for a model. 0: no limit."
+        0,
+        ge=0,
+        le=10**12,
+        description="Most tokens, prompt and output, that may wait for a model. 0: no limit.",
     )
-    lease_ms: int = Field(3000, ge=500, description="A worker that is silent this long loses its jobs.")
-    max_attempts: int = Field(3, ge=1, description="Workers that may die of a job before it is given up.")
+    lease_ms: int = Field(
+        3000, ge=500, le=3_600_000, description="A worker that is silent this long loses its jobs."
+    )
+    max_attempts: int = Field(
+        3, ge=1, le=1000, description="Workers that may die of a job before it is given up."
+    )
     max_prompt_bytes: int = Field(262_144, ge=1, le=1_048_576, description="Longest prompt, in UTF-8 bytes.")
-    max_tokens_limit: int = Field(4096, ge=1, description="Highest max_tokens that a job may ask for.")
+    max_tokens_limit: int = Field(
+        4096, ge=1, le=MAX_CONTEXT_TOKENS, description="Highest max_tokens that a job may ask for."
+    )
 
     @property
     def default_model(self) -> str:
@@ -136,7 +164,7 @@ class Settings(BaseSettings):
         names = {name: field for field in cls.model_fields for name in (field, *cls.variables(field))}
         field = names[detail["loc"][0]]
         name = field if field in given else cls._written_name(field)
-        value = f"={detail['input']!r}" if cls.model_fields[field].repr else ""
+        value = f"={_shortened(detail['input'])}" if cls.model_fields[field].repr else ""
         message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
         return f"{name}{value}: {message[0].lower()}{message[1:]}"
 
@@ -148,3 +176,8 @@ class Settings(BaseSettings):
                 if name.lower() in source.env_vars:
                     return name
         return names[0]
+
+
+def _shortened(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[:MAX_SHOWN_CHARS]}..."

@@ -9,10 +9,18 @@ from pydantic import Field, field_validator
 
 from llama_herd.tasks.keys import joined
 from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.settings import TENANT_PATTERN, Settings
+from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS, TENANT_PATTERN, Settings
 
 #: The model that comes with the package.
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "model" / "bundled" / "tales.gguf"
+
+#: No machine has more cores to gain by; the runtimes of threads die of some thousands.
+MAX_THREADS = 1024
+
+#: What a step of more prompt tokens takes beside weights and cache, no memory plan counts.
+MAX_PREFILL_TOKENS = 65_536
+
+DAY_S = 86_400
 
 
 class WorkerSettings(Settings):
@@ -24,7 +32,7 @@ class WorkerSettings(Settings):
         description="Whose jobs a worker runs if those of several, as in acme,globex; empty: HERD_TENANT's.",
     )
     device: str = Field(
-        "cpu", pattern=r"^(cpu|cuda:\d+)$", description="cpu or cuda:N, N as nvidia-smi counts."
+        "cpu", pattern=r"^(cpu|cuda:\d{1,4})$", description="cpu or cuda:N, N as nvidia-smi counts."
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Arithmetic; auto is float32 on a CPU and bfloat16 on a GPU."
@@ -36,29 +44,42 @@ class WorkerSettings(Settings):
     threads: int = Field(
         0,
         ge=0,
+        le=MAX_THREADS,
         description="CPU threads of torch; 0: one less than the cores. A thread too many stalls all others.",
     )
     slots: int = Field(32, ge=1, le=1024, description="Most sequences in the batch at once.")
-    context_tokens: int = Field(0, ge=0, description="Longest sequence; 0: what the model was made for.")
+    context_tokens: int = Field(
+        0, ge=0, le=MAX_CONTEXT_TOKENS, description="Longest sequence; 0: what the model was made for."
+    )
     kv_cache_tokens: int = Field(
         0,
         ge=0,
+        le=1 << 40,
         description="Room of the KV cache in tokens; 0: slots x context, at most half of free memory.",
     )
     prefix_cache: bool = Field(True, description="Keep computed prompts for others that begin alike.")
     prefill_tokens: int = Field(
         0,
         ge=0,
+        le=MAX_PREFILL_TOKENS,
         description="Most prompt tokens of a step beside running streams; 0: 16 on a CPU, 256 on a GPU.",
     )
-    grace_s: float = Field(5.0, ge=0, description="After SIGTERM: how long running jobs may go on.")
+    grace_s: float = Field(5.0, ge=0, le=DAY_S, description="After SIGTERM: how long running jobs may go on.")
     max_message_bytes: int = Field(
-        2_097_152, ge=65_536, description="Longest message of a queue; longer ones become dead letters."
+        2_097_152,
+        ge=65_536,
+        le=67_108_864,
+        description="Longest message of a queue; longer ones become dead letters.",
     )
     silence_s: float = Field(
-        15.0, ge=2, description="A worker that takes no message for so long, though some wait, ends itself."
+        15.0,
+        ge=2,
+        le=DAY_S,
+        description="A worker that takes no message for so long, though some wait, ends itself.",
     )
-    stall_s: float = Field(30.0, gt=0, description="An engine without a layer this long loses its jobs.")
+    stall_s: float = Field(
+        30.0, ge=1, le=DAY_S, description="An engine without a layer this long loses its jobs."
+    )
     remote_control: bool = Field(
         False,
         description="Obey Celery's inspect and revoke. Who reaches Redis can then shut workers down, too.",
