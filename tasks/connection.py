@@ -1,9 +1,10 @@
 """How we reach Redis: one URL for redis-py and for Celery, and errors that a person can act on."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
 import redis
 import redis.asyncio
@@ -32,6 +33,19 @@ TRIES = 3
 SUBSCRIBER_TRIES = 20
 #: No bound: each stream that is followed holds a connection, and redis-py would refuse the 101st.
 MAX_CONNECTIONS = 2**31
+
+#: What may stand behind the ? of a URL: redis-py and both halves of Celery read it alike.
+PARAMETERS = {
+    "redis": ("db",),
+    "rediss": ("db", "ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
+    "unix": ("db", "username", "password"),
+}
+CERTIFICATE_CHECKS = ("none", "optional", "required")
+
+NOT_A_URL = (
+    "must be the URL of a Redis. Fix: redis://host:6379/0, rediss://host:6379/0 or unix:///path/redis.sock; "
+    "in a password @ / ? # are written %40 %2F %3F %23"
+)
 
 
 def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
@@ -62,18 +76,67 @@ def _backoff() -> ExponentialBackoff:
 
 def checked_url(url: str) -> str:
     """`url` in redis-py's form. Raises SettingsError when it is not that of a Redis."""
-    parts = urlsplit(url)
-    if parts.scheme == "redis+socket":
-        query = [("db" if name == "virtual_host" else name, value) for name, value in parse_qsl(parts.query)]
-        url = _joined("unix", parts.netloc, parts.path, query)
     try:
-        _parsed(url)
+        return _checked(url)
+    except ValueError as error:
+        raise SettingsError(f"HERD_REDIS_URL: {error}") from None
+
+
+def _checked(url: str) -> str:
+    """Raises ValueError, which says what is wrong and shows nothing but names of parameters."""
+    parts = _split(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    scheme = parts.scheme
+    if scheme == "redis+socket":
+        scheme = "unix"
+        query = {"db" if name == "virtual_host" else name: value for name, value in query.items()}
+    if "ssl_cert_reqs" in query:  # Celery's words for it are CERT_REQUIRED and the like
+        query["ssl_cert_reqs"] = query["ssl_cert_reqs"].removeprefix("CERT_").lower()
+    _check_parameters(scheme, query)
+    if scheme == "unix":
+        return _joined(scheme, parts.netloc, parts.path, query)
+    # Celery reads the number of the database from the path alone.
+    database = query.pop("db", "") or parts.path.removeprefix("/")
+    _check_database(database)
+    return _joined(scheme, parts.netloc, f"/{database}" if database else parts.path, query)
+
+
+def _split(url: str) -> SplitResult:
+    """Raises ValueError when it is no URL of a Redis, or is torn where a password has a / for one."""
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")
+        is_socket = parts.scheme in ("unix", "redis+socket")
+        is_place = bool(parts.path) if is_socket else parts.scheme in PARAMETERS and parts.port != 0
     except ValueError:
-        raise SettingsError(
-            f"HERD_REDIS_URL is not the URL of a Redis: {masked(url)!r}. "
-            "Fix: redis://host:6379/0, rediss://host:6379/0 or unix:///path/redis.sock"
-        ) from None
-    return url
+        raise ValueError(NOT_A_URL) from None
+    if not is_place or _is_torn(parts):
+        raise ValueError(NOT_A_URL)
+    return parts
+
+
+def _is_torn(parts: SplitResult) -> bool:
+    """Whether what stands before the @ of a URL seems to go on behind its host."""
+    is_socket = parts.scheme in ("unix", "redis+socket")
+    return bool(parts.fragment) or (not is_socket and "@" in parts.path + parts.query)
+
+
+def _check_parameters(scheme: str, query: Mapping[str, str]) -> None:
+    known = PARAMETERS[scheme]
+    unknown = [name for name in query if name not in known]
+    if unknown:
+        name = unknown[0] if unknown[0].isidentifier() and len(unknown[0]) <= 40 else "of another name"
+        raise ValueError(
+            f"has the parameter {name}, but {scheme}:// takes only {', '.join(known)}. Fix: leave it out"
+        )
+    if query.get("ssl_cert_reqs", "required") not in CERTIFICATE_CHECKS:
+        raise ValueError(f"ssl_cert_reqs must be one of {', '.join(CERTIFICATE_CHECKS)}")
+    _check_database(query.get("db", ""))
+
+
+def _check_database(database: str) -> None:
+    if database and re.fullmatch(r"[0-9]{1,9}", database) is None:
+        raise ValueError("the database must be a whole number, as in redis://host:6379/0")
 
 
 def complete_url(
@@ -88,7 +151,8 @@ def complete_url(
 
     What stands in `url` itself comes first, so a second time changes nothing. Raises SettingsError.
     """
-    parts = urlsplit(checked_url(url))
+    url = checked_url(url)
+    parts = urlsplit(url)
     netloc, query = parts.netloc, dict(parse_qsl(parts.query))
     if password and _parsed(url).get("password") is None:
         if parts.scheme == "unix":
@@ -105,15 +169,16 @@ def complete_url(
         raise SettingsError(
             f"certificates are for TLS, but HERD_REDIS_URL is {masked(url)}. Fix: write rediss:// for redis://"
         )
-    return _joined(parts.scheme, netloc, parts.path, list(query.items()))
+    return _joined(parts.scheme, netloc, parts.path, query)
 
 
 def celery_url(url: str) -> str:
     """`url` in Celery's form, which names a socket differently."""
-    parts = urlsplit(checked_url(url))
+    url = checked_url(url)
+    parts = urlsplit(url)
     if parts.scheme != "unix":
         return url
-    query = [("virtual_host" if name == "db" else name, value) for name, value in parse_qsl(parts.query)]
+    query = {"virtual_host" if name == "db" else name: value for name, value in parse_qsl(parts.query)}
     return _joined("redis+socket", parts.netloc, parts.path, query)
 
 
@@ -136,18 +201,22 @@ def _parsed(url: str) -> dict[str, Any]:
 
 
 def masked(url: str) -> str:
-    """`url` without its secrets, to be shown."""
+    """`url` without its secrets, to be shown. A user without a password may be one in the wrong place."""
     try:
         parts = urlsplit(url)
         user, at, place = parts.netloc.rpartition("@")
+        _ = parts.port  # raises where a password with a / stands
     except ValueError:
         return "(not a URL)"
-    name = user.partition(":")[0]
-    netloc = f"{name}:***{at}{place}" if at else place
-    return _joined(parts.scheme, netloc, parts.path, [])
+    if _is_torn(parts):
+        return "(not a URL)"
+    name, colon, password = user.partition(":")
+    shown = f"{name}:***" if colon and password else "***"
+    netloc = f"{shown}{at}{place}" if at else place
+    return _joined(parts.scheme, netloc, parts.path, {})
 
 
-def _joined(scheme: str, netloc: str, path: str, query: list[tuple[str, str]]) -> str:
+def _joined(scheme: str, netloc: str, path: str, query: Mapping[str, str]) -> str:
     """A URL with its two slashes, which urlunsplit leaves out when there is no host."""
     return f"{scheme}://{netloc}{path}" + (f"?{urlencode(query)}" if query else "")
 

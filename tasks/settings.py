@@ -118,10 +118,8 @@ class Settings(BaseSettings):
     def _names_a_redis(cls, url: str, others: ValidationInfo) -> str:
         try:
             checked_url(url)
-        except SettingsError:
-            raise ValueError(
-                "must be the URL of a Redis: redis://host:6379/0, rediss://host:6379/0 or unix:///path/redis.sock"
-            ) from None
+        except SettingsError as error:
+            raise ValueError(str(error).removeprefix("HERD_REDIS_URL: ")) from None
         return complete_url(
             url, **{name.removeprefix("redis_"): others.data.get(name, "") for name in ACCESS}
         )

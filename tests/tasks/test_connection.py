@@ -1,6 +1,8 @@
 """Addresses of Redis: every form, one meaning, and no secret shown."""
 
 import asyncio
+import re
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 
 import pytest
@@ -40,6 +42,12 @@ URL = "redis://me:hunter2@host:6380/1"
             "redis+socket:///r.sock?virtual_host=2",
         ),
         ("unix:///r.sock", "unix:///r.sock", "redis+socket:///r.sock"),
+        ("redis://h?db=2", "redis://h/2", "redis://h/2"),
+        (
+            "rediss://h/0?ssl_cert_reqs=CERT_NONE&db=3",
+            "rediss://h/3?ssl_cert_reqs=none",
+            "rediss://h/3?ssl_cert_reqs=none",
+        ),
     ],
 )
 def test_one_address_serves_redis_py_and_celery(url: str, for_redis: str, for_celery: str) -> None:
@@ -49,11 +57,55 @@ def test_one_address_serves_redis_py_and_celery(url: str, for_redis: str, for_ce
     connect(url).close()
 
 
-@pytest.mark.parametrize("url", ["", "host:6379", "amqp://me:hunter2@h//", "http://h", "redis://h:port/0"])
+#: A password whose / ? # are not written as %2F %3F %23, and hosts that no name server could be asked for.
+TORN_URLS = (
+    "redis://:hunt/er2@h",
+    "redis://:hunt?er2@h",
+    "redis://me:hunt#er2@h:6379/0",
+    "redis://a..b/0",
+    "unix://",
+)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "host:6379", "amqp://me:hunter2@h//", "http://h", "redis://h:port/0", *TORN_URLS]
+)
 def test_what_is_no_address_of_a_redis_is_refused_without_its_secret(url: str) -> None:
     with pytest.raises(SettingsError, match="Fix: redis://") as caught:
         connect(url)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("connecting", [connect, connect_async, celery_url])
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        (
+            "redis://me:hunter2@h?foo=bar",
+            "has the parameter foo, but redis:// takes only db. Fix: leave it out",
+        ),
+        ("redis://h?foo", "has the parameter foo"),
+        ("redis://h?ssl_cert_reqs=none", "has the parameter ssl_cert_reqs"),
+        ("redis://h?password=hunter2", "has the parameter password"),
+        ("redis://h?retry=3", "has the parameter retry"),
+        ("redis://h?hunter+2=3", "has the parameter of another name"),
+        ("unix:///r.sock?foo=1", "has the parameter foo, but unix:// takes only db, username, password"),
+        ("redis+socket:///r.sock?foo=1", "has the parameter foo"),
+        ("rediss://h?ssl_cert_reqs=hunter2", "ssl_cert_reqs must be one of none, optional, required"),
+        ("redis://h?db=x", "the database must be a whole number"),
+        ("redis://h/x", "the database must be a whole number"),
+        ("redis://h/-1", "the database must be a whole number"),
+        ("redis://h/1/2", "the database must be a whole number"),
+        ("unix:///r.sock?db=x", "the database must be a whole number"),
+    ],
+)
+def test_what_a_url_asks_for_besides_is_refused_by_name(
+    connecting: Callable[[str], object], query: str, words: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(words)) as caught:
+        connecting(query)
+    assert str(caught.value).startswith("HERD_REDIS_URL: ")
+    assert "hunter" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +132,9 @@ def test_another_database_host_or_user_is_another_redis(other: str) -> None:
         ("redis://host/0?password=hunter2", "redis://host/0"),
         ("unix:///r.sock?password=hunter2", "unix:///r.sock"),
         ("redis://[hunter2", "(not a URL)"),
+        ("redis://hunter2@host", "redis://***@host"),
+        ("redis://hunter2:@host", "redis://***@host"),
+        *((url, "(not a URL)") for url in TORN_URLS[:3]),
     ],
 )
 def test_what_is_shown_of_an_address_holds_no_secret(url: str, shown: str) -> None:

@@ -37,7 +37,7 @@ def test_the_redis_url_is_named_as_it_was_written_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "user:hunter2@host")
-    assert complaint().startswith(f"{name}: must be the URL of a Redis: redis://host")
+    assert complaint().startswith(f"{name}: must be the URL of a Redis. Fix: redis://host")
     assert "hunter2" not in complaint()
 
 
