@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tokenizers import Tokenizer as Engine
-
 from llama_herd.model.json_file import read_json
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.tokenizer import Tokenizer
+from llama_herd.model.tokenizer_engine import MAX_FILE_BYTES, load_engine
+from llama_herd.model.tokenizer_json import MAX_CONFIG_BYTES
 from llama_herd.model.vocabulary import EOS_KEYS, TOKENS_KEY
-
-MAX_CONFIG_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class ControlTokens:
         eos = read_json(config_path, MAX_CONFIG_BYTES).get("eos_token") if config_path.is_file() else None
         if isinstance(eos, dict):
             eos = eos.get("content")
-        token_of: Callable[[int], str | None] = Engine.from_file(str(path)).id_to_token
+        token_of: Callable[[int], str | None] = load_engine(read_json(path, MAX_FILE_BYTES)).id_to_token
         return cls._of(tokenizer, token_of, eos if isinstance(eos, str) else None)
 
     @classmethod

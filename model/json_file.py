@@ -1,4 +1,4 @@
-"""A JSON file of a model's folder, read with a limit."""
+"""The JSON and text files of a model's folder, read with a limit."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,15 @@ def read_json(path: Path, max_bytes: int) -> Metadata:
     if not isinstance(values, dict):
         raise ModelFileError(f"{path}: holds a {type(values).__name__}, an object is needed. Fetch it again.")
     return Metadata({key: value for key, value in values.items() if value is not None}, str(path))
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """A file of UTF-8 text. Raises ModelFileError when it is none or cannot be read."""
+    content = _read(path, max_bytes)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"{path}: not UTF-8 at byte {error.start}. Fetch it again.") from error
 
 
 def _read(path: Path, max_bytes: int) -> bytes:

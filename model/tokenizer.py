@@ -6,10 +6,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Protocol, Self
 
-from llama_herd.errors import BadInput
+from llama_herd.errors import BadInput, GenerationError, ModelFileError
 from llama_herd.model.byte_level import ByteLevelCodec
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.spm import SpmCodec
+from llama_herd.model.tokenizer_engine import no_panic
 from llama_herd.model.tokenizer_json import TokenizerJson
 from llama_herd.model.vocabulary import Vocabulary
 
@@ -57,7 +58,8 @@ class Tokenizer:
     @classmethod
     def from_json(cls, path: str | PathLike[str]) -> Self:
         """Build from a tokenizer.json and the files beside it. Raises ModelFileError."""
-        file = TokenizerJson(Path(path))
+        with no_panic(ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
+            file = TokenizerJson(Path(path))
         return cls(file, file.bos_id, file.eos_ids, file.adds_bos, file.chat_template)
 
     @property
@@ -72,14 +74,15 @@ class Tokenizer:
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
         """The ids of a text, after BOS if `add_bos`, or if it is None and the model's file says so.
 
-        A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD.
+        A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD. Raises GenerationError "tokenizer_error"
+        when the engine fails on the text.
         """
         adds_bos = self.adds_bos if add_bos is None else add_bos
-        if not adds_bos:
-            return self.codec.encode(_well_formed(text))
-        if self.bos_id is None:
+        if adds_bos and self.bos_id is None:
             raise BadInput("this vocabulary has no BOS token; encode with add_bos=False")
-        return [self.bos_id, *self.codec.encode(_well_formed(text))]
+        with no_panic(GenerationError("tokenizer_error", "prompt: the model's tokenizer fails on this text")):
+            ids = self.codec.encode(_well_formed(text))
+        return [self.bos_id, *ids] if adds_bos and self.bos_id is not None else ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """What `ids` add to a text, a leading space kept; bytes that are not UTF-8 become U+FFFD."""

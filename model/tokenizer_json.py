@@ -1,16 +1,23 @@
 """A Hugging Face tokenizer.json with the files beside it, which name its special tokens."""
 
-import json
 from pathlib import Path
 from typing import TypeGuard
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.byte_level import byte_level_piece
+from llama_herd.model.json_file import read_json, read_text
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.spm import spm_piece
+from llama_herd.model.tokenizer_engine import MAX_FILE_BYTES, load_engine
+from llama_herd.model.tokenizer_steps import decoder_kinds, leading_token
 from llama_herd.model.vocabulary import MAX_TOKENS
+
+#: Of each file beside it.
+MAX_CONFIG_BYTES = 16 << 20
+#: As of a GGUF file's template.
+MAX_TEMPLATE_BYTES = 1 << 20
 
 
 class TokenizerJson:
@@ -24,12 +31,12 @@ class TokenizerJson:
         if not path.is_file():
             raise ModelFileError(f"{path}: no such file. Give the path of a tokenizer.json.")
         self._path = path
-        self._file = _read_object(path)
+        self._file = _read_object(path, MAX_FILE_BYTES)
         self._config = _read_object(path.with_name("tokenizer_config.json"))
         self._generation = _read_object(path.with_name("generation_config.json"))
         if not self._generation:
             self._generation = _read_object(path.with_name("config.json"))
-        self._engine = self._load_engine()
+        self._engine = load_engine(self._file)
         bos_ids, eos_ids = self._role_ids("bos_token"), self._role_ids("eos_token")
         self.bos_id = bos_ids[0] if bos_ids else None
         self.eos_ids = frozenset(eos_ids)
@@ -49,7 +56,7 @@ class TokenizerJson:
         """The Jinja file's template, else tokenizer_config.json's; of several, the one named "default"."""
         jinja = self._path.with_name("chat_template.jinja")
         if jinja.is_file():
-            return _read_text(jinja)
+            return read_text(jinja, MAX_TEMPLATE_BYTES)
         template = self._config.get("chat_template")
         if isinstance(template, list):
             named = [Metadata(entry, self._config.source) for entry in template if isinstance(entry, dict)]
@@ -58,20 +65,9 @@ class TokenizerJson:
             )
         return template if isinstance(template, str) else None
 
-    def _load_engine(self) -> Tokenizer:
-        kind = self._file.nested("model").text("type", "BPE")
-        if kind != "BPE":
-            raise self._file.error("model.type", f"is {kind!r}, only 'BPE' is supported")
-        try:
-            engine = Tokenizer.from_file(str(self._path))
-        except Exception as error:  # the library raises nothing narrower
-            raise ModelFileError(f"{self._path}: not a tokenizer: {error}. Fetch it again.") from error
-        engine.no_truncation()  # files may carry the lengths of somebody's training
-        engine.no_padding()
-        return engine
-
     def _template_adds_bos(self) -> bool:
-        return self.bos_id is not None and self._engine.encode("").ids[:1] == [self.bos_id]
+        name = leading_token(self._file)
+        return name is not None and self.bos_id is not None and self._engine.token_to_id(name) == self.bos_id
 
     def _role_ids(self, role: str) -> list[int]:
         """Ids of "bos_token" or "eos_token": first the configured token's, then those of the generation."""
@@ -111,9 +107,7 @@ class TokenizerJson:
 
     def _is_byte_level(self) -> bool:
         """Whether tokens are bytes in disguise (Llama 3) or text with marked spaces (Llama 2)."""
-        decoder = dict(self._file.nested("decoder"))
-        steps = decoder.get("decoders", [decoder])
-        kinds = {step.get("type") for step in steps} if isinstance(steps, list) else set()
+        kinds = decoder_kinds(self._file)
         if "ByteLevel" in kinds:
             return True
         if kinds & {"Replace", "Metaspace"}:
@@ -121,20 +115,6 @@ class TokenizerJson:
         raise self._file.error("decoder", "is neither ByteLevel nor one that replaces \u2581")
 
 
-def _read_object(path: Path) -> Metadata:
+def _read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> Metadata:
     """A JSON file's keys, without the null ones; none if there is no such file."""
-    text = _read_text(path) if path.is_file() else "{}"
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path}: not JSON: {error}. Fetch it again.") from error
-    if not isinstance(values, dict):
-        raise ModelFileError(f"{path}: holds a {type(values).__name__}, an object is needed. Fetch it again.")
-    return Metadata({key: value for key, value in values.items() if value is not None}, str(path))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelFileError(f"{path}: cannot be read: {error}. Fetch it again.") from error
+    return read_json(path, max_bytes) if path.is_file() else Metadata({}, str(path))

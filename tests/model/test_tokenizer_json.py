@@ -170,8 +170,10 @@ def test_other_kinds_of_tokenizers_are_named(tmp_path: Path) -> None:
         with pytest.raises(ModelFileError, match=rf"model\.type is '{kind}', only 'BPE'"):
             Tokenizer.from_json(save(Engine(model), tmp_path))
     plain = Engine(BPE(vocab={"a": 0}, merges=[]))
-    plain.decoder = decoders.WordPiece()
     with pytest.raises(ModelFileError, match="decoder is neither ByteLevel nor"):
+        Tokenizer.from_json(save(plain, tmp_path))
+    plain.decoder = decoders.WordPiece()
+    with pytest.raises(ModelFileError, match="decoder: type is 'WordPiece', supported are"):
         Tokenizer.from_json(save(plain, tmp_path))
 
 

@@ -1,0 +1,139 @@
+"""What a tokenizer.json may do with a text: known steps, whose time and output stay in proportion to it.
+
+They run in a library that nothing can interrupt, on texts that strangers write. So a file is looked at before
+the library sees it.
+"""
+
+import re
+from collections.abc import Collection
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.metadata import Metadata
+
+#: Of one kind. DeepSeek's files have seven, no other Llama's has more.
+MAX_STEPS = 16
+#: Times that all replacements together may lengthen a text. Llama 2's do not: a space becomes one character.
+MAX_GROWTH = 8
+#: Characters of what is put before a text.
+MAX_PREFIX_CHARS = 16
+#: Characters of a regular expression that is looked into.
+MAX_PATTERN_CHARS = 4_096
+
+NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Strip")
+PRE_TOKENIZERS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "Whitespace", "WhitespaceSplit")
+POST_PROCESSORS = ("ByteLevel", "TemplateProcessing")
+DECODERS = ("ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Strip")
+
+#: Steps that make a text longer: a second one would multiply that.
+ONCE = ("ByteLevel", "Metaspace")
+
+#: Those of GPT-2, Llama 3, Qwen 2 and o200k: they try some things twice, but no text many times.
+KNOWN_PATTERNS = frozenset(
+    (
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        *(
+            rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}"
+            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            for digits in (r"\p{N}{1,3}", r"\p{N}")
+        ),
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+
+#: One character of a text, one of a kind, or one of a set.
+_ATOM = r"(?:[^\\\[\](){}|?*+^$.]|\\(?:[dDsSwWrnt]|[^\w\s]|[pP]\{\^?\w+\})|\[(?:\\.|[^\\\[\]])+\])"
+#: Only the first atom may be left out and only the last may repeat without end: so nothing is tried twice.
+_BRANCH = rf"(?:{_ATOM}(?:\?|\{{\d(?:,\d)?\}}))?(?:{_ATOM}){{0,16}}(?:{_ATOM}[*+])?"
+_LINEAR = re.compile(rf"{_BRANCH}(?:\|{_BRANCH}){{0,16}}")
+
+
+def check_steps(file: Metadata) -> None:
+    """Raise ModelFileError, which names the part, unless a tokenizer.json has steps as above only."""
+    growth = 1.0
+    for step in _steps(file, "normalizer", "normalizers", NORMALIZERS):
+        growth *= _growth(step)
+    if growth > MAX_GROWTH:
+        raise file.error("normalizer", f"makes a text up to {growth:g} times as long, limit {MAX_GROWTH}")
+    for step in _steps(file, "pre_tokenizer", "pretokenizers", PRE_TOKENIZERS):
+        if step.text("type") == "Split":
+            _check_pattern(step)
+    for step in _steps(file, "decoder", "decoders", DECODERS):
+        if step.text("type") == "Replace":
+            step.nested("pattern").text("String")
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if file.nested("model").get(key):
+            raise file.error(f"model.{key}", "is not empty, and no Llama marks its tokens so")
+
+
+def decoder_kinds(file: Metadata) -> frozenset[str]:
+    """The types of all steps that turn tokens into text."""
+    return frozenset(step.text("type") for step in _steps(file, "decoder", "decoders", DECODERS))
+
+
+def leading_token(file: Metadata) -> str | None:
+    """The name of the special token that a tokenizer.json itself puts before a text."""
+    for step in _steps(file, "post_processor", "processors", POST_PROCESSORS):
+        items = _list(step, "single") if step.text("type") == "TemplateProcessing" else []
+        special = items[0].get("SpecialToken") if items and isinstance(items[0], dict) else None
+        if isinstance(special, dict) and isinstance(special.get("id"), str):
+            return str(special["id"])
+    return None
+
+
+def _steps(file: Metadata, part: str, inner: str, known: Collection[str]) -> list[Metadata]:
+    """The steps of one part, sequences laid flat. Raises ModelFileError at one of an unknown type."""
+    waiting, steps = [file[part]] if part in file else [], list[Metadata]()
+    while waiting:
+        step = _without_nulls(waiting.pop(0), f"{file.source}: {part}")
+        kind = step.text("type")
+        if kind == "Sequence":
+            waiting[:0] = _list(step, inner)
+        elif kind not in known:
+            raise step.error("type", f"is {kind!r}, supported are {', '.join(known)}")
+        else:
+            steps.append(step)
+        if len(steps) + len(waiting) > MAX_STEPS:
+            raise file.error(part, f"has over {MAX_STEPS} steps, which is the limit")
+    kinds = [step.text("type") for step in steps]
+    twice = [kind for kind in ONCE if kinds.count(kind) > 1]
+    if twice:
+        raise file.error(part, f"has {kinds.count(twice[0])} steps of type {twice[0]}, limit 1")
+    return steps
+
+
+def _without_nulls(values: object, source: str) -> Metadata:
+    if not isinstance(values, Metadata | dict):
+        raise ModelFileError(
+            f"{source} holds a {type(values).__name__}, an object is needed. Fetch it again."
+        )
+    return Metadata({key: value for key, value in values.items() if value is not None}, source)
+
+
+def _list(step: Metadata, key: str) -> list[object]:
+    values = step.get(key)
+    if not isinstance(values, list):
+        raise step.error(key, f"is of type {type(values).__name__}, a list is needed")
+    return values
+
+
+def _growth(step: Metadata) -> float:
+    """How many times as long a text can become by a normalizer."""
+    if step.text("type") == "Prepend" and len(step.text("prepend")) > MAX_PREFIX_CHARS:
+        num_chars = len(step.text("prepend"))
+        raise step.error("prepend", f"has {num_chars} characters, limit {MAX_PREFIX_CHARS}")
+    if step.text("type") != "Replace":
+        return 1.0
+    pattern, content = step.nested("pattern").text("String"), step.text("content")
+    if not pattern:
+        raise step.error("pattern", "is empty, so it is found everywhere")
+    return max(1.0, len(content) / len(pattern))
+
+
+def _check_pattern(step: Metadata) -> None:
+    pattern = step.nested("pattern")
+    regex = pattern.text("Regex", "")
+    is_linear = len(regex) <= MAX_PATTERN_CHARS and _LINEAR.fullmatch(regex)
+    if not is_linear and regex not in KNOWN_PATTERNS:
+        raise pattern.error("Regex", f"may take for ever on some texts: {regex!r}")
