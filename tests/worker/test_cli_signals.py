@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +24,28 @@ def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
             ctrl_c()
     assert asked == [True]
     assert signal.getsignal(signal.SIGINT) == before
+
+
+LOADING = """
+import os, signal, sys
+from llama_herd.worker.cli.requirements import load_torch
+try:
+    load_torch()
+except KeyboardInterrupt:
+    print("interrupted", "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "said", "code"), [(1, "loaded\ninterrupted True\n", 0), (2, "", -signal.SIGINT)]
+)
+def test_ctrl_c_waits_until_torch_is_loaded_and_a_second_one_does_not(
+    tmp_path: Path, times: int, said: str, code: int
+) -> None:
+    """The torch here interrupts itself; from the C++ of the real one, Python's way out is an abort."""
+    interrupt = "os.kill(os.getpid(), signal.SIGINT); len([])\n"
+    (tmp_path / "torch.py").write_text(f"import os, signal\n{interrupt * times}print('loaded')\n")
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    command = [sys.executable, "-c", LOADING]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, said, "")

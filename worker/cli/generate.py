@@ -139,13 +139,14 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
     from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.cli.requirements import load_torch, need_worker_extra
     from llama_herd.worker.cli.signals import on_interrupt
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd generate --local")
     override(model=model)
     settings = read(WorkerSettings)
+    load_torch()
     from llama_herd.worker.local import LocalJob
 
     job = LocalJob.load(fields, settings)

@@ -23,13 +23,14 @@ def inspect(
     Also what a worker would need in memory at the current settings. No weight is read.
     """
     from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.cli.requirements import load_torch, need_worker_extra
     from llama_herd.worker.cli.terminal import harmless
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd inspect")
     override(model=model)
     settings = read(WorkerSettings)
+    load_torch()
     from llama_herd.worker.model_summary import ModelSummary
 
     summary = ModelSummary.of(settings)

@@ -1,8 +1,11 @@
 """What a command needs besides the client's packages."""
 
+import signal
+from importlib import import_module
 from importlib.util import find_spec
 
 from llama_herd.errors import BadInput
+from llama_herd.worker.cli.signals import on_signals
 
 #: Modules of the extra `worker`.
 WORKER_MODULES = ("gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
@@ -21,3 +24,20 @@ def need_worker_extra(command: str) -> None:
             f"`{command}` runs a model here and needs {', '.join(missing)}. "
             "Fix: pip install 'llama-herd[worker]'"
         )
+
+
+def load_torch() -> None:
+    """Import torch. A Ctrl-C in the middle, which could abort, waits until it is there; a second one ends us.
+
+    From the main thread only.
+    """
+    asked = []
+
+    def first() -> None:
+        asked.append(True)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with on_signals((signal.SIGINT,), first):
+        import_module("torch")
+    if asked:
+        raise KeyboardInterrupt

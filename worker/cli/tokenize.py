@@ -19,13 +19,14 @@ def tokenize(
     BOS stands first where the model's file says so. Bytes that are no whole character are shown as \\xNN.
     """
     from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.cli.requirements import load_torch, need_worker_extra
     from llama_herd.worker.cli.terminal import text_or_stdin
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd tokenize")
     override(model=model)
     settings = read(WorkerSettings)
+    load_torch()
     from llama_herd.model.model_file import open_model
 
     with open_model(settings.model) as file:

@@ -6,7 +6,7 @@ import warnings
 from importlib.metadata import version
 
 from llama_herd.errors import BadInput
-from llama_herd.worker.cli.requirements import missing_worker_modules
+from llama_herd.worker.cli.requirements import load_torch, missing_worker_modules
 from llama_herd.worker.device import pin_device, visible_cards
 from llama_herd.worker.doctor.finding import Finding
 from llama_herd.worker.settings import WorkerSettings
@@ -42,6 +42,7 @@ def check_torch(settings: WorkerSettings) -> Finding:
         device = pin_device(settings.device)
     except BadInput as error:
         return Finding.of(error, "torch")
+    load_torch()
     import torch
 
     build = f"torch {torch.__version__}"
