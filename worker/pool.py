@@ -11,17 +11,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from celery import signals
-from celery.concurrency.base import BasePool, apply_target
+from celery.concurrency.base import BasePool
 from celery.worker import state
 from celery.worker.request import Request
 
 from llama_herd.errors import BadInput
 from llama_herd.worker import boot
 from llama_herd.worker.delivery import Delivery
+from llama_herd.worker.side_task import SideTask
 
 if TYPE_CHECKING:
     from llama_herd.worker.service import Service
@@ -77,21 +79,22 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def on_apply(
         self,
         target: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-        callback: Callable[..., Any] | None = None,
-        accept_callback: Callable[..., Any] | None = None,
-        **_: Any,
+        args: tuple[Any, ...],
+        *_: Any,
+        callback: MethodType,
+        **__: Any,
     ) -> Delivery | None:
-        """Take a message over. Runs on the hub's thread: never parses, never blocks, never raises."""
-        request = getattr(callback, "__self__", None)
-        if isinstance(request, Request):
-            target = partial(target, app=request.task.app)  # without it Celery takes the process's own
-            if getattr(request.task, "engine_task", False):
-                delivery = Delivery(tuple(args), request, self._call_soon)
-                self._service.take(delivery)
-                return delivery
-        self._side.submit(apply_target, target, args, kwargs or {}, callback, accept_callback)
+        """Take a message over, whose request `callback` is bound to.
+
+        Runs on the hub's thread: never parses, never blocks, never raises.
+        """
+        request: Request = callback.__self__
+        target = partial(target, app=request.task.app)  # without it Celery takes the process's own
+        if getattr(request.task, "engine_task", False):
+            delivery = Delivery(tuple(args), request, self._call_soon)
+            self._service.take(delivery)
+            return delivery
+        self._side.submit(SideTask(target, tuple(args), request, self._call_soon).run)
         return None
 
     def on_stop(self) -> None:
