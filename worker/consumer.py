@@ -13,6 +13,7 @@ from llama_herd.tasks.job import is_job_id
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker import boot
 from llama_herd.worker.channel import UNREADABLE
+from llama_herd.worker.request import JobRequest, QuietRequest
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +37,11 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
     def update_strategies(self) -> None:
         """Have each message run by the app of the tenant from whose queue it comes."""
-        super().update_strategies()
         apps = {queue: boot.app_of(own) for queue, own in boot.settings().by_queue.items()}
+        for app in (self.app, *apps.values()):
+            for task in app.tasks.values():
+                task.Request = JobRequest if getattr(task, "engine_task", False) else QuietRequest
+        super().update_strategies()
         if set(apps.values()) == {self.app}:
             return
         for name in self.app.tasks:

@@ -1,6 +1,6 @@
 """The seam to Celery: a pool whose one engine runs all messages at once.
 
-A pool stands below Celery's own strategy, so revoke, expires, ETA, rate limits, events and prefetch stay
+A pool stands below Celery's own strategy, so revoke, expires, rate limits, events and prefetch stay
 Celery's. There is no thread a job: the engine batches them, and Celery's tracer runs when a job is over.
 """
 

@@ -1,0 +1,75 @@
+"""Celery's view of a message: it shows no arguments, and that of a job waits for no time."""
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from celery.worker.request import Request
+from kombu.message import Message
+
+from llama_herd.errors import FieldError, InvalidJob
+
+#: In the request dictionary of a job's message: when its `eta` lets it begin (unix ms), if it has one.
+DUE_MS = "herd_due_ms"
+#: There, too: the InvalidJob that its headers, or a message that cannot be read, make of the job.
+REFUSAL = "herd_refusal"
+
+_BAD_TIME = "must be a date and time of ISO 8601"
+_BAD_LIMITS = "must be two numbers of seconds, the hard limit and the soft one; null for none"
+
+
+class QuietRequest(Request):  # type: ignore[misc]
+    """A request whose arguments, which hold prompts and texts, nobody sees who inspects the worker."""
+
+    def info(self, safe: bool = False) -> dict[str, Any]:
+        return {**super().info(safe=safe), "args": [], "kwargs": {}}
+
+
+class JobRequest(QuietRequest):
+    """The request of a job. A header that cannot be obeyed is an error of the job, named in its final event.
+
+    An `eta` is none to Celery, which would hold the message until then, however long: the ledger does.
+    """
+
+    def __init__(self, message: Message, *, headers: Mapping[str, Any], **options: Any) -> None:
+        errors: list[FieldError] = []
+        read = {name: _read(name, headers.get(name), errors) for name in _READERS}
+        known = {name: headers.get(name) if read[name] else None for name in ("expires", "timelimit")}
+        super().__init__(message, headers={**headers, **known, "eta": None}, **options)
+        given = headers.get(REFUSAL)
+        refusal = given if isinstance(given, InvalidJob) else InvalidJob(errors) if errors else None
+        self._request_dict |= {DUE_MS: read["eta"], REFUSAL: refusal}
+
+
+def _read(name: str, value: object, errors: list[FieldError]) -> Any:
+    if value is None:
+        return None
+    reader, complaint = _READERS[name]
+    try:
+        return reader(value)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        errors.append(FieldError(name, complaint))
+        return None
+
+
+def _unix_ms(text: Any) -> int:
+    """A naive time is UTC, as in Celery."""
+    time_s: float = maybe_make_aware(maybe_iso8601(text)).timestamp()
+    return round(1000 * time_s)
+
+
+def _limits_s(pair: Any) -> list[float | None]:
+    hard_s, soft_s = pair
+    for limit_s in (hard_s, soft_s):
+        if limit_s is not None and not (isfinite(limit_s) and limit_s >= 0):
+            raise ValueError
+    return [hard_s, soft_s]
+
+
+#: How a header is read, and what is said of one that cannot be.
+_READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "eta": (_unix_ms, _BAD_TIME),
+    "expires": (_unix_ms, _BAD_TIME),
+    "timelimit": (_limits_s, _BAD_LIMITS),
+}
