@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from celery import signals
 from celery.concurrency.base import BasePool
-from celery.worker import state
+from celery.worker import control, state
 from celery.worker.request import Request
 
 from llama_herd.errors import BadInput
@@ -33,6 +33,9 @@ log = structlog.get_logger(__name__)
 
 #: How long a stopping worker may take to leave after the grace of its jobs, whether Redis answers or not.
 LEAVE_S = 2.0
+
+#: Celery's commands for pools whose size may change.
+SIZE_COMMANDS = ("pool_grow", "pool_shrink", "pool_restart", "autoscale")
 
 #: Threads for the few Celery tasks that are not generation, such as chord_unlock.
 NUM_SIDE_THREADS = 2
@@ -54,6 +57,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._does_debug = False  # the pool's debug line would show arguments, and with them prompts
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
         self._handle_stops(_stop_loading)
+        control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
         from llama_herd.worker.service import (
             Service,  # brings torch, which must not be there before the device
         )
@@ -161,6 +165,13 @@ class EnginePool(BasePool):  # type: ignore[misc]
 def _stop_loading(*_: Any) -> None:
     """Nothing is held before the model is there, and a large one takes minutes."""
     raise SystemExit(0)
+
+
+def _refuse_size(_: Any, **__: Any) -> dict[str, str]:
+    answer: dict[str, str] = control.nok(
+        "a worker's batch has one size. Fix: restart it with another HERD_SLOTS"
+    )
+    return answer
 
 
 def _leave(*_: Any) -> None:
