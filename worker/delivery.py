@@ -30,11 +30,14 @@ class Delivery:
         args: tuple[Any, ...],
         request: Request,
         call_soon: CallSoon,
+        time_limit_s: float | None = None,
     ) -> None:
+        """`time_limit_s`: how long the job may take once it is admitted; None: any time."""
         self._args = args
         self._request = request
         self._call_soon = call_soon
         self._accepted_s: float | None = None
+        self.time_limit_s = time_limit_s
 
     @property
     def job_id(self) -> str:

@@ -119,6 +119,7 @@ class Engine:
         except Exception as error:
             log.exception("row failed", job_id=sequence.job_id)
             return self._failed(sequence, failure_of(error))
+        sequence.note_admitted()
         return Output(sequence, has_started=True)
 
     def _compute(self, rows: Rows[Row]) -> None:

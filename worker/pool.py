@@ -95,7 +95,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         request: Request = callback.__self__
         target = partial(target, app=request.task.app)  # without it Celery takes the process's own
         if getattr(request.task, "engine_task", False):
-            delivery = Delivery(tuple(args), request, self._call_soon)
+            delivery = Delivery(tuple(args), request, self._call_soon, request.time_limit_s)
             self._service.take(delivery)
             return delivery
         self._side.submit(SideTask(target, tuple(args), request, self._call_soon).run)

@@ -141,6 +141,7 @@ class Preparer:
         since_ms = round(1000 * (monotonic() - attempt.claimed_s))
         sequences = self._model.sequences(attempt.job_id, job, claimed.now_ms + since_ms)
         for sequence in sequences:
+            sequence.time_limit_s = attempt.deliveries[0].time_limit_s
             sequence.replay(recorded.ids.get(sequence.choice, ()))
             sequence.is_held = True  # until it is on record that the job starts
         attempt.stream.flush_s = job.flush_ms / 1000

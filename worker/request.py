@@ -41,6 +41,13 @@ class JobRequest(QuietRequest):
         refusal = given if isinstance(given, InvalidJob) else InvalidJob(errors) if errors else None
         self._request_dict |= {DUE_MS: read["eta"], REFUSAL: refusal}
 
+    @property
+    def time_limit_s(self) -> float | None:
+        """The lesser of Celery's two limits; the message's own come before those of its task."""
+        hard_s, soft_s = self.time_limits
+        limits_s = (hard_s or self.task.time_limit, soft_s or self.task.soft_time_limit)
+        return min(filter(None, limits_s), default=None)
+
 
 def _read(name: str, value: object, errors: list[FieldError]) -> Any:
     if value is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import Literal
 
@@ -32,6 +33,7 @@ class Sequence:
     eos_ids: frozenset[int]
     writer: Writer
     deadline_s: float | None = None  # on the clock of time.monotonic
+    time_limit_s: float | None = None  # from admission
     salt: str = ""  # the tenant: sequences of different salts share no pages
     priority: int = 0  # while it waits, higher goes first
     choice: int = 0
@@ -80,6 +82,11 @@ class Sequence:
     def num_reserved(self) -> int:
         """Tokens that the cache must have room for, to the very end."""
         return min(len(self.prompt_ids) + self.params.max_tokens, self.max_length)
+
+    def note_admitted(self) -> None:
+        """The time that it may take counts from now on."""
+        if self.time_limit_s is not None:
+            self.deadline_s = min(self.deadline_s or inf, monotonic() + self.time_limit_s)
 
     @property
     def is_overdue(self) -> bool:

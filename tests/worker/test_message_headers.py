@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 @pytest.fixture(scope="module")
 def worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     folder = tmp_path_factory.mktemp("worker")
-    model = write_tiny_gguf(folder / "m.gguf", eos=False)
-    with WorkerProcess(server.url, model, "w", folder / "log", slots=2) as worker:
+    model = write_tiny_gguf(folder / "m.gguf", eos=False, context_length=8192)
+    with WorkerProcess(server.url, model, "w", folder / "log", slots=1, remote_control=True) as worker:
         yield worker
 
 
@@ -60,6 +60,7 @@ def end_of(client: Client, job_id: str) -> End:
     return end
 
 
+ENDLESS = {"prompt": "a tale", "sampling": {"max_tokens": 4096}}
 PAST = ["0001-01-01T00:00:00+23:59", "0001-01-01T00:00:00", "1969-12-31T23:59:59+00:00", "2020-01-01"]
 FUTURE = ["9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59", "2999-01-01T00:00:00+00:00"]
 NO_TIMES = ["", "soon", 5, 1e308, True, ["2020"], {}, "2020-01-01T25:00:00", "9999-12-31T24:00:00", "\ud800"]
@@ -102,9 +103,7 @@ def test_a_job_that_expires_in_a_thousand_years_is_run(expires: str, client: Cli
     assert end_of(client, push(redis, JOB, expires=expires)).finish_reason == "length"
 
 
-@pytest.mark.parametrize(
-    "tag", ["{}:", "{}:1", "{}:1:x", "{}:mine", "{}::", "{}:1:-5", "{}:1:2:3"]
-)
+@pytest.mark.parametrize("tag", ["{}:", "{}:1", "{}:1:x", "{}:mine", "{}::", "{}:1:-5", "{}:1:2:3"])
 def test_a_message_that_asks_for_nothing_is_told_so_whatever_its_tag_begins_with(
     tag: str, client: Client, redis: Redis
 ) -> None:
@@ -120,6 +119,47 @@ def test_a_message_of_ours_whose_record_is_forgotten_is_acked_and_leaves_nothing
     wait_until(lambda: job_id in worker.log, "it is seen")
     wait_until(lambda: not redis.hlen(Ledger().unacked_key), "it is acked")
     assert not redis.exists(Ledger().job_key(job_id))
+
+
+LIMITS = [[0.5, None], [None, 0.5], [60, 0.5], [0.5, 60]]
+
+
+@pytest.mark.parametrize("limits_s", LIMITS)
+def test_a_time_limit_counts_from_the_start_and_keeps_what_there_is(
+    limits_s: list[float | None], client: Client, redis: Redis
+) -> None:
+    """One waits for the other longer than it may take itself."""
+    first, second = (push(redis, ENDLESS, timelimit=limits_s) for _ in range(2))
+    for job_id in (first, second):
+        assert end_of(client, job_id).finish_reason == "deadline"
+        result = client.result(job_id)
+        assert result.text
+        assert result.timings is not None
+
+
+@pytest.mark.parametrize("limits_s", [None, [None, None], [0, 0], [60, 60]])
+def test_a_job_within_its_time_limit_is_run(limits_s: Any, client: Client, redis: Redis) -> None:
+    assert end_of(client, push(redis, JOB, timelimit=limits_s)).finish_reason == "length"
+
+
+@pytest.mark.parametrize("limits_s", ["", 5, [1], [1, 2, 3], ["1", None], [-1, None], [1e999, 1], [{}, []]])
+def test_a_time_limit_that_is_none_is_named_in_the_job_s_end(
+    limits_s: Any, client: Client, redis: Redis
+) -> None:
+    end = end_of(client, push(redis, JOB, timelimit=limits_s))
+    assert end.error is not None
+    assert end.error.message.startswith("timelimit: must be two numbers of seconds")
+
+
+def test_a_time_limit_of_all_jobs_is_set_by_remote_control(
+    client: Client, redis: Redis, server: EmbeddedRedis
+) -> None:
+    control = make_app(Settings(redis_url=server.url)).control
+    control.time_limit(TASK_NAME, soft=0.5, reply=True, timeout=PATIENCE_S, limit=1)
+    try:
+        assert end_of(client, push(redis, ENDLESS)).finish_reason == "deadline"
+    finally:
+        control.time_limit(TASK_NAME, reply=True, timeout=PATIENCE_S, limit=1)
 
 
 def test_a_countdown_is_kept_to_by_the_ledger(client: Client, redis: Redis, server: EmbeddedRedis) -> None:
