@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import structlog
+from celery.exceptions import InvalidTaskError
 from celery.worker import consumer
 from kombu.message import Message
 from redis.exceptions import RedisError
@@ -13,7 +14,9 @@ from llama_herd.tasks.job import is_job_id
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker import boot
 from llama_herd.worker.channel import UNREADABLE
-from llama_herd.worker.request import JobRequest, QuietRequest
+from llama_herd.worker.first_protocol import upgrade
+from llama_herd.worker.request import JobRequest, QuietRequest, is_refused, refuse
+from llama_herd.worker.unpacking import accept_compression
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +32,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
         quiet["without_heartbeat"] = not options.get("task_events")
         super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
+        accept_compression(boot.settings().max_message_bytes)
 
     def ensure_connected(self, conn: Any) -> Any:
         """Connect, also again, within two seconds of Redis being back."""
@@ -59,6 +63,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
         def guarded(message: Message) -> Any:
             try:
+                upgrade(message)
                 _check_headers(message.headers)
                 return handle(message)
             except RedisError:
@@ -66,6 +71,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
             except UNREADABLE as error:
                 return self._refuse(message, type(error).__name__)
 
+        self._handle = handle
         return guarded
 
     def on_unknown_message(self, body: Any, message: Message) -> None:
@@ -80,9 +86,20 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
     def on_decode_error(self, message: Message, exc: BaseException) -> None:
         self._refuse(message, type(exc).__name__)
 
-    def _refuse(self, message: Message, reason: str) -> None:
+    def _refuse(self, message: Message, reason: str) -> Any:
+        """Put a message aside; if it says whose it is, whoever waits for that is told."""
         message.channel.put_aside(reason)
+        name, task_id = message.headers.get("task"), message.headers.get("id")
+        limit = boot.settings().max_message_bytes
+        complaint = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
+        if is_job_id(task_id) and name == TASK_NAME and not is_refused(message):
+            refuse(message, complaint)
+            return self._handle(message)
+        if is_job_id(task_id):
+            app = boot.app_of(boot.settings().of_queue(message.delivery_info["routing_key"]))
+            app.backend.mark_as_failure(task_id, InvalidTaskError(f"the message {complaint}"))
         message.reject_log_error(log, self.connection_errors)
+        return None
 
 
 def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:
@@ -90,12 +107,7 @@ def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Mess
 
 
 def _check_headers(headers: Mapping[str, Any]) -> None:
-    """A job's id stands in keys, channels and events, and its name in Celery's counts. Raises ValueError.
-
-    Celery's first protocol has them in the body, and is none of ours.
-    """
-    if "task" not in headers:
-        raise ValueError("no task is named")
+    """A job's id stands in keys, channels and events, and its name in Celery's counts. Raises ValueError."""
     if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
         raise ValueError("the message's id cannot name a job")
     if not isinstance(headers.get("shadow"), str | None):

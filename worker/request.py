@@ -49,6 +49,25 @@ class JobRequest(QuietRequest):
         return min(filter(None, limits_s), default=None)
 
 
+def refuse(message: Message, complaint: str) -> None:
+    """Leave of a job's message that cannot be read its id: the job is to end with the complaint."""
+    message.headers = {
+        "task": message.headers["task"],
+        "id": message.headers["id"],
+        "argsrepr": "()",
+        "kwargsrepr": "{}",
+        REFUSAL: InvalidJob([FieldError("message", complaint)]),
+    }
+    message.body = b"[[], {}, {}]"
+    message.content_type, message.content_encoding = "application/json", "utf-8"
+    message.errors, message._decoded_cache = [], None
+
+
+def is_refused(message: Message) -> bool:
+    """Whether that was done; a header that came by the queue cannot hold an exception."""
+    return isinstance(message.headers.get(REFUSAL), InvalidJob)
+
+
 def _read(name: str, value: object, errors: list[FieldError]) -> Any:
     if value is None:
         return None

@@ -88,10 +88,6 @@ UNREADABLE: dict[str, bytes] = {
     "id a dict": message(id={}),
     "id with quotes": message(id='a"b\nc'),
     "id too long": message(id="x" * 129),
-    "timelimit a string": message(timelimit="soon"),
-    "expires a dict": message(expires={}),
-    "expires no date": message(expires="tomorrow"),
-    "eta no date": message(eta="tomorrow"),
 }
 
 #: What names a job that is none: the job ends with an error that says so.
@@ -100,6 +96,10 @@ REFUSED: dict[str, bytes] = {
     "args a number": message([5, {}, {}]),
     "embed a list": message([*GOOD, []]),
     "nothing asked for": message([[], {}, {}]),
+    "timelimit a string": message(timelimit="soon"),
+    "expires a dict": message(expires={}),
+    "expires no date": message(expires="tomorrow"),
+    "eta no date": message(eta="tomorrow"),
     "names of Python": message([[], {"__class__": 1, "self": 2, "request": 3}, {}]),
 }
 
