@@ -14,6 +14,8 @@ _C1 = 0xCC9E2D51
 _C2 = 0x1B873593
 _MASK = 0xFFFFFFFF
 _NUM_BYTES = 20
+#: The largest float32 below 2^32. The 128 largest hashes round to 2^32 itself, which has no noise.
+_MOST = 2.0**32 - 2.0**8
 
 
 def hash_prefix(seed: int, choice: int, position: int) -> int:
@@ -47,7 +49,7 @@ def gumbel(prefixes: Tensor, token_ids: Tensor) -> Tensor:
     """
     bits = hash_tokens(prefixes, token_ids)
     unsigned = bits.to(torch.float32).add_((bits < 0).to(torch.float32), alpha=2.0**32)
-    exponential = unsigned.add_(0.5).mul_(-(2.0**-32)).log1p_().neg_()
+    exponential = unsigned.clamp_(max=_MOST).add_(0.5).mul_(-(2.0**-32)).log1p_().neg_()
     return exponential.log_().neg_()
 
 

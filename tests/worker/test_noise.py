@@ -50,6 +50,34 @@ def test_the_noise_is_finite_and_gumbel_distributed() -> None:
     assert drawn.std().item() == pytest.approx(1.2825, abs=0.01)
 
 
+def drawn_of(monkeypatch: pytest.MonkeyPatch, hashes: range) -> torch.Tensor:
+    """The noise of these hashes, given as unsigned numbers."""
+    bits = torch.arange(hashes.start, hashes.stop, dtype=torch.int64).to(torch.int32)[None]
+    monkeypatch.setattr(noise, "hash_tokens", lambda *_: bits)
+    return gumbel(bits, bits)[0]
+
+
+def test_the_largest_hashes_give_finite_noise_and_never_less_than_larger_ones_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last 128 would round to 2^32, whose noise is minus infinity."""
+    drawn = drawn_of(monkeypatch, range(2**32 - 4096, 2**32))
+    assert torch.isfinite(drawn).all()
+    assert (drawn.diff() <= 0).all()
+    assert drawn[-1] == drawn[-200] == pytest.approx(-2.8115, abs=1e-3)
+
+
+def test_the_bound_of_the_largest_hashes_changes_no_other_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unbounded(bits: torch.Tensor) -> torch.Tensor:
+        unsigned = bits.float() + (bits < 0).float() * 2.0**32
+        return -(-((unsigned + 0.5) * -(2.0**-32)).log1p()).log()
+
+    for start in (0, 2**31 - 2048, 2**32 - 2**16, 2**32 - 4096 - 128):
+        hashes = range(start, start + 4096)
+        bits = torch.arange(hashes.start, hashes.stop).to(torch.int32)
+        assert torch.equal(drawn_of(monkeypatch, hashes), unbounded(bits))
+
+
 def test_the_rarest_bits_give_finite_noise_that_does_not_always_win(monkeypatch: pytest.MonkeyPatch) -> None:
     bits = torch.tensor([[0, 1, 2**31 - 1, -(2**31), -2, -1]], dtype=torch.int32)
     monkeypatch.setattr(noise, "hash_tokens", lambda *_: bits)
