@@ -1,7 +1,6 @@
 """Keys of jobs where somebody has put something else: those jobs are answered, their mates go on."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
