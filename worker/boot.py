@@ -59,6 +59,7 @@ def app_of(own: WorkerSettings) -> Celery:
     made.conf.broker_transport = SENDER
     made.conf.broker_transport_options["tenant"] = own.tenant
     insist_on_results(made)
+    lead_links_home(made, own.link_queue)
     app.set_current()  # in place of the one just made
     return made
 
@@ -78,6 +79,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         conf.broker_transport = "llama_herd.worker.channel:Transport"
         conf.worker_enable_remote_control = settings().remote_control
         insist_on_results(instance.app)
+        lead_links_home(instance.app, settings().link_queue)
         device()
     except BadInput as error:
         print(f"herd worker: {error}", file=sys.stderr)
@@ -99,6 +101,20 @@ def insist_on_results(app: Celery) -> None:
     app.connection_for_write = partial(app.connection_for_write, transport=SENDER)
     policy = {**app.conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
     app.conf.task_publish_retry_policy = policy
+
+
+def lead_links_home(app: Celery, queue: str) -> None:
+    """Send a link, the body of a chord or an errback to `queue` if it names none and its task is not ours.
+
+    What a task's sender means by no queue is its own app's default queue. Ours is the model's, whose workers
+    do not have the task.
+    """
+
+    def route(name: str, *_: Any, **__: Any) -> dict[str, str] | None:
+        return None if name in app.tasks else {"queue": queue}
+
+    given = app.conf.task_routes or ()
+    app.conf.task_routes = [*(given if isinstance(given, list | tuple) else [given]), route]
 
 
 def _configure_queues(conf: Any) -> None:

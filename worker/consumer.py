@@ -20,6 +20,9 @@ from llama_herd.worker.unpacking import accept_compression
 
 log = structlog.get_logger(__name__)
 
+#: Most characters of a task's name that a dead letter gives as its reason.
+MAX_NAME = 100
+
 #: Pauses between tries of a Redis that is away, in Celery's words; its own grow to half a minute.
 RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
 
@@ -78,7 +81,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         self._refuse(message, "no task is named")
 
     def on_unknown_task(self, body: Any, message: Message, exc: BaseException) -> None:
-        self._refuse(message, "unknown task")
+        self._refuse(message, f"unknown task {str(message.headers['task'])[:MAX_NAME]}")
 
     def on_invalid_task(self, body: Any, message: Message, exc: BaseException) -> None:
         self._refuse(message, type(exc).__name__)

@@ -80,6 +80,11 @@ class WorkerSettings(Settings):
     stall_s: float = Field(
         30.0, ge=1, le=DAY_S, description="An engine without a layer this long loses its jobs."
     )
+    link_queue: str = Field(
+        "celery",
+        pattern=r"^[A-Za-z0-9._:-]{1,128}$",
+        description="Where links, chains and chords of other services' tasks go that name no queue.",
+    )
     remote_control: bool = Field(
         False,
         description="Obey Celery's inspect and revoke. Who reaches Redis can then shut workers down, too.",
