@@ -1,11 +1,21 @@
 """What a worker says of itself once a second, for `herd status` and whoever else wants to know."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-#: Only a ready worker takes jobs and runs them. `stalled`: its engine stands still; `silent`: its consumer.
-State = Literal["starting", "ready", "stalled", "silent", "stopping"]
+#: Only a ready worker takes jobs and runs them.
+State = Literal["starting", "ready", "stalled", "silent", "stuck", "stopping"]
+
+#: What is wrong with a worker in one of the other states, and what comes of it.
+TROUBLE: Mapping[str, str] = {
+    "starting": "has not asked for messages yet",
+    "stalled": "its engine stands still; others take its jobs over",
+    "silent": "asks for no messages, though some wait; it ends itself soon",
+    "stuck": "hands on no events or results, though Redis takes them; it ends itself soon",
+    "stopping": "takes no more jobs",
+}
 
 
 class WorkerStatus(BaseModel):

@@ -28,6 +28,8 @@ NUM_LOOK_AHEAD = 8
 EXIT_THREAD_DIED = 70
 #: Exit code of a worker that took no messages any more.
 EXIT_SILENT = 71
+#: Exit code of a worker of which some part made no progress any more.
+EXIT_STUCK = 72
 
 #: How often a link is offered to a Redis that does not take it, about once a second. There is an end, since
 #: what completes a chord is reserved to who sends it for a few times as long.

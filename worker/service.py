@@ -50,7 +50,8 @@ class Service:
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
         self._engine = EngineThread(model.engine(settings, self._hand_on))
         gate = Gate()
-        self.watchdog = Watchdog(redis, Ledger.of(settings), list(settings.by_queue), settings.silence_s)
+        ledger = Ledger.of(settings.of_first_tenant)
+        self.watchdog = Watchdog(redis, ledger, list(settings.by_queue), settings.silence_s)
         self._by_queue = {
             queue: Tenancy(
                 own,
@@ -65,6 +66,8 @@ class Service:
             for queue, own in settings.by_queue.items()
         }
         self.tenancies = {tenancy.tenant: tenancy for tenancy in self._by_queue.values()}
+        for tenancy in self.tenancies.values():
+            self.watchdog.watch_parts(tenancy.parts)
 
     @classmethod
     def start(cls, settings: WorkerSettings, worker: str) -> Self:
@@ -126,6 +129,8 @@ class Service:
             return "stalled"
         if self._state == "ready" and self.watchdog.silent_s >= UNREADY_S:
             return "silent"
+        if self._state == "ready" and self.watchdog.stuck_s >= UNREADY_S:
+            return "stuck"
         return self._state
 
     def _become(self, state: State) -> None:

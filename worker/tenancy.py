@@ -27,6 +27,7 @@ from llama_herd.worker.publisher import Publisher, Released
 from llama_herd.worker.reconcile import Reconciler
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author
+from llama_herd.worker.watchdog import Part
 
 log = structlog.get_logger(__name__)
 
@@ -90,6 +91,11 @@ class Tenancy:
     def has_jobs(self) -> bool:
         """Whether there are jobs that are claimed and not ended."""
         return bool(self._claims)
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """What must make progress while it has work."""
+        return {f"finisher of {self.tenant}": self._finisher}
 
     def start(self) -> None:
         for thread in (self._publisher, self._intake, self._heartbeat, self._reconciler):

@@ -7,11 +7,13 @@ from socket import gethostname
 from typing import Any
 
 import pytest
+from celery.result import AsyncResult
 from redis import Redis
 
+from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.worker_status import WorkerStatus
-from llama_herd.worker.boot import EXIT_SILENT
+from llama_herd.worker.boot import EXIT_SILENT, EXIT_STUCK
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
@@ -123,6 +125,25 @@ def test_an_engine_that_stands_still_loses_its_job_and_comes_back(
         (tmp_path / "engine").unlink()
         wait_until(lambda: status(client, worker).state == "ready", "the worker is ready again")
         assert client.result(client.submit(**SHORT), timeout_s=30).finish_reason == "length"
+
+
+def test_a_worker_whose_results_stand_still_says_so_and_ends(
+    worker: WorkerProcess, client: Client, settings: WorkerSettings, tmp_path: Path
+) -> None:
+    environment = {"HERD_REDIS_URL": settings.redis_url}
+    with worker:
+        (tmp_path / "finisher").touch()
+        job = client.submit(**SHORT)
+        wait_until(lambda: status(client, worker).state == "stuck", "the worker calls itself stuck")
+        health = invoke("health", **environment)
+        assert health.exit_code == 1
+        assert "is stuck: hands on no events or results" in health.stderr
+        assert "is stuck: hands on no events or results" in invoke("status", **environment).stdout
+        assert worker.wait_for_end() == EXIT_STUCK
+        assert "finisher of default" in worker.log
+    (tmp_path / "finisher").unlink()
+    with WorkerProcess(settings, "other@test", tmp_path / "other"):
+        assert AsyncResult(job, app=make_app(settings)).get(timeout=60)["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])

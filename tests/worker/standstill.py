@@ -1,7 +1,8 @@
 """Stops a part of a worker while a file of that name is there. Loaded by `celery worker -I`, by tests only.
 
 STANDSTILL=folder    `engine` in it holds up the next step, `consumer` the next question for a message;
-                     `crash` makes the next step of a batch fail, `load` holds up the model
+                     `crash` makes the next step of a batch fail, `load` holds up the model,
+                     `finisher` the next results
 STANDSTILL_RATE=1/m  Celery's rate limit
 """
 
@@ -10,14 +11,16 @@ from pathlib import Path
 from time import sleep
 
 from llama_herd.tasks.generate import generate
+from llama_herd.tasks.result import Result
 from llama_herd.worker.channel import Channel
+from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine import Engine
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 FOLDER = Path(os.environ["STANDSTILL"])
 
-step, ask, load = Engine.step, Channel._brpop_start, LoadedModel.load
+step, ask, load, settle = Engine.step, Channel._brpop_start, LoadedModel.load, Delivery.settle
 
 
 def step_unless_held(self: Engine) -> None:
@@ -41,7 +44,14 @@ def load_unless_held(settings: WorkerSettings, device: str) -> LoadedModel:
     return load(settings, device)
 
 
+def settle_unless_held(delivery: Delivery, outcome: Result) -> None:
+    while (FOLDER / "finisher").exists():
+        sleep(0.01)
+    settle(delivery, outcome)
+
+
 generate.rate_limit = os.environ.get("STANDSTILL_RATE")
 Engine.step = step_unless_held  # type: ignore[method-assign]
 Channel._brpop_start = ask_unless_held  # type: ignore[method-assign, assignment]
 LoadedModel.load = load_unless_held  # type: ignore[method-assign, assignment]
+Delivery.settle = settle_unless_held  # type: ignore[method-assign, assignment]

@@ -18,18 +18,27 @@ def health(
     """
     from llama_herd.errors import HerdError
     from llama_herd.tasks.client import Client
+    from llama_herd.tasks.worker_status import TROUBLE
     from llama_herd.worker.cli.environment import read
     from llama_herd.worker.settings import WorkerSettings
 
     try:
         with Client(settings=read(WorkerSettings).of_first_tenant) as client:
-            ready = [worker.name for worker in client.workers() if worker.state == "ready"]
+            states = {worker.name: worker.state for worker in client.workers()}
     except HerdError as error:
         _fail(str(error))  # a health check knows 0 and 1 only
     place = f"@{socket.gethostname()}"
-    is_here = f"{name}{place}" in ready if name else any(full.endswith(place) for full in ready)
-    if not is_here:
-        _fail(f"no worker {name or ''}{place} is ready. Ready are: {', '.join(ready) or 'none'}")
+    here = {
+        full: state
+        for full, state in states.items()
+        if (full == f"{name}{place}" if name else full.endswith(place))
+    }
+    if not here:
+        ready = ", ".join(full for full, state in states.items() if state == "ready")
+        _fail(f"no worker {name or ''}{place} is up. Ready are: {ready or 'none'}")
+    if "ready" not in here.values():
+        troubles = (f"{full} is {state}: {TROUBLE.get(state, 'not ready')}" for full, state in here.items())
+        _fail("; ".join(troubles))
 
 
 def _fail(complaint: str) -> NoReturn:

@@ -63,6 +63,7 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status], None]]":
 def _view(found: "Status") -> "Group":
     from rich.console import Group
 
+    from llama_herd.tasks.worker_status import TROUBLE
     from llama_herd.worker.batch.summary import progress_line
 
     queue = f"{found.depth} messages in {found.queue}"
@@ -70,7 +71,12 @@ def _view(found: "Status") -> "Group":
     workers = _table(found.workers) if found.workers else "no worker is up"
     running = (batch for batch in found.batches if batch.is_running)
     batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
-    return Group(f"{queue}; {jobs}", *batches, "", workers)
+    troubles = (
+        f"{worker.name} is {worker.state}: {TROUBLE[worker.state]}"
+        for worker in found.workers
+        if worker.state in TROUBLE
+    )
+    return Group(f"{queue}; {jobs}", *batches, "", workers, *troubles)
 
 
 def _table(workers: "list[WorkerStatus]") -> "Table":
