@@ -43,7 +43,7 @@ def refusal(error: BaseException) -> GenerationError:
     if isinstance(error, GenerationError):
         return error
     words = " ".join(said(error).split()) if isinstance(error, RedisError) else type(error).__name__
-    return GenerationError("refused", f"Celery could not store the result: {words[:MAX_SAID]}")
+    return GenerationError("refused", f"Celery could not store the result or send a link: {words[:MAX_SAID]}")
 
 
 class StoringRedis(Redis):
@@ -130,7 +130,7 @@ def _too_large(client: Redis, num_bytes: int) -> str:
         limit = 0
     known = f" of {limit:,} bytes" if 0 < limit <= num_bytes else ""
     return (
-        f"Celery's result has {num_bytes:,} bytes, and Redis closes the connection at that. "
+        f"Celery's result or link has {num_bytes:,} bytes, and Redis closes the connection at that. "
         f"Fix: raise its {LIMIT}{known}, or ask for fewer tokens, outputs or logprobs"
     )
 

@@ -70,9 +70,9 @@ class Watchdog(threading.Thread):
     """Looks once a second whether messages are asked for, and whether each part that has work makes progress.
 
     Silence is suspicious only while messages wait, there is room for them, and Redis answers: a full batch, a
-    rate limit, an empty queue and a Redis that is away all explain it. A Redis that is away, full or read-only
-    explains a part that stands still. Both are counted in looks, so that a process which was frozen is not
-    blamed for that.
+    rate limit, an empty queue and a Redis that is away all explain it. A part that stands still is suspicious
+    while Redis takes writes. Both are counted in looks, so that a process which was frozen is not blamed for
+    that.
     """
 
     def __init__(self, redis: Redis, ledger: Ledger, queues: Collection[str], silence_s: float) -> None:
