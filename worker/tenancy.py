@@ -1,6 +1,6 @@
 """One tenant's part of a worker: its ledger, its streams, its leases, its results."""
 
-from collections.abc import Callable, Sequence as Rows
+from collections.abc import Callable, Mapping, Sequence as Rows
 
 import structlog
 from redis import Redis
@@ -95,7 +95,8 @@ class Tenancy:
     @property
     def parts(self) -> Mapping[str, Part]:
         """What must make progress while it has work."""
-        return {f"finisher of {self.tenant}": self._finisher}
+        parts: list[tuple[str, Part]] = [("publisher", self._publisher), ("finisher", self._finisher)]
+        return {f"{name} of {self.tenant}": part for name, part in parts}
 
     def start(self) -> None:
         for thread in (self._publisher, self._intake, self._heartbeat, self._reconciler):
