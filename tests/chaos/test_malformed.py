@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 BATCH = 500
 
 #: What the allocator may keep for itself; 100,000 messages that are kept need several times as much.
-MAX_MORE_MIB = 128
+MAX_MORE_MIB = 192
 
 
 @pytest.mark.parametrize("kinds", [UNREADABLE, REFUSED, ODD], ids=["unreadable", "refused", "odd"])
