@@ -1,10 +1,12 @@
 """Celery's consumer, which no message ends, whatever is in it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import structlog
+from celery import Celery
 from celery.exceptions import InvalidTaskError
 from celery.worker import consumer
 from kombu.message import Message
@@ -15,6 +17,7 @@ from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker import boot
 from llama_herd.worker.channel import UNREADABLE
 from llama_herd.worker.first_protocol import upgrade
+from llama_herd.worker.logs import name_of
 from llama_herd.worker.request import JobRequest, QuietRequest, is_refused, refuse
 from llama_herd.worker.unpacking import accept_compression
 
@@ -97,12 +100,21 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         complaint = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
         if is_job_id(task_id) and name == TASK_NAME and not is_refused(message):
             refuse(message, complaint)
-            return self._handle(message)
+            with suppress(*UNREADABLE):
+                return self._handle(message)
         if is_job_id(task_id):
             app = boot.app_of(boot.settings().of_queue(message.delivery_info["routing_key"]))
-            app.backend.mark_as_failure(task_id, InvalidTaskError(f"the message {complaint}"))
+            self.pool.run_aside(partial(_fail, app, task_id, complaint))
         message.reject_log_error(log, self.connection_errors)
         return None
+
+
+def _fail(app: Celery, task_id: str, complaint: str) -> None:
+    """Store that a task that is not generation has failed; never raises."""
+    try:
+        app.backend.mark_as_failure(task_id, InvalidTaskError(f"the message {complaint}"))
+    except Exception as error:
+        log.error("result is not stored", task_id=task_id, error=name_of(error))
 
 
 def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:

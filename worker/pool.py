@@ -98,8 +98,12 @@ class EnginePool(BasePool):  # type: ignore[misc]
             delivery = Delivery(tuple(args), request, self._call_soon, request.time_limit_s)
             self._service.take(delivery)
             return delivery
-        self._side.submit(SideTask(target, tuple(args), request, self._call_soon).run)
+        self.run_aside(SideTask(target, tuple(args), request, self._call_soon).run)
         return None
+
+    def run_aside(self, act: Callable[[], None]) -> None:
+        """Have done what may take a while, on a thread for that; it must not raise."""
+        self._side.submit(act)
 
     def on_stop(self) -> None:
         """Let running jobs finish for a while, hand the others over, and run the acks that this brings.
