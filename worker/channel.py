@@ -21,6 +21,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from llama_herd.tasks.call import run
 from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.worker import boot
+from llama_herd.worker.oversized import stand_in
 from llama_herd.worker.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -176,8 +177,11 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         raw, queue = self.message_read, self.queue_read
         log.error("message put aside", reason=reason, num_bytes=len(raw))
         letters = DeadLetters.of(boot.settings().of_queue(queue))
+        told = stand_in(raw, queue) if len(raw) > boot.settings().max_message_bytes else None
         with self.conn_or_acquire() as client:
             run(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))
+            if told:
+                client.rpush(queue, told)
 
 
 class Transport(redis_transport.Transport):  # type: ignore[misc]

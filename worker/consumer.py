@@ -18,6 +18,7 @@ from llama_herd.worker import boot
 from llama_herd.worker.channel import UNREADABLE
 from llama_herd.worker.first_protocol import upgrade
 from llama_herd.worker.logs import name_of
+from llama_herd.worker.oversized import NUM_BYTES
 from llama_herd.worker.request import JobRequest, QuietRequest, is_refused, refuse
 from llama_herd.worker.unpacking import accept_compression
 
@@ -71,6 +72,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
             try:
                 upgrade(message)
                 _check_headers(message.headers)
+                _refuse_stand_in(message)
                 return handle(message)
             except RedisError:
                 raise
@@ -119,6 +121,14 @@ def _fail(app: Celery, task_id: str, complaint: str) -> None:
 
 def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:
     return by_queue[message.delivery_info["routing_key"]](message, *args)
+
+
+def _refuse_stand_in(message: Message) -> None:
+    num_bytes, limit = message.headers.get(NUM_BYTES), boot.settings().max_message_bytes
+    if isinstance(num_bytes, int):
+        refuse(
+            message, f"must be at most {limit} bytes, got {num_bytes}. Fix: a larger HERD_MAX_MESSAGE_BYTES"
+        )
 
 
 def _check_headers(headers: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import secrets
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,6 +24,7 @@ from tests.worker.processes import PATIENCE_S, wait_until
 from tests.worker.test_hostile_messages import (
     BOMBS,
     JOB,
+    MAX_BYTES,
     QUEUE,
     body_of,
     client as client,
@@ -101,6 +103,18 @@ def test_a_header_that_nobody_can_read_is_an_error_of_the_job(
     redis.lpush(QUEUE, message(body_of(json.dumps(JOB)), id=job_id, **headers))
     result = client.result(job_id, timeout_s=PATIENCE_S)
     assert result.finish_reason == ("length" if "herd_refusal" in headers else "error")
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zlib"}])
+def test_a_message_that_is_too_long_is_told_so_with_both_numbers(
+    options: dict[str, str], shop: Celery, client: Client, redis: Redis
+) -> None:
+    prompt = secrets.token_hex(2 * MAX_BYTES)
+    sent = shop.send_task(TASK_NAME, kwargs={"prompt": prompt}, queue=QUEUE, **options)
+    with pytest.raises(GenerationError, match=rf"message: must be at most {MAX_BYTES} bytes, got [0-9]+"):
+        sent.get(timeout=PATIENCE_S)
+    assert client.result(sent.id).finish_reason == "error"
+    assert run(redis, DeadLetters().letters(1))[0].reason == "TooLong"
 
 
 def test_a_message_that_names_no_known_task_fails_for_who_waits(shop: Celery, redis: Redis) -> None:
