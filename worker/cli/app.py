@@ -4,6 +4,7 @@ The modules of the commands import typer alone at the top, so `herd --help` answ
 imports what it needs when it runs, and those of a client never import torch.
 """
 
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from llama_herd.worker.cli.inspect import inspect
 from llama_herd.worker.cli.purge import purge
 from llama_herd.worker.cli.settings import settings
 from llama_herd.worker.cli.status import status
+from llama_herd.worker.cli.streams import safe_output, speak_utf8
 from llama_herd.worker.cli.tokenize import tokenize
 from llama_herd.worker.cli.watch import watch
 from llama_herd.worker.cli.worker import worker
@@ -91,4 +93,16 @@ def _options(
 
 def main() -> None:
     """The entry point."""
-    app()
+    speak_utf8()
+    with safe_output():
+        _check_folder()
+        app()
+
+
+def _check_folder() -> None:
+    """End where paths mean nothing; libraries would end us with words of their own."""
+    try:
+        os.getcwd()
+    except OSError:
+        print("herd: the current folder is gone. Fix: cd to one that is there", file=sys.stderr)
+        raise SystemExit(EXIT_BAD_INPUT) from None

@@ -69,12 +69,15 @@ def generate(
     Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels),
     2 when it asks for what cannot be done.
     """
-    from llama_herd.worker.cli.terminal import text_or_stdin
+    from llama_herd.worker.cli.terminal import checked_text, text_or_stdin
     from llama_herd.worker.cli.transcript import Transcript
 
     if local and (not_before is not None or idempotency_key is not None):
         raise BadInput("--not-before and --idempotency-key need the queue. Fix: leave out --local")
     text = text_or_stdin(prompt)
+    named = {"--system": system, "--stop": "".join(stop or ()), "--idempotency-key": idempotency_key}
+    for name, value in named.items():
+        checked_text(value or "", name)
     is_chat = chat or system is not None
     sampling = {
         "max_tokens": max_tokens,
