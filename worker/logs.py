@@ -40,6 +40,7 @@ def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INF
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler()
+    handler.addFilter(shorten_lost_acks)
     handler.addFilter(name_exceptions)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -79,4 +80,12 @@ def name_exceptions(record: logging.LogRecord) -> bool:
         record.args = tuple(name_of(arg) if isinstance(arg, BaseException) else arg for arg in record.args)
     elif record.args and record.exc_info and record.exc_info[1]:  # of Celery's tracer, with the text made
         record.args = {**record.args, "exc": name_of(record.exc_info[1])}
+    return True
+
+
+def shorten_lost_acks(record: logging.LogRecord) -> bool:
+    """Make one line of kombu's complaint that an ack found no Redis: the message only comes again."""
+    if str(record.msg).startswith(("Couldn't ack ", "Couldn't reject ")):
+        record.exc_info = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
     return True

@@ -10,6 +10,8 @@ import redis
 import structlog
 import torch
 from celery import Celery
+from celery.utils.log import get_logger
+from kombu.message import Message
 from pydantic import TypeAdapter
 
 from llama_herd.errors import GenerationError
@@ -128,3 +130,25 @@ def test_what_our_errors_redis_the_system_and_torch_say_is_shown(
 ) -> None:
     structlog.get_logger("test").error("failed", exc_info=error)
     assert text in shown()
+
+
+class LostChannel:
+    """The channel of a connection that broke."""
+
+    no_ack_consumers = None
+
+    def basic_ack(self, *_: object, **__: object) -> None:
+        raise redis.ConnectionError("Connection refused")
+
+    basic_reject = basic_ack
+
+
+@pytest.mark.parametrize("act", [Message.ack_log_error, Message.reject_log_error])
+def test_an_ack_that_finds_no_redis_is_one_line_and_a_warning(act: Callable[..., None], shown: Shown) -> None:
+    message = Message(delivery_tag="tag-1", channel=LostChannel())
+    act(message, get_logger("celery.worker.request"), (redis.ConnectionError,))
+    (line,) = shown().splitlines()
+    assert "tag-1" in line
+    assert "Connection refused" in line
+    assert "warning" in line
+    assert "critical" not in line
