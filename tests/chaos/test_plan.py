@@ -24,6 +24,8 @@ def test_a_name_may_bring_its_count() -> None:
     [
         (["kil"], "", "no such fault: kil. `herd chaos list` shows all"),
         (["kill=many"], "", "kill=many: a fault's name may be followed by =COUNT"),
+        (["kill=0"], "", "kill=0: a fault's name may be followed by =COUNT from 1 to 999999"),
+        (["kill=1000000"], "", "kill=1000000: a fault's name"),
         ([], "week", "--schedule week: must be one of half-hour, hours"),
         (["kill"], "hours", "leave one of them out"),
     ],

@@ -1,5 +1,6 @@
 """What a run is to do: which faults, how often, under which load."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,9 @@ def _counted(faults: Sequence[str]) -> Counter[str]:
     strikes = Counter[str]()
     for fault in faults:
         name, _, times = fault.partition("=")
-        if times and not times.isdecimal():
-            raise BadInput(f"{fault}: a fault's name may be followed by =COUNT, such as kill=10")
+        if times and re.fullmatch("[1-9][0-9]{0,5}", times) is None:
+            raise BadInput(
+                f"{fault}: a fault's name may be followed by =COUNT from 1 to 999999, such as kill=10"
+            )
         strikes[name] += int(times or 1)
     return strikes

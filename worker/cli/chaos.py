@@ -6,6 +6,11 @@ from typing import Annotated
 
 import typer
 
+MAX_JOBS = 1_000_000
+MAX_TOKENS = 4096
+#: A week.
+MAX_MINUTES = 10_080
+
 chaos = typer.Typer(no_args_is_help=True, help="Break a herd of your own, and see that nothing is lost.")
 
 
@@ -26,8 +31,10 @@ def run_faults(
         list[str] | None, typer.Argument(help="Names, each with =COUNT or without; absent: each once.")
     ] = None,
     schedule: Annotated[str, typer.Option(help="Faults by the name of a schedule.")] = "",
-    jobs: Annotated[int, typer.Option(min=1, help="At least so many jobs.")] = 100,
-    tokens: Annotated[int, typer.Option(min=2, help="Most tokens a job; the least is half of it.")] = 150,
+    jobs: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="At least so many jobs.")] = 100,
+    tokens: Annotated[
+        int, typer.Option(min=2, max=MAX_TOKENS, help="Most tokens a job; the least is half of it.")
+    ] = 150,
     seed: Annotated[int, typer.Option(min=0, help="Of the jobs and of the order of the faults.")] = 0,
     minutes: Annotated[float, typer.Option(min=0, help="Again until so much time is over; 0: once.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
@@ -36,9 +43,12 @@ def run_faults(
 
     Then read all streams and results back and hold every law to them. Exit code 0 when all hold, else 1.
     """
+    from llama_herd.errors import BadInput
     from llama_herd.worker.cli.requirements import need_worker_extra
 
     need_worker_extra("herd chaos")
+    if not minutes <= MAX_MINUTES:
+        raise BadInput(f"--minutes {minutes}: must be at most {MAX_MINUTES}")
     from llama_herd.worker.chaos.plan import Plan, strikes_of
     from llama_herd.worker.chaos.run import run
     from llama_herd.worker.chaos.screen import progress, show
