@@ -1,5 +1,7 @@
 """Secrets in files of their own, as container engines hand them over: `<variable>_FILE` names one."""
 
+import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,12 @@ from pydantic_settings import (
 from llama_herd.errors import SettingsError
 
 SUFFIX = "_FILE"
+
+#: A URL with its password has some hundred bytes.
+MAX_SECRET_BYTES = 8_192
+
+#: Where container engines put secrets; there is nobody else in a container.
+CONTAINER_SECRETS = "/run/secrets"
 
 
 def secret_variables(kind: type[BaseSettings]) -> dict[str, str]:
@@ -38,10 +46,10 @@ class SecretFiles(PydanticBaseSettingsSource):
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        files = [(key, name, self._path(name)) for name, key in secret_variables(self.settings_cls).items()]
+        files = [(key, name, self.path_of(name)) for name, key in secret_variables(self.settings_cls).items()]
         return {key: _content(name, path) for key, name, path in files if path}
 
-    def _path(self, name: str) -> str | None:
+    def path_of(self, name: str) -> str | None:
         """The file that `name` names, unless the secret itself stands in the same place or a nearer one."""
         for source in (EnvSettingsSource(self.settings_cls), DotEnvSettingsSource(self.settings_cls)):
             if name.removesuffix(SUFFIX).lower() in source.env_vars:
@@ -51,9 +59,54 @@ class SecretFiles(PydanticBaseSettingsSource):
         return None
 
 
+def warn_of_exposed_files(kind: type[BaseSettings]) -> None:
+    """Name each such file on standard error, once in a process."""
+    for name, complaint in exposed_files(kind).items():
+        _say_once(f"herd: {name}: {complaint}")
+
+
+@cache
+def _say_once(complaint: str) -> None:
+    print(complaint, file=sys.stderr)
+
+
+def exposed_files(kind: type[BaseSettings]) -> dict[str, str]:
+    """Variables whose files others on this machine may read, each with what is wrong and the fix.
+
+    They are used all the same: container engines hand secrets over with mode 444, to a process that is alone.
+    """
+    files = {name: path for name in secret_variables(kind) if (path := SecretFiles(kind).path_of(name))}
+    return {name: complaint for name, path in files.items() if (complaint := _exposure(Path(path)))}
+
+
+def _exposure(path: Path) -> str:
+    """Who may read a file, and reach it through its folders; empty if only its owner may."""
+    place = path.absolute()
+    if place.is_relative_to(CONTAINER_SECRETS):
+        return ""
+    try:
+        mode = place.stat().st_mode
+        folders = [folder.stat().st_mode for folder in place.parents]
+    except OSError:
+        return ""
+    for who, reads, enters in (("everybody", 0o004, 0o001), ("its group", 0o040, 0o010)):
+        if mode & reads and all(folder & enters for folder in folders):
+            return (
+                f"{path} has mode {mode & 0o777:o}: {who} on this machine may read it. Fix: chmod 600 {path}"
+            )
+    return ""
+
+
 def _content(name: str, path: str) -> str:
     try:
-        return Path(path).read_text("utf-8").removesuffix("\n")
+        if not Path(path).is_file():
+            Path(path).stat()
+            raise SettingsError(f"{name}={path}: is no ordinary file. Fix: name one that holds the secret")
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_SECRET_BYTES + 1)
+        if len(content) > MAX_SECRET_BYTES:
+            raise SettingsError(f"{name}={path}: is longer than {MAX_SECRET_BYTES:,} bytes, a secret is not")
+        return content.decode().removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise SettingsError(f"{name}={path}: cannot be read: {reason}") from None

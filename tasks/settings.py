@@ -1,6 +1,7 @@
 """What every process needs to know to take part: where Redis is, whose jobs, which limits."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import AliasChoices, Field, ValidationError, ValidationInfo, field_validator
@@ -14,6 +15,7 @@ from pydantic_settings import (
 
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.connection import checked_url, complete_url
+from llama_herd.tasks.env_file import check_env_file, without_complaints
 from llama_herd.tasks.secret_files import SecretFiles
 
 #: Name of the model that comes with the package; jobs go to its queue unless they name another.
@@ -141,13 +143,16 @@ class Settings(BaseSettings):
 
         Raises SettingsError, which names each wrong value as its writer did, and says what is allowed.
         """
-        try:
-            return cls(**given)  # type: ignore[arg-type]
-        except ValidationError as error:
-            wrong = [cls._explained(detail, given) for detail in error.errors(include_url=False)]
-            raise SettingsError("; ".join(wrong)) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{cls.model_config['env_file']} cannot be read: {error}") from None
+        env_file = Path(str(cls.model_config["env_file"]))
+        with without_complaints():
+            try:
+                check_env_file(env_file, PREFIX)
+                return cls(**given)  # type: ignore[arg-type]
+            except ValidationError as error:
+                wrong = [cls._explained(detail, given) for detail in error.errors(include_url=False)]
+                raise SettingsError("; ".join(wrong)) from None
+            except (OSError, UnicodeDecodeError) as error:
+                raise SettingsError(f"{env_file} cannot be read: {error}") from None
 
     @classmethod
     def variables(cls, field: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from kombu.exceptions import ContentDisallowed
 
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.connection import is_same_redis, masked
+from llama_herd.tasks.secret_files import warn_of_exposed_files
 from llama_herd.tasks.settings import Settings
 
 
@@ -28,6 +29,7 @@ def check_worker_start(conf: Any, settings: Settings) -> None:
     for name in ("broker_read_url", "broker_write_url", "result_backend"):
         _check_url(name, getattr(conf, name), settings.redis_url)
     refuse_compression()
+    warn_of_exposed_files(Settings)
 
 
 def refuse_compression() -> None:

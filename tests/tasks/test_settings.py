@@ -1,11 +1,14 @@
 """Settings are read in one way, and what is wrong with them is said in one way."""
 
+import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from llama_herd.errors import SettingsError
+from llama_herd.tasks.secret_files import exposed_files
 from llama_herd.tasks.settings import Settings
 
 
@@ -58,6 +61,29 @@ def test_an_env_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     assert complaint().startswith(".env cannot be read: ")
 
 
+@pytest.mark.parametrize("line", ["HERD_TENANT acme", "HERD_TENANT='acme"])
+def test_a_broken_line_of_an_env_file_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    (tmp_path / ".env").write_text(f"A=1\n{line}\n")
+    assert complaint().startswith(".env: line 2 cannot be read. Fix: ")
+    assert caplog.text == ""
+
+
+def test_broken_lines_of_others_are_none_of_our_business(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / ".env").write_text("theirs 'x\nHERD_TENANT=acme\n")
+    assert Settings.read().tenant == "acme"
+    assert caplog.text == ""
+
+
+def test_an_env_file_without_an_end_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / ".env").open("wb") as file:
+        file.truncate(1 << 40)
+    assert complaint().startswith(".env is longer than 1,048,576 bytes")
+
+
 def test_settings_do_not_show_the_password() -> None:
     assert "hunter2" not in repr(Settings(redis_url="redis://:hunter2@host"))
 
@@ -103,6 +129,49 @@ def test_the_url_in_a_file_comes_before_the_names_of_others(
 def test_a_secrets_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HERD_REDIS_PASSWORD_FILE", str(tmp_path / "none"))
     assert re.fullmatch(r"HERD_REDIS_PASSWORD_FILE=.*/none: cannot be read: No such file .*", complaint())
+
+
+@pytest.mark.timeout(10)
+def test_a_secrets_file_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    for path, words in {
+        "/dev/zero": "is no ordinary file",
+        tmp_path / "pipe": "is no ordinary file",
+        tmp_path: "is no ordinary file",
+        tmp_path / "huge": "is longer than 8,192 bytes",
+    }.items():
+        for name in ("HERD_REDIS_PASSWORD_FILE", "HERD_REDIS_URL_FILE"):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, str(path))
+                assert complaint().startswith(f"{name}={path}: {words}")
+
+
+def test_a_secret_that_others_may_read_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, secret = Path(name), Path(name) / "secret"
+        secret.touch()
+        monkeypatch.setenv("HERD_REDIS_PASSWORD_FILE", str(secret))
+        for folder_mode, mode, who in (
+            (0o755, 0o644, "everybody"),
+            (0o755, 0o604, "everybody"),
+            (0o755, 0o640, "its group"),
+            (0o755, 0o600, ""),
+            (0o700, 0o644, ""),
+        ):
+            folder.chmod(folder_mode)
+            secret.chmod(mode)
+            words = f"{secret} has mode {mode:o}: {who} on this machine may read it. Fix: chmod 600 {secret}"
+            assert exposed_files(Settings) == ({"HERD_REDIS_PASSWORD_FILE": words} if who else {})
+
+
+@pytest.mark.parametrize("place", ["/run/secrets/worker_password", "/nowhere"])
+def test_what_a_container_engine_hands_over_is_no_cause_for_a_warning(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("HERD_REDIS_PASSWORD_FILE", place)
+    assert exposed_files(Settings) == {}
 
 
 def test_tls_is_checked_unless_the_url_says_otherwise() -> None:

@@ -3,6 +3,7 @@
 import json
 import resource
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,21 @@ def test_a_model_that_does_not_fit_is_named(
     assert "smaller model" in fix
     wrong = findings(redis_url, exit_code=1, HERD_MODEL=str(tiny_path), HERD_CONTEXT_TOKENS="513")
     assert wrong["memory"][::2] == ("fail", "lower it, or leave it out")
+
+
+def test_a_secret_that_others_may_read_is_a_warning_there_and_a_line_elsewhere(redis_url: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        secret = Path(name) / "password"
+        secret.write_text("hunter2")
+        secret.chmod(0o644)
+        Path(name).chmod(0o755)
+        url, variables = "redis://me@127.0.0.1:1/0", {"HERD_REDIS_PASSWORD_FILE": str(secret)}
+        state, detail, fix = findings(url, exit_code=1, **variables)["secrets"]
+        shown = invoke("settings", HERD_REDIS_URL=url, **variables)
+    assert (state, fix) == ("warn", f"chmod 600 {secret}")
+    assert detail == f"HERD_REDIS_PASSWORD_FILE: {secret} has mode 644: everybody on this machine may read it"
+    assert shown.stderr == f"herd: {detail}. Fix: {fix}\n"
+    assert "hunter2" not in shown.output
 
 
 def test_few_open_files_are_a_warning(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import sys
 from difflib import get_close_matches
 from typing import TypeVar
 
-from llama_herd.tasks.secret_files import secret_variables
+from llama_herd.tasks.secret_files import secret_variables, warn_of_exposed_files
 from llama_herd.tasks.settings import PREFIX, Settings
 from llama_herd.worker.settings import WorkerSettings
 
@@ -27,11 +27,13 @@ def override(**options: object) -> None:
 
 
 def read(kind: type[S]) -> S:
-    """Read settings, and warn of variables that are none. Raises SettingsError."""
+    """Read settings, and warn of variables that are none and of open secrets. Raises SettingsError."""
     for name, nearest in unknown_variables().items():
         complaint = f"{name} is no setting, its value is not used. The nearest name is {nearest}"
         print(f"herd: {complaint}", file=sys.stderr)
-    return kind.read()
+    settings = kind.read()
+    warn_of_exposed_files(kind)
+    return settings
 
 
 def child_environment(settings: WorkerSettings) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from llama_herd.errors import BadInput
+from llama_herd.tasks.secret_files import exposed_files
 from llama_herd.worker.cli.environment import unknown_variables
 from llama_herd.worker.cli.requirements import missing_worker_modules
 from llama_herd.worker.device import pin_device
@@ -24,6 +25,9 @@ def check_up() -> Iterator[Finding]:
         yield Finding.of(error, "settings", fix="write what is allowed, or leave it out")
         return
     yield Finding("settings", "ok", f"{len(settings.model_fields_set)} set, the others are defaults")
+    for name, complaint in exposed_files(WorkerSettings).items():
+        detail, _, fix = complaint.partition(". Fix: ")
+        yield Finding("secrets", "warn", f"{name}: {detail}", fix)
     yield from check_redis(settings.redis_url)
     torch = check_torch(settings)
     yield torch
