@@ -1,13 +1,20 @@
 """What an installation brings: a client no torch, a worker everything, nobody the tests."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from redis import Redis
+
+from llama_herd.worker.cli.requirements import CLI_MODULES, WORKER_MODULES
+from tests.worker.herd_command import environment
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,31 +44,106 @@ def test_a_wheel_holds_the_three_packages_their_scripts_and_the_model(wheel: zip
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"llama_herd"}
 
 
-def test_a_client_needs_no_torch_and_a_worker_does(wheel: zipfile.ZipFile) -> None:
+def needs_of(wheel: zipfile.ZipFile) -> list[str]:
     (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-    needs = Parser().parsestr(wheel.read(name).decode()).get_all("Requires-Dist") or []
-    torch = [need for need in needs if need.startswith("torch")]
+    return Parser().parsestr(wheel.read(name).decode()).get_all("Requires-Dist") or []
+
+
+def test_a_client_needs_no_torch_and_a_worker_does(wheel: zipfile.ZipFile) -> None:
+    torch = [need for need in needs_of(wheel) if need.startswith("torch")]
     assert torch
     assert all("extra == 'worker'" in need.replace('"', "'") for need in torch)
-    plain = [need for need in needs if "extra ==" not in need]
-    assert not any(need.startswith(("torch", "numpy", "gguf", "tokenizers")) for need in plain)
 
 
-#: Runs `herd` as it is where the extra `worker` is not installed.
-CLIENT_ONLY = """
-import sys
-from llama_herd.worker.cli.requirements import WORKER_MODULES
-sys.modules.update(dict.fromkeys(WORKER_MODULES))
-from llama_herd.worker.cli import main
-main()
+def test_a_client_brings_no_celery_and_no_command_line(wheel: zipfile.ZipFile) -> None:
+    """A Celery shop keeps its own version of Celery, and its own redis-py."""
+    plain = {re.split(r"[^a-z-]", need)[0] for need in needs_of(wheel) if "extra ==" not in need}
+    assert plain == {"pydantic", "pydantic-settings", "redis"}
+
+
+Done = subprocess.CompletedProcess[str]
+
+#: What an installation without any extra has not.
+EXTRAS = ("celery", "kombu", "click", *CLI_MODULES, *WORKER_MODULES)
+
+
+def run_without(
+    modules: Iterable[str], code: str, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fresh interpreter that lacks some modules."""
+    missing = f"import sys; sys.modules.update(dict.fromkeys({sorted(modules)}))"
+    return subprocess.run(
+        [sys.executable, "-c", f"{missing}\n{code}", *arguments],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+HERD = "from llama_herd.worker.cli import main; main()"
+
+#: All that a client does without a worker, with both clients.
+CLIENT = """
+import asyncio
+from llama_herd.tasks import AsyncClient, Client
+with Client() as client:
+    job_id = client.submit(prompt="x", priority=1)
+    client.cancel(job_id)
+    print([event.type for event in client.stream(job_id)], client.result(job_id).finish_reason)
+    client.submit(prompt="y", job_id="waits")
+    client.purge(job_id)
+    print(client.status().depth, client.dead(), client.workers())
+
+async def main():
+    async with AsyncClient() as client:
+        print(await client.cancel("waits"), (await client.result("waits")).finish_reason)
+
+asyncio.run(main())
 """
+
+
+@pytest.mark.redis
+def test_without_any_extra_the_clients_do_all_they_do(redis_url: str, redis: Redis) -> None:
+    done = run_without(EXTRAS, CLIENT, HERD_REDIS_URL=redis_url)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["['end'] cancelled", "1 [] []", "cancelled cancelled"]
+    (message,) = redis.lrange("herd.tales", 0, -1)
+    assert json.loads(message)["headers"]["id"] == "waits"
+
+
+def test_without_its_extra_the_command_says_in_one_line_what_to_install() -> None:
+    for arguments in ([], ["--help"], ["worker"]):
+        done = run_without(EXTRAS, HERD, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "herd: the command needs rich and typer. Fix: pip install 'llama-herd[cli]'\n"
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("--help", "status", "status --json", "settings", "batch --help", "dead list", "acl --help"),
+        *(
+            "watch nothing",
+            "cancel nothing",
+            "purge nothing",
+            "purge --all-ended",
+            "generate --help",
+            "health",
+        ),
+    ],
+)
+def test_a_client_with_a_command_line_needs_no_celery(redis_url: str, command: str, tmp_path: Path) -> None:
+    done = run_without({"celery", "kombu", *WORKER_MODULES}, HERD, *command.split(), HERD_REDIS_URL=redis_url)
+    assert done.returncode in (0, 1, 2)
+    assert "Traceback" not in done.stderr
+    assert "llama-herd[" not in done.stderr
 
 
 @pytest.mark.parametrize("command", [["worker"], ["demo"], ["generate", "--local", "hi"]], ids=" ".join)
 def test_on_a_client_what_runs_a_model_says_what_to_install(command: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT_ONLY, *command], capture_output=True, text=True, check=False
-    )
+    done = run_without(WORKER_MODULES, HERD, *command)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install 'llama-herd[worker]'" in done.stderr

@@ -1,5 +1,18 @@
 """The command `herd`: one file a command, one app that holds them together."""
 
-from llama_herd.worker.cli.app import main
+import sys
+
+from llama_herd.worker.cli.requirements import missing_cli_modules
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """The entry point."""
+    missing = " and ".join(missing_cli_modules())
+    if missing:
+        print(f"herd: the command needs {missing}. Fix: pip install 'llama-herd[cli]'", file=sys.stderr)
+        raise SystemExit(2)
+    from llama_herd.worker.cli.app import main as run
+
+    run()

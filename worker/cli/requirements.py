@@ -1,4 +1,4 @@
-"""What a command needs besides the client's packages."""
+"""What the command `herd` needs besides the client's packages, and what some of its commands need besides."""
 
 import signal
 from importlib import import_module
@@ -7,8 +7,16 @@ from importlib.util import find_spec
 from llama_herd.errors import BadInput
 from llama_herd.worker.cli.signals import on_signals
 
+#: Modules of the extra `cli`.
+CLI_MODULES = ("rich", "typer")
+
 #: Modules of the extra `worker`.
-WORKER_MODULES = ("gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
+WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
+
+
+def missing_cli_modules() -> list[str]:
+    """Those that are not installed."""
+    return [name for name in CLI_MODULES if find_spec(name) is None]
 
 
 def missing_worker_modules() -> list[str]:
