@@ -4,6 +4,7 @@ from llama_herd.errors import GenerationError, HerdError
 from llama_herd.tasks import AsyncClient, BatchRow, Client, GenerationJob, Result, SamplingParams
 from llama_herd.tasks.events import End, Started, Token
 from llama_herd.tasks.job import ChatMessage
+from llama_herd.tasks.settings import Settings
 
 
 def tell(client: Client) -> str:
@@ -40,7 +41,7 @@ def facts(client: Client, job_id: str) -> tuple[int, float, str | None]:
 
 
 async def tell_async() -> int | None:
-    async with AsyncClient("redis://127.0.0.1:6379/0") as client:
+    async with AsyncClient(settings=Settings(tenant="acme", redis_url="redis://127.0.0.1:6379/0")) as client:
         job_id = await client.submit(prompt="Once upon a time", sampling={"temperature": 0.8})
         async for event in client.stream(job_id):
             if event.type == "token":
