@@ -56,16 +56,30 @@ def read_submitted(reply: list[Any]) -> Submitted:
     return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s)
 
 
+#: What stands in a record may be anybody's writing. With other numbers a worker could not go on.
+_NUMBERS = range(2**52)
+#: A job that another worker runs is asked for again after so long at the latest.
+_MAX_BUSY_MS = 60_000
+
+
+def _number(raw: bytes | int) -> int:
+    """Raises ValueError."""
+    number = int(raw)
+    if number not in _NUMBERS:
+        raise ValueError("no number that the ledger writes")
+    return number
+
+
 def read_claim(reply: list[Any]) -> ClaimAnswer:
     kind = text(reply[0])
     match kind:
         case "yours" | "adopt":
-            now_ms, epoch, n, seq, attempts, starts, due_ms = map(int, reply[1:8])
-            deadline_ms = int(reply[8]) if reply[8] else None
+            now_ms, epoch, n, seq, attempts, starts, due_ms = map(_number, reply[1:8])
+            deadline_ms = _number(reply[8]) if reply[8] else None
             claimed = Yours if kind == "yours" else Adopt
             return claimed(epoch, n, seq, attempts, starts, due_ms, text(reply[9]), now_ms, deadline_ms)
         case "busy":
-            return Busy(int(reply[1]))
+            return Busy(min(int(reply[1]), _MAX_BUSY_MS))
         case "early":
             return Early()
         case "settled":

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from llama_herd.errors import DeadlineExceeded, GenerationError, RecordUnreadable
 from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Timings, Token, Usage
+from llama_herd.tasks.sampling import MAX_CHOICES
 
 T = TypeVar("T")
 
@@ -86,7 +87,7 @@ class Result(BaseModel):
     def _of(cls, end: End, started: Started | None, tokens: list[Token]) -> Self:
         choices = [
             Choice.of(index, [token for token in tokens if (token.choice or 0) == index], end)
-            for index in range(started.n if started else 1)
+            for index in range(min(started.n, MAX_CHOICES) if started else 1)
         ]
         return cls(
             job=end.job,

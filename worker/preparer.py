@@ -132,7 +132,8 @@ class Preparer:
 
     def _prepare(self, opened: Opened) -> None:
         attempt, _, claimed, recorded = opened
-        if sum(map(len, recorded.ids.values())) != claimed.n:
+        ids = [token_id for of_choice in recorded.ids.values() for token_id in of_choice]
+        if len(ids) != claimed.n or min(ids, default=0) < 0:
             raise GenerationError("model_error", "the job's stream is broken, so it cannot be gone on with")
         job = GenerationJob.parse(claimed.body, self._settings)
         if job.model not in (None, self._settings.served_model):
