@@ -21,7 +21,7 @@ from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
-#: Messages taken beyond the batch, so that the next prompts are at hand when rows become free.
+#: Messages of each tenant taken beyond the batch, so that the next prompts are at hand when rows become free.
 NUM_LOOK_AHEAD = 8
 
 #: Exit code of a worker that lost a thread.
@@ -46,6 +46,11 @@ SWITCH_INTERVAL_S = 0.0005
 def settings() -> WorkerSettings:
     """This process's settings, read once. Raises SettingsError."""
     return WorkerSettings.read()
+
+
+def num_places() -> int:
+    """How many messages this worker has in hand at most, but for those whose ETA has not come."""
+    return settings().slots + NUM_LOOK_AHEAD * len(settings().by_queue)
 
 
 @cache
@@ -76,7 +81,8 @@ def device() -> str:
 def configure(conf: Any, instance: Any, **_: Any) -> None:
     """Before the worker is built: it reads its own model's queue, and takes what its batch holds."""
     try:
-        conf.worker_concurrency = settings().slots + NUM_LOOK_AHEAD
+        conf.worker_concurrency = num_places()
+        conf.worker_eta_task_limit += num_places()
         _configure_queues(conf)
         conf.broker_transport = "llama_herd.worker.channel:Transport"
         conf.worker_enable_remote_control = settings().remote_control

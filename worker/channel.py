@@ -5,8 +5,10 @@ too. Here they go to the dead letters, with the reason.
 """
 
 import socket
+from collections import Counter
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from functools import cached_property
 from time import monotonic, time
 from typing import Any
 
@@ -16,13 +18,15 @@ from kombu.message import Message
 from kombu.transport import redis as redis_transport, virtual
 from kombu.utils.encoding import bytes_to_str
 from redis import Redis
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
+from llama_herd.tasks.app import app
 from llama_herd.tasks.call import run
 from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.worker import boot
 from llama_herd.worker.oversized import stand_in
-from llama_herd.worker.turns import Turns
+from llama_herd.worker.spoilt_queues import SpoiltQueues, is_wrong_type
+from llama_herd.worker.turns import Places, Turns
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +72,11 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
         super().ack(delivery_tag)
         self.channel.hang_up()
 
+    def num_held(self) -> Counter[str]:
+        """Messages by queue, also those whose ETA has not come."""
+        held = [message for tag, message in self._delivered.items() if tag not in self._dirty]
+        return Counter(message.delivery_info["routing_key"] for message in held)
+
     def restore_visible(self, *args: Any, **options: Any) -> None:
         held = {tag: time() for tag in self._delivered if tag not in self._dirty}
         if held:
@@ -75,6 +84,15 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
             with suppress(OutOfMemoryError), self.channel.conn_or_acquire() as client:
                 client.zadd(self.unacked_index_key, held, xx=True)
         super().restore_visible(*args, **options)
+
+    def restore_by_tag(self, *args: Any, **options: Any) -> None:
+        """Put a message back; one whose list is none any more keeps no other from it."""
+        try:
+            super().restore_by_tag(*args, **options)
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            log.error("message cannot be put back, its list is none")
 
 
 class Channel(redis_transport.Channel):  # type: ignore[misc]
@@ -91,6 +109,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._turns = Turns()
+        self._spoilt = SpoiltQueues()
         super().__init__(*args, **options)
 
     @property
@@ -155,19 +174,65 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
             if len(reply[1]) > boot.settings().max_message_bytes:
                 raise TooLong
 
+    def _size(self, queue: str) -> int:
+        """What a declared queue holds: nobody asks, and where its list is none there is no answer."""
+        return 0
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        """Tell senders of a queue. Who spoils what stands there for them keeps no worker from starting."""
+        try:
+            super()._queue_bind(exchange, routing_key, pattern, queue)
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            log.error("senders are not told of a queue, its binding is no set", queue=queue)
+
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for a message as kombu does, but in an order of our own."""
-        lists = self._turns.lists(self.open_queues, reserved_requests)
+        if self._spoilt.are_due:
+            self._look_for_spoilt()
+        num_in_hand = Counter(request.delivery_info["routing_key"] for request in reserved_requests)
+        allowed = self._with_places(num_in_hand) - self._spoilt.names
+        lists = self._turns.lists([one for one in self.open_queues if one in allowed], num_in_hand)
         if lists:
             self._in_poll = self.client.connection
             self._brpop_sent_at = monotonic()
             self._in_poll.send_command("BRPOP", *lists, timeout or self.brpop_timeout)
+        else:
+            self.num_polls += 1  # nobody may be asked, so this is no silence
+
+    def _with_places(self, num_in_hand: Counter[str]) -> set[str]:
+        """The queues of which one more message may be taken, whether it is for now or for later."""
+        queues, now, later = self.active_queues, self._places_now, self._places_later
+        if len(queues) == 1:
+            return set(queues)  # Celery's own limits do
+        allowed = now.open_to(queues, num_in_hand)
+        if len(self.qos._delivered) > later.num_own:
+            allowed &= later.open_to(queues, self.qos.num_held() - num_in_hand)
+        return allowed
+
+    @cached_property
+    def _places_now(self) -> Places:
+        return Places(boot.num_places(), boot.NUM_LOOK_AHEAD)
+
+    @cached_property
+    def _places_later(self) -> Places:
+        """Beyond its limit Celery would count messages for later among those for now."""
+        num = app.conf.worker_eta_task_limit - boot.num_places()
+        return Places(num, num // (2 * len(self.active_queues)))
+
+    def _look_for_spoilt(self) -> None:
+        with self.conn_or_acquire() as client:
+            self._spoilt.look(client, self.active_queues)
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)
-        except RedisError:
-            raise
+        except RedisError as error:
+            if not is_wrong_type(error):
+                raise
+            self._look_for_spoilt()
+            raise redis_transport.Empty from None
         except UNREADABLE as error:
             self.put_aside(type(error).__name__)
             raise redis_transport.Empty from None

@@ -1,11 +1,26 @@
 """Whose message a worker of several queues takes next, and from which of a queue's lists."""
 
 from collections import Counter
-from collections.abc import Iterable
-
-from celery.worker.request import Request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from llama_herd.tasks.priority import lanes_in_turn
+
+
+@dataclass(frozen=True)
+class Places:
+    """How many messages a worker may hold, and how many of these places are each queue's own.
+
+    What one tenant sends may stay for ever, as a job whose record is broken. The others keep their places.
+    """
+
+    num: int
+    num_own: int
+
+    def open_to(self, queues: Sequence[str], num_held: Mapping[str, int]) -> set[str]:
+        """The queues that may have one more message: in a place of their own, or in one that is nobody's."""
+        num_free = self.num - sum(max(num_held[queue], self.num_own) for queue in queues)
+        return {queue for queue in queues if num_free > 0 or num_held[queue] < self.num_own}
 
 
 class Turns:
@@ -24,17 +39,11 @@ class Turns:
         self._num_read[queue] += 1
         self._last_read[queue] = self._num_read.total()
 
-    def lists(self, queues: Iterable[str], in_hand: Iterable[Request]) -> list[str]:
+    def lists(self, queues: Sequence[str], num_in_hand: Mapping[str, int]) -> list[str]:
         """The lists of these queues, the one to be asked first at the front.
 
-        `in_hand` are the requests that the worker has taken, but for those whose ETA has not come.
+        The queue with the fewest messages in hand comes first, equal ones in turn. Messages whose ETA has
+        not come are in nobody's hand.
         """
-        ordered = self._by_need(list(queues), in_hand)
+        ordered = sorted(queues, key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
         return [queue + lane for queue in ordered for lane in lanes_in_turn(self._num_read[queue])]
-
-    def _by_need(self, queues: list[str], in_hand: Iterable[Request]) -> list[str]:
-        """The queue with the fewest messages in hand first; equal ones in turn."""
-        if len(queues) > 1:
-            num_in_hand = Counter(request.delivery_info["routing_key"] for request in in_hand)
-            queues.sort(key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
-        return queues

@@ -8,7 +8,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.call import Call, run
+from llama_herd.tasks.call import Call, run, run_many
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.passing import passes
 from llama_herd.worker import boot
@@ -128,7 +128,8 @@ class Watchdog(threading.Thread):
         if before != self._num_polls or not poller.has_room:
             return False
         try:
-            return any(run(self._redis, depth) > 0 for depth in self._depths)
+            depths = run_many(self._redis, self._depths)
+            return any(isinstance(depth, int) and depth > 0 for depth in depths)
         except RedisError:
             return False
 

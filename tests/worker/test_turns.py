@@ -9,12 +9,14 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.message import Message
+from redis import Redis
 
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.priority import LANES, LOW, NORMAL, TURN, URGENT
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.channel import Channel, Transport
+from llama_herd.worker.turns import Places
 
 pytestmark = pytest.mark.redis
 
@@ -134,3 +136,53 @@ def test_nothing_is_asked_for_while_all_queues_are_closed(taker: Taker) -> None:
     assert not taker.channel.has_room
     with pytest.raises(TimeoutError):
         taker.take(1, timeout_s=0.5)
+
+
+PLACES = Places(num=20, num_own=4)
+
+
+def test_one_queue_alone_may_hold_all_but_what_is_the_others_own() -> None:
+    assert PLACES.open_to("abc", Counter(a=11)) == {*"abc"}
+    assert PLACES.open_to("abc", Counter(a=12)) == {*"bc"}
+
+
+def test_however_much_all_others_hold_a_queue_keeps_its_own_places() -> None:
+    held = Counter[str]()
+    while allowed := PLACES.open_to("abc", held) - {"c"}:
+        held[min(allowed)] += 1
+    assert held == {"a": 12, "b": 4}
+    for num in range(4):
+        assert PLACES.open_to("abc", held + Counter(c=num)) == {"c"}
+    assert PLACES.open_to("abc", held + Counter(c=4)) == set()
+
+
+def test_a_queue_with_a_list_that_is_none_is_left_out_until_it_is_one(taker: Taker, redis: Redis) -> None:
+    spoilt = NAMES[0] + URGENT
+    redis.sadd(spoilt, "x")
+    assert Counter(taker.take(20)) == Counter({NAMES[1]: 10, NAMES[2]: 10})
+    redis.delete(spoilt)
+    assert taker.take(10) == [NAMES[0]] * 10
+
+
+def test_silence_is_no_silence_while_no_queue_may_be_asked(taker: Taker, redis: Redis) -> None:
+    for name in NAMES:
+        redis.sadd(name + URGENT, "x")
+    with pytest.raises(TimeoutError):
+        taker.take(1, timeout_s=0.1)
+    num_polls = taker.channel.num_polls
+    with pytest.raises(TimeoutError):
+        taker.take(1, timeout_s=0.1)
+    assert taker.channel.num_polls > num_polls
+
+
+def test_what_cannot_be_put_back_keeps_nothing_else_from_it(redis_url: str, redis: Redis) -> None:
+    with Connection(redis_url, transport=Transport) as connection:
+        taker = Taker(connection)
+        for name in NAMES[:2]:
+            taker.push(name, 1)
+        taker.take(2)
+        redis.delete(NAMES[0])
+        redis.sadd(NAMES[0], "x")
+        for request in taker.in_hand:
+            state.task_ready(request)
+    assert redis.llen(NAMES[1]) == 1

@@ -1,0 +1,297 @@
+"""What a tenant does to its own keys costs the other tenants of the same worker no time."""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.acl import Acl, Role
+from llama_herd.tasks.acl_folder import write_users
+from llama_herd.tasks.client import Client
+from llama_herd.tasks.keys import Keys
+from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.priority import LANES
+from tests.guarded_redis import GuardedRedis
+from tests.tiny import write_tiny_gguf
+from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
+
+ACME, GLOBEX = "acme", "globex"
+QUEUE, KEYS = queue_name("m", GLOBEX), Keys(GLOBEX)
+#: So much later than undisturbed may a job of the other tenant be answered.
+MAX_DELAY_S = 2.0
+SHORT = {"max_tokens": 8}
+
+Command = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Commands of a tenant's user, and who that is."""
+
+    name: str
+    commands: Sequence[Command]
+    role: Role = Role.PRODUCER
+
+
+def _of_another_type() -> Iterator[Attack]:
+    """Each key that a producer may write to, as what it is not."""
+    lists = [QUEUE + lane for lane in LANES]
+    ledger = [KEYS.key(name) for name in ("pending", "delayed", "leases", "waiting")]
+    bindings = [f"_kombu.binding{kind}.{QUEUE}" for kind in ("", "_permanent")]
+    for key in lists + bindings + ledger:
+        yield Attack(f"{key!r} is a stream", [("XADD", key, "*", "x", "x")])
+        yield Attack(f"{key!r} is a hash", [("HSET", key, "x", "x")])
+    for key in lists + ledger:
+        yield Attack(f"{key!r} is a set", [("SADD", key, "x")])
+    for key in bindings + ledger:
+        yield Attack(f"{key!r} is a list", [("LPUSH", key, "x")])
+    for key in lists:
+        yield Attack(f"{key!r} is a string", [("SET", key, "x")], Role.WORKER)
+
+
+def _forged(job_id: str, **fields: Any) -> list[Command]:
+    """A job whose record nobody has checked."""
+    job = {"v": 1, "prompt": "a", "tenant": GLOBEX, "sampling": SHORT}
+    envelope = Envelope.of(job_id, QUEUE)
+    record = {
+        "state": "queued", "body": json.dumps(job), "queue": QUEUE, "lane": "", "envelope": envelope.text,
+        "tokens": 9, "submitted_ms": 1, "due_ms": 1, "epoch": 0, "seq": 0, "n": 0, "lease": 0,
+        "attempts": 0, "starts": 0, "pushes": 0, "waits": 0,
+    } | fields  # fmt: skip
+    pairs = [part for pair in record.items() for part in pair]
+    message = envelope.with_tag(f"{job_id}:1:1")
+    return [("HSET", KEYS.job_key(job_id), *pairs), ("LPUSH", QUEUE, message)]
+
+
+def _forgeries(**fields: Any) -> list[Command]:
+    """More of them than a worker has places."""
+    return [command for number in range(60) for command in _forged(f"f{number}", **fields)]
+
+
+def _event(job_id: str, seq: int, **fields: Any) -> Command:
+    event = {"v": 1, "seq": seq, "job": job_id, "epoch": 1, **fields}
+    return ("XADD", KEYS.events_key(job_id), f"{seq}-0", "e", json.dumps(event))
+
+
+FORGERIES = [
+    Attack("jobs that no claim can read", _forgeries(due_ms="soon")),
+    Attack("jobs of an owner who never ends", _forgeries(state="running", owner="x", lease=9 * 10**15)),
+    Attack("a job that has been due for ever", _forged("f", due_ms=-(10**300))),
+    Attack("a job of fewer than no tokens", _forged("f", n=-1)),
+    Attack("a job of fewer than no starts", _forged("f", starts=-2)),
+    Attack(
+        "a token that no vocabulary has",
+        [
+            _event("f", 1, type="token", i=0, ids=[-1], text=""),
+            *_forged("f", seq=1, n=1),
+        ],
+    ),
+    Attack(
+        "a result of a billion outputs",
+        [
+            _event("f", 1, type="started", attempt=1, worker="w", model="m", seed=1, n=10**9),
+            _event("f", 2, type="end", finish_reason="stop", n=0, attempts=1),
+            *_forged("f", seq=2, state="done"),
+        ],
+    ),
+]
+
+FLOODS = [
+    Attack("a flood of junk", [("LPUSH", QUEUE, *["x"] * 500)]),
+    Attack("messages of megabytes", [("LPUSH", QUEUE, "x" * 4_000_000)] * 5),
+    Attack("notices that are none", [("PUBLISH", KEYS.control_channel, "x" * 100_000)] * 50),
+    Attack("many names", [("ZADD", KEYS.key("leases"), *[part for n in range(9999) for part in (n, n)])]),
+]
+
+ATTACKS = [*_of_another_type(), *FORGERIES, *FLOODS]
+#: Another draw at another time would not be the same test.
+SAMPLE = [*random.Random(7).sample([*_of_another_type()], 8), *FORGERIES, *FLOODS]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
+    folder = tmp_path_factory.mktemp("acl")
+    acls = [Acl(tenant, [queue_name("m", tenant)]) for tenant in (ACME, GLOBEX)]
+    write_users(folder, {"worker": Acl.rights_in(acls, Role.WORKER)})
+    write_users(folder, {f"{GLOBEX}-{role}": acls[1].rights(role) for role in Role})
+    with GuardedRedis(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def root(server: GuardedRedis) -> Iterator[Redis]:
+    with Redis.from_url(server.url) as redis:
+        yield redis
+
+
+@pytest.fixture(scope="module", params=[f"{ACME},{GLOBEX}", f"{GLOBEX},{ACME}"])
+def worker(
+    request: pytest.FixtureRequest, server: GuardedRedis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
+    path = write_tiny_gguf(tmp_path_factory.mktemp("model") / "m.gguf", eos=False, context_length=8192)
+    with WorkerProcess(
+        server.url_of("worker"),
+        path,
+        "both",
+        path.with_name("log"),
+        slots=4,
+        grace_s=0.2,
+        silence_s=3.0,
+        tenants=request.param,
+    ) as worker:
+        yield worker
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """One whose jobs the worker runs."""
+
+    name: str
+    client: Client
+    root: Redis
+
+    def answered_s(self) -> float:
+        """How long a short job takes, until Celery has its result."""
+        since_s = monotonic()
+        job_id = self.client.submit(prompt="a tale", sampling=SHORT)
+        assert self.client.result(job_id, timeout_s=PATIENCE_S).finish_reason == "length"
+        key = Keys(self.name).result_key(job_id)
+        wait_until(lambda: self.root.exists(key), "the result is stored")
+        return monotonic() - since_s
+
+
+@pytest.fixture(scope="module")
+def acme(server: GuardedRedis, root: Redis) -> Iterator[Tenant]:
+    with Client(server.url, tenant=ACME, model="m") as client:
+        yield Tenant(ACME, client, root)
+
+
+@pytest.fixture(scope="module")
+def globex(server: GuardedRedis, root: Redis) -> Iterator[Tenant]:
+    with Client(server.url, tenant=GLOBEX, model="m") as client:
+        yield Tenant(GLOBEX, client, root)
+
+
+@pytest.fixture(autouse=True)
+def cleaned(root: Redis) -> Iterator[None]:
+    yield
+    clean(root)
+
+
+def clean(root: Redis) -> None:
+    """Forget all that is the hostile tenant's."""
+    if names := [key for key in root.scan_iter(f"*{GLOBEX}*") if b"+" not in key]:
+        root.delete(*names)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_s(worker: WorkerProcess, acme: Tenant) -> float:
+    return max(acme.answered_s() for _ in range(5))
+
+
+@pytest.fixture(scope="module")
+def strike(server: GuardedRedis) -> Iterator[Callable[[Attack], None]]:
+    users = {
+        role: Redis.from_url(server.url_of(f"{GLOBEX}-{role}"), protocol=2)
+        for role in (Role.PRODUCER, Role.WORKER)
+    }
+
+    def run(attack: Attack) -> None:
+        """What a user may not run, or comes too late, does no harm either."""
+        with users[attack.role].pipeline(transaction=False) as pipeline:
+            for command in attack.commands:
+                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+            pipeline.execute(raise_on_error=False)
+
+    yield run
+    for user in users.values():
+        user.close()
+
+
+def strike_all(
+    attacks: Sequence[Attack],
+    strike: Callable[[Attack], None],
+    worker: WorkerProcess,
+    acme: Tenant,
+    root: Redis,
+    undisturbed_s: float,
+) -> None:
+    delays_s = {}
+    for attack in attacks:
+        strike(attack)
+        # The first is there before the worker has seen the harm, the second not.
+        delays_s[attack.name] = max(acme.answered_s() for _ in range(2)) - undisturbed_s
+        assert worker.is_alive, attack.name
+        clean(root)
+    assert {name: delay_s for name, delay_s in delays_s.items() if delay_s > MAX_DELAY_S} == {}
+
+
+def test_whatever_a_tenant_does_to_its_own_keys_the_other_is_answered_in_time(
+    strike: Callable[[Attack], None],
+    worker: WorkerProcess,
+    acme: Tenant,
+    globex: Tenant,
+    root: Redis,
+    undisturbed_s: float,
+) -> None:
+    strike_all(SAMPLE, strike, worker, acme, root, undisturbed_s)
+    globex.answered_s()  # once its keys are as they should be, it is served again
+    assert "Connection to broker lost" not in worker.log
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(400)
+def test_each_key_of_each_type_delays_its_own_tenant_alone(
+    strike: Callable[[Attack], None],
+    worker: WorkerProcess,
+    acme: Tenant,
+    globex: Tenant,
+    root: Redis,
+    undisturbed_s: float,
+) -> None:
+    strike_all(ATTACKS, strike, worker, acme, root, undisturbed_s)
+    globex.answered_s()
+
+
+@pytest.mark.parametrize("lane", ["", LANES[0]], ids=["plain", "urgent"])
+def test_a_spoilt_queue_is_left_out_with_one_word_and_taken_back(
+    lane: str,
+    strike: Callable[[Attack], None],
+    worker: WorkerProcess,
+    acme: Tenant,
+    globex: Tenant,
+    root: Redis,
+) -> None:
+    log_before = len(worker.log.splitlines())
+    strike(Attack("", [("SADD", QUEUE + lane, "x")]))
+    wait_until(lambda: "queue left out" in "".join(worker.log.splitlines()[log_before:]), "it is left out")
+    for _ in range(3):
+        acme.answered_s()
+    (line,) = (line for line in worker.log.splitlines()[log_before:] if "warning" in line or "error" in line)
+    assert json.loads(line)["queue"] == QUEUE
+    root.delete(QUEUE + lane)
+    globex.answered_s()
+
+
+def test_a_worker_starts_beside_a_spoilt_tenant_and_stays(
+    strike: Callable[[Attack], None], worker: WorkerProcess, acme: Tenant, root: Redis
+) -> None:
+    """Also when its watchdog would see messages that wait and are not asked for."""
+    strike(Attack("", [("LPUSH", f"_kombu.binding{kind}.{QUEUE}", "x") for kind in ("", "_permanent")]))
+    strike(Attack("", [("SADD", QUEUE, "x"), ("LPUSH", QUEUE + LANES[0], "x")]))
+    worker.kill()
+    with Redis.from_url(worker.settings.redis_url) as redis:
+        redis.delete(*(Keys(name).key("workers") for name in (ACME, GLOBEX)))
+    worker.start().wait_until_ready()
+    acme.answered_s()
+    until_s = monotonic() + worker.settings.silence_s + 1.5
+    while monotonic() < until_s:
+        acme.answered_s()
+    assert worker.is_alive
