@@ -113,7 +113,7 @@ def read_emit(reply: list[Any]) -> list[Emitted]:
     ]
 
 
-_NUMBERS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms"})
+_NUMERIC_FIELDS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms"})
 
 
 def read_record(fields: dict[str, bytes | None]) -> Record | None:
@@ -121,7 +121,7 @@ def read_record(fields: dict[str, bytes | None]) -> Record | None:
     if fields["state"] in (None, b"purged"):
         return None
     values: dict[str, Any] = {
-        name: number(value) if name in _NUMBERS else None if value is None else text(value)
+        name: number(value) if name in _NUMERIC_FIELDS else None if value is None else text(value)
         for name, value in fields.items()
     }
     deadline_ms = fields["deadline_ms"]
