@@ -97,11 +97,12 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
     def _refuse(self, message: Message, reason: str) -> Any:
         """Put a message aside; if it says whose it is, whoever waits for that is told."""
         message.channel.put_aside(reason)
-        name, task_id = message.headers.get("task"), message.headers.get("id")
+        name = message.headers.get("task")
+        task_id = message.headers.get("id") or message.properties.get("correlation_id")
         limit = boot.settings().max_message_bytes
         complaint = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
         if is_job_id(task_id) and name == TASK_NAME and not is_refused(message):
-            refuse(message, complaint)
+            refuse(message, task_id, complaint)
             with suppress(*UNREADABLE):
                 return self._handle(message)
         if is_job_id(task_id):
@@ -125,10 +126,9 @@ def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Mess
 
 def _refuse_stand_in(message: Message) -> None:
     num_bytes, limit = message.headers.get(NUM_BYTES), boot.settings().max_message_bytes
-    if isinstance(num_bytes, int):
-        refuse(
-            message, f"must be at most {limit} bytes, got {num_bytes}. Fix: a larger HERD_MAX_MESSAGE_BYTES"
-        )
+    if isinstance(num_bytes, int) and message.headers["task"] == TASK_NAME:
+        fix = "Fix: a shorter prompt, or a larger HERD_MAX_MESSAGE_BYTES"
+        refuse(message, message.headers["id"], f"must be at most {limit} bytes, got {num_bytes}. {fix}")
 
 
 def _check_headers(headers: Mapping[str, Any]) -> None:

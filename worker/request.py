@@ -9,6 +9,7 @@ from celery.worker.request import Request
 from kombu.message import Message
 
 from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.message import TASK_NAME
 
 #: In the request dictionary of a job's message: when its `eta` lets it begin (unix ms), if it has one.
 DUE_MS = "herd_due_ms"
@@ -35,8 +36,8 @@ class JobRequest(QuietRequest):
     def __init__(self, message: Message, *, headers: Mapping[str, Any], **options: Any) -> None:
         errors: list[FieldError] = []
         read = {name: _read(name, headers.get(name), errors) for name in _READERS}
-        known = {name: headers.get(name) if read[name] else None for name in ("expires", "timelimit")}
-        super().__init__(message, headers={**headers, **known, "eta": None}, **options)
+        unread = {name: None for name, value in read.items() if value is None}
+        super().__init__(message, headers={**headers, **unread, "eta": None}, **options)
         given = headers.get(REFUSAL)
         refusal = given if isinstance(given, InvalidJob) else InvalidJob(errors) if errors else None
         self._request_dict |= {DUE_MS: read["eta"], REFUSAL: refusal}
@@ -49,11 +50,11 @@ class JobRequest(QuietRequest):
         return min(filter(None, limits_s), default=None)
 
 
-def refuse(message: Message, complaint: str) -> None:
-    """Leave of a job's message that cannot be read its id: the job is to end with the complaint."""
+def refuse(message: Message, job_id: str, complaint: str) -> None:
+    """Leave nothing of a job's message that cannot be read: the job is to end with the complaint."""
     message.headers = {
-        "task": message.headers["task"],
-        "id": message.headers["id"],
+        "task": TASK_NAME,
+        "id": job_id,
         "argsrepr": "()",
         "kwargsrepr": "{}",
         REFUSAL: InvalidJob([FieldError("message", complaint)]),

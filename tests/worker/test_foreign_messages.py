@@ -76,6 +76,13 @@ def test_who_sends_no_json_is_told_and_nothing_is_run(
     assert run(redis, DeadLetters().letters(1))[0].reason == "ContentDisallowed"
 
 
+def test_of_the_first_protocol_the_id_is_known_though_its_body_cannot_be_read(shop: Celery) -> None:
+    shop.conf.task_protocol = 1
+    sent = shop.send_task(TASK_NAME, kwargs=JOB, queue=QUEUE, serializer="pickle")
+    with pytest.raises(InvalidTaskError, match="the message cannot be read"):
+        sent.get(timeout=PATIENCE_S)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in BOMBS if kind not in NO_IDS])
 def test_a_bomb_is_an_error_of_its_job(kind: str, client: Client, redis: Redis) -> None:
     raw = json.loads(BOMBS[kind]())
