@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-from llama_herd.worker.boot import EXIT_THREAD_DIED
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.boot import EXIT_THREAD_DIED, lead_links_home
 
 DIE = """
 import threading, time
@@ -23,3 +26,22 @@ def test_a_worker_that_loses_a_thread_ends_and_says_which() -> None:
     assert ended.returncode == EXIT_THREAD_DIED
     assert "intake" in ended.stdout + ended.stderr
     assert "KeyError" in ended.stdout + ended.stderr
+
+
+def test_a_task_that_the_worker_does_not_have_goes_where_its_app_would_send_it() -> None:
+    app = make_app(Settings())
+    app.conf.task_routes = {"billing.*": "billing"}
+    app.loader.import_default_modules()
+    lead_links_home(app, "theirs")
+    routed = {
+        name: app.amqp.router.route({}, name)["queue"].name
+        for name in ("notes.write", "billing.charge", TASK_NAME, "celery.chord_unlock")
+    }
+    own = app.conf.task_default_queue
+    assert routed == {
+        "notes.write": "theirs",
+        "billing.charge": "billing",
+        TASK_NAME: own,
+        "celery.chord_unlock": own,
+    }
+    assert app.amqp.router.route({"queue": "named"}, "notes.write")["queue"].name == "named"
