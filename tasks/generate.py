@@ -62,8 +62,26 @@ def trace(
     if task.__trace__ is None:
         task.__trace__ = build_tracer(task.name, task, app=task.app)
     ours = {"args": (), "kwargs": {}, "hostname": gethostname(), "is_eager": False, OUTCOME: outcome}
-    value, error, _, text = task.__trace__(request["id"], (), {}, {**request, **(embed or {}), **ours})
+    told = {**request, **_links(embed or {}), **ours}
+    value, error, _, text = task.__trace__(request["id"], (), {}, told)
     return (1, value) if error else (0, text)
+
+
+def _links(embed: Mapping[str, Any]) -> dict[str, Any]:
+    """What is to follow a task, by Celery's names, in Celery's form. Raises GenerationError.
+
+    Celery takes each character of a text in a list's place for a task to be sent.
+    """
+    links = {name: embed.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
+    for name, link in links.items():
+        is_right = isinstance(link, dict) if name == "chord" else _is_list_of_tasks(link)
+        if link and not is_right:
+            raise GenerationError("refused", f"{name} of the message must be Celery's: signatures of tasks")
+    return links
+
+
+def _is_list_of_tasks(link: Any) -> bool:
+    return isinstance(link, list) and all(isinstance(task, dict | str) for task in link)
 
 
 def fail(job_id: str, error: GenerationError, backend: Backend) -> None:

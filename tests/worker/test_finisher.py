@@ -114,7 +114,7 @@ def ended_well(job_id: str = "job", text: str = "") -> Result:
 def traced(app: Celery, outcome: Result, **embed: Any) -> None:
     """Let Celery's tracer tell how a job ended."""
     request = {"id": outcome.job, "delivery_info": {}}
-    trace(app.tasks[TASK_NAME], request, {name: embed[name] for name in embed}, outcome)
+    trace(app.tasks[TASK_NAME], request, embed, outcome)
 
 
 @pytest.fixture
@@ -217,6 +217,18 @@ def test_a_part_of_a_chord_that_redis_refuses_is_raised_without_its_text(worker_
         trace(worker_app.tasks[TASK_NAME], request, {"chord": chord}, outcome)
     assert "secret" not in str(caught.value)
     assert worker_app.backend.get_state("job") == "SUCCESS"
+
+
+@pytest.mark.parametrize(
+    "links", [{"errbacks": "abc"}, {"callbacks": {"task": "then"}}, {"chain": [1]}, {"chord": ["then"]}]
+)
+def test_links_in_a_form_that_is_not_celerys_send_nothing(
+    worker_app: Celery, redis: Redis, links: dict[str, Any]
+) -> None:
+    """Each letter of a text would be taken for a task, a million of them in a message of a megabyte."""
+    with pytest.raises(GenerationError, match=next(iter(links))):
+        traced(worker_app, ended_well(), **links)
+    assert redis.keys() == []
 
 
 class Told(Delivery):
