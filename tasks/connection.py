@@ -13,10 +13,16 @@ from redis.backoff import ExponentialBackoff
 from redis.connection import parse_url
 from redis.exceptions import (
     AuthenticationError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
+    ResponseError,
     TimeoutError,
 )
 from redis.retry import Retry
@@ -46,6 +52,20 @@ NOT_A_URL = (
     "must be the URL of a Redis. Fix: redis://host:6379/0, rediss://host:6379/0 or unix:///path/redis.sock; "
     "in a password @ / ? # are written %40 %2F %3F %23"
 )
+
+#: What a Redis of another kind is called, with the fix.
+CLUSTER = (
+    "is a cluster, which would keep parts of a job in several places. Fix: put a single Redis or Valkey into "
+    "HERD_REDIS_URL"
+)
+READ_ONLY = "is a read-only replica. Fix: put its primary into HERD_REDIS_URL"
+SENTINEL = (
+    "is a Sentinel, or older than Redis 6.2. Fix: put the Redis that keeps the data into HERD_REDIS_URL"
+)
+
+#: Of an error that is not known here.
+MAX_ERROR_CHARS = 160
+_PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_script: ?\d+: |script: \w+, .*")
 
 
 def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
@@ -229,7 +249,7 @@ def redis_errors(url: str) -> Iterator[None]:
     except HerdError:  # of an error that is both, ours says more
         raise
     except RedisError as error:
-        raise RedisUnavailable(f"Redis at {masked(url)} {_complaint(error)}") from error
+        raise RedisUnavailable(f"Redis at {masked(url)} {complaint_of(error)}") from error
 
 
 def is_full(error: RedisError) -> bool:
@@ -237,7 +257,8 @@ def is_full(error: RedisError) -> bool:
     return isinstance(error, OutOfMemoryError) or "-OOM " in str(error)
 
 
-def _complaint(error: RedisError) -> str:
+def complaint_of(error: RedisError) -> str:
+    """What to say of a Redis that raised this, with the fix, after its address."""
     match error:
         case AuthenticationError() | NoPermissionError():
             return (
@@ -250,9 +271,25 @@ def _complaint(error: RedisError) -> str:
             return "is full and takes no more jobs. Fix: wait until jobs are done, or raise its maxmemory"
         case _ if "MISCONF " in str(error):
             return "cannot write to its disk and takes no more jobs. Fix: make room there"
+        case ReadOnlyError() | MasterDownError():
+            return READ_ONLY
+        case ResponseError() if "READONLY " in str(error):
+            return READ_ONLY
+        case ClusterCrossSlotError() | MovedError() | ClusterDownError():
+            return CLUSTER
+        case ResponseError() if "non local key" in str(error):
+            return CLUSTER
+        case ResponseError() if str(error).startswith("unknown command"):
+            return SENTINEL
         case TimeoutError():
             return "does not answer. Fix: check that it is up and that HERD_REDIS_URL names it"
         case redis.ConnectionError():
             return "cannot be reached. Fix: start it, or set HERD_REDIS_URL to where it runs"
         case _:
-            return f"answers with an error: {error}"
+            return f"answers with an error: {_plain(error)}"
+
+
+def _plain(error: RedisError) -> str:
+    """The first words of an error, without the place in a script of ours where it came up."""
+    words = " ".join(_PLACE_IN_SCRIPT.sub("", str(error)).split())
+    return words if len(words) <= MAX_ERROR_CHARS else f"{words[:MAX_ERROR_CHARS]}..."

@@ -15,11 +15,11 @@ from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import boot
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine_thread import EngineThread
-from llama_herd.worker.eviction import refuse_eviction
 from llama_herd.worker.gate import Gate
 from llama_herd.worker.intake import CeleryEnd
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.output import Output
+from llama_herd.worker.redis_check import check_redis
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author
 from llama_herd.worker.tenancy import Tenancy
@@ -73,7 +73,7 @@ class Service:
     def start(cls, settings: WorkerSettings, worker: str) -> Self:
         """Load the model, then start all threads. Raises BadInput when Redis or the model cannot be used."""
         with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
-            refuse_eviction(redis)
+            check_redis(redis, settings)
         started_s = monotonic()
         model = LoadedModel.load(settings, boot.device())
         log.info(

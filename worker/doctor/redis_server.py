@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from llama_herd.errors import HerdError
-from llama_herd.tasks.connection import connect, masked, redis_errors
+from llama_herd.errors import HerdError, RedisUnavailable
+from llama_herd.tasks.connection import CLUSTER, READ_ONLY, SENTINEL, connect, masked, redis_errors
 from llama_herd.worker.cli.own_redis import is_taken, port_here
 from llama_herd.worker.doctor.finding import Finding
 from llama_herd.worker.embedded_redis import find_server
@@ -20,7 +20,19 @@ def check_redis(url: str) -> list[Finding]:
             info: Mapping[str, Any] = redis.info()
     except HerdError as error:
         return [Finding.of(error, "redis"), *_check_port(url)]
+    unfit = _unfit(info)
+    if unfit is not None:
+        return [Finding.of(RedisUnavailable(f"Redis at {masked(url)} {unfit}"), "redis")]
     return [_check_version(url, info), _check_eviction(info), _check_persistence(info)]
+
+
+def _unfit(info: Mapping[str, Any]) -> str | None:
+    """What to say of a Redis that no job can be kept in."""
+    if info.get("redis_mode") == "cluster":
+        return CLUSTER
+    if info.get("redis_mode") == "sentinel":
+        return SENTINEL
+    return READ_ONLY if info.get("role") == "slave" and info.get("slave_read_only") else None
 
 
 def _check_version(url: str, info: Mapping[str, Any]) -> Finding:
