@@ -6,6 +6,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
 from llama_herd.model.vocabulary import TOKENS_KEY, Vocabulary
 
 MERGES_KEY = "tokenizer.ggml.merges"
@@ -40,7 +41,7 @@ class ByteLevelCodec:
     def __init__(self, vocabulary: Vocabulary, metadata: Metadata) -> None:
         pre = metadata.text(PRE_KEY)
         if pre != "llama-bpe":
-            raise metadata.error(PRE_KEY, f"is {pre!r}, only 'llama-bpe' is supported")
+            raise metadata.error(PRE_KEY, f"is {quoted(pre)}, only 'llama-bpe' is supported")
         self.pieces = tuple(map(_piece, vocabulary.tokens, vocabulary.types))
         normal_ids = vocabulary.ids({TokenType.NORMAL})
         user_defined_ids = vocabulary.ids({TokenType.USER_DEFINED})
@@ -77,6 +78,8 @@ def _bpe(ids: dict[str, int], metadata: Metadata) -> BPE:
     for line in metadata.strings(MERGES_KEY):
         left, _, right = line.partition(" ")
         if not (left in ids and right in ids and left + right in ids):
-            raise metadata.error(MERGES_KEY, f"joins {line!r}, but its parts or their join are no tokens")
+            raise metadata.error(
+                MERGES_KEY, f"joins {quoted(line)}, but its parts or their join are no tokens"
+            )
         merges.append((left, right))
     return BPE(vocab=ids, merges=merges, ignore_merges=True)

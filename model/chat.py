@@ -9,6 +9,7 @@ from typing import Self
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.control_tokens import ControlTokens
 from llama_herd.model.marks import Marks, without_marks
+from llama_herd.model.quoted import quoted
 from llama_herd.model.renderer import Renderer
 from llama_herd.model.sandbox import DEFAULT_LIMITS, Limits
 from llama_herd.model.tokenizer import Tokenizer
@@ -108,5 +109,6 @@ class ChatTemplate:
                 built = next((token for token in control_tokens.ids if token in text), None)
                 if built is not None:
                     raise ModelFileError(
-                        f"the chat template puts {built!r} together from parts. Write it in one piece there."
+                        f"the chat template puts {quoted(built)} together from parts. "
+                        "Write it in one piece there."
                     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
 
 MAX_VOCAB = 1 << 20
 MAX_HIDDEN = 65_536
@@ -123,7 +124,7 @@ class LlamaConfig:
 def _require(metadata: Metadata, key: str, needed: str, default: str | None = None) -> None:
     value = metadata.text(key, default)
     if value != needed:
-        raise metadata.error(key, f"is {value!r}, only {needed!r} is supported")
+        raise metadata.error(key, f"is {quoted(value)}, only {quoted(needed)} is supported")
 
 
 def _head_dim(metadata: Metadata, key: str, hidden_size: int, num_heads: int) -> int:
@@ -154,7 +155,7 @@ def _refuse_gguf_variants(metadata: Metadata) -> None:
         return
     for key in metadata:
         if key.startswith(("llama.rope.scaling.", "llama.rope.scale_linear")):
-            raise metadata.error(repr(key), f"is {metadata[key]!r}, RoPE scaling is not supported")
+            raise metadata.error(quoted(key), f"is {quoted(metadata[key])}, RoPE scaling is not supported")
 
 
 def _json_rope_base(config_json: Metadata) -> float:
@@ -166,6 +167,6 @@ def _json_rope_base(config_json: Metadata) -> float:
         rope = config_json.nested(key)
         kind = rope.text("rope_type", rope.text("type", "default"))
         if kind != "default":
-            raise rope.error("rope_type", f"is {kind!r}, RoPE scaling is not supported")
+            raise rope.error("rope_type", f"is {quoted(kind)}, RoPE scaling is not supported")
         base = rope.number("rope_theta", 0, MAX_ROPE_BASE, base)
     return base

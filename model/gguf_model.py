@@ -12,6 +12,7 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.control_tokens import ControlTokens
 from llama_herd.model.gguf import GGUFFile, TensorInfo
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
 from llama_herd.model.tokenizer import Tokenizer
 from llama_herd.model.weight import Weight, unpermute_rows
 
@@ -148,7 +149,7 @@ def _check_tensor_set(file: GGUFFile, expected: Mapping[str, Shape]) -> None:
 
 def _check_tensor(file: GGUFFile, info: TensorInfo, expected: Mapping[str, Shape]) -> None:
     """Raise ModelFileError unless a tensor is one of those expected, in its shape and of a known type."""
-    tensor = f"{file.path}: tensor {info.name!r}"
+    tensor = f"{file.path}: tensor {quoted(info.name)}"
     if info.name.endswith(".bias"):
         raise ModelFileError(f"{tensor} is a bias, and biases are not supported. Take another model.")
     if info.name not in expected:

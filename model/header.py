@@ -13,6 +13,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.cursor import Array, Cursor
+from llama_herd.model.quoted import quoted
 
 #: Version 2 has the layout of version 3; version 1 has 32-bit lengths.
 VERSIONS = (2, 3)
@@ -107,11 +108,11 @@ def _read_metadata(cursor: Cursor, num_keys: int) -> dict[str, MetaValue]:
     metadata: dict[str, MetaValue] = {}
     for _ in range(num_keys):
         key = _read_name(cursor, MAX_KEY_BYTES, "key", metadata)
-        value_type = cursor.u32(f"value type of {key!r}")
+        value_type = cursor.u32(f"value type of {quoted(key)}")
         if key == ALIGNMENT_KEY:
             metadata[key] = _read_alignment(cursor, value_type)
         else:
-            metadata[key] = _read_value(cursor, value_type, repr(key))
+            metadata[key] = _read_value(cursor, value_type, quoted(key))
     return metadata
 
 
@@ -121,7 +122,7 @@ def _read_name(cursor: Cursor, limit: int, kind: str, taken: Mapping[str, object
     if not name:
         raise cursor.error(kind, f"is empty, 1 to {limit} bytes are needed", cursor.offset - start)
     if name in taken:
-        raise cursor.error(f"{kind} {name!r}", "stands there twice", cursor.offset - start)
+        raise cursor.error(f"{kind} {quoted(name)}", "stands there twice", cursor.offset - start)
     return name
 
 
@@ -174,7 +175,7 @@ def _read_tensor_infos(cursor: Cursor, num_tensors: int, alignment: int) -> dict
 
 
 def _read_tensor_info(cursor: Cursor, name: str, alignment: int) -> TensorInfo:
-    tensor = f"tensor {name!r}"
+    tensor = f"tensor {quoted(name)}"
     num_dims = cursor.u32(f"number of dimensions of {tensor}")
     if not 1 <= num_dims <= MAX_DIMS:
         raise cursor.error(tensor, f"has {num_dims} dimensions, 1 to {MAX_DIMS} are allowed", 4)
@@ -202,10 +203,12 @@ def _check_layout(cursor: Cursor, infos: Mapping[str, TensorInfo], alignment: in
     for info in sorted(infos.values(), key=lambda info: info.offset):
         expected = _align(end, alignment)
         if info.offset != expected:
-            raise cursor.error(f"tensor {info.name!r}", f"has offset {info.offset}, expected {expected}")
+            raise cursor.error(
+                f"tensor {quoted(info.name)}", f"has offset {info.offset}, expected {expected}"
+            )
         end = info.offset + info.num_bytes
         if end > data_bytes:
-            raise cursor.error(f"tensor {info.name!r}", f"ends at data byte {end} of {data_bytes}")
+            raise cursor.error(f"tensor {quoted(info.name)}", f"ends at data byte {end} of {data_bytes}")
     if data_bytes - end >= alignment:
         raise cursor.error(
             "end of data", f"{data_bytes - end} bytes follow the last tensor, under {alignment} may"

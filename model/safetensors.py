@@ -19,6 +19,7 @@ from llama_herd.model.foreign import recognise
 from llama_herd.model.header import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS, TensorInfo
 from llama_herd.model.mapped import MappedFile
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
 
 #: The format's own limit is 100 MB; a Llama of 512 layers needs less than one.
 MAX_HEADER_BYTES = 16 << 20
@@ -100,10 +101,10 @@ def _tensor_info(name: str, values: object, cursor: Cursor) -> TensorInfo:
     """A tensor's entry in the header; its data begins after the header, where `cursor` stands."""
     if len(name) > MAX_NAME_BYTES:
         raise _damaged(cursor, f"a tensor's name has {len(name)} characters, limit {MAX_NAME_BYTES}")
-    entry = Metadata(values if isinstance(values, dict) else {}, f"{cursor.source}: tensor {name!r}")
+    entry = Metadata(values if isinstance(values, dict) else {}, f"{cursor.source}: tensor {quoted(name)}")
     dtype = entry.text("dtype")
     if dtype not in DTYPES:
-        raise entry.error("dtype", f"is {dtype!r}, supported are {', '.join(DTYPES)}")
+        raise entry.error("dtype", f"is {quoted(dtype)}, supported are {', '.join(DTYPES)}")
     shape = _integers(entry, "shape")
     if not 1 <= len(shape) <= MAX_DIMS or not all(1 <= dim <= MAX_DIM for dim in shape):
         raise entry.error("shape", f"is {shape}, 1 to {MAX_DIMS} sizes of 1 to {MAX_DIM} are allowed")
@@ -126,10 +127,10 @@ def _check_layout(infos: Mapping[str, TensorInfo], cursor: Cursor) -> None:
     end = cursor.offset
     for info in sorted(infos.values(), key=lambda info: info.offset):
         if info.offset != end:
-            raise _damaged(cursor, f"tensor {info.name!r} begins at byte {info.offset}, expected {end}")
+            raise _damaged(cursor, f"tensor {quoted(info.name)} begins at byte {info.offset}, expected {end}")
         end = info.offset + info.num_bytes
         if end > cursor.end:
-            raise _damaged(cursor, f"tensor {info.name!r} ends at byte {end}, the file at {cursor.end}")
+            raise _damaged(cursor, f"tensor {quoted(info.name)} ends at byte {end}, the file at {cursor.end}")
     if end < cursor.end:
         raise _damaged(cursor, f"{cursor.end - end} bytes follow the last tensor, none may")
 

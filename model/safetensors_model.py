@@ -14,6 +14,7 @@ from llama_herd.model.gguf_model import Shape, expected_shapes
 from llama_herd.model.header import TensorInfo
 from llama_herd.model.json_file import read_json
 from llama_herd.model.padded_codec import PaddedCodec
+from llama_herd.model.quoted import quoted
 from llama_herd.model.safetensors import SafetensorsFile
 from llama_herd.model.shards import weight_paths
 from llama_herd.model.tokenizer import Tokenizer
@@ -160,7 +161,9 @@ def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:
         for name, info in file.tensors.items():
             if name in tensors:
                 first = tensors[name].file.path.name
-                raise ModelFileError(f"{file.path}: tensor {name!r} is in {first} as well. Fetch them again.")
+                raise ModelFileError(
+                    f"{file.path}: tensor {quoted(name)} is in {first} as well. Fetch them again."
+                )
             if not name.endswith(IGNORED_SUFFIX):
                 tensors[name] = StoredTensor(file, info)
     return tensors
@@ -168,7 +171,7 @@ def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:
 
 def _check_tensor(stored: StoredTensor, shape: Shape | None) -> None:
     """Raise ModelFileError unless a tensor has the shape that is expected of it, if it is expected at all."""
-    tensor = f"{stored.file.path}: tensor {stored.info.name!r}"
+    tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
     if stored.info.name.endswith(".bias"):
         raise ModelFileError(f"{tensor} is a bias, and biases are not supported. Take another model.")
     if shape is None:

@@ -5,11 +5,14 @@ from pathlib import Path
 from llama_herd.errors import ModelFileError
 from llama_herd.model.json_file import read_json
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
 
 WHOLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 16 << 20
 MAX_SHARDS = 1_024
+#: A file's name has no more, and it is looked for.
+MAX_NAME_CHARS = 200
 
 #: Weights as pickles, which can run code when they are read.
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -46,6 +49,6 @@ def _shard_paths(index_path: Path) -> list[Path]:
 
 def _checked(name: str, index: Metadata) -> str:
     """A shard's name. Raises ModelFileError unless it is a plain name, as it must lie in the same folder."""
-    if Path(name).name != name or not name.endswith(".safetensors"):
-        raise index.error("weight_map", f"names {name!r}, which is no safetensors file of this folder")
+    if Path(name).name != name or not name.endswith(".safetensors") or len(name) > MAX_NAME_CHARS:
+        raise index.error("weight_map", f"names {quoted(name)}, which is no safetensors file of this folder")
     return name

@@ -9,6 +9,7 @@ from typing import Protocol, Self
 from llama_herd.errors import BadInput, GenerationError, ModelFileError
 from llama_herd.model.byte_level import ByteLevelCodec
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
 from llama_herd.model.spm import SpmCodec
 from llama_herd.model.tokenizer_engine import no_panic
 from llama_herd.model.tokenizer_json import TokenizerJson
@@ -44,7 +45,9 @@ class Tokenizer:
         """Build from the metadata of a GGUF file. Raises ModelFileError, which names the key."""
         kind = metadata.text("tokenizer.ggml.model")
         if kind not in ("llama", "gpt2"):
-            raise metadata.error("tokenizer.ggml.model", f"is {kind!r}, 'llama' and 'gpt2' are supported")
+            raise metadata.error(
+                "tokenizer.ggml.model", f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
+            )
         vocabulary = Vocabulary.from_metadata(metadata)
         codec = SpmCodec(vocabulary, metadata) if kind == "llama" else ByteLevelCodec(vocabulary, metadata)
         has_bos = vocabulary.bos_id is not None

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer as Engine
 
 from llama_herd.errors import HerdError, ModelFileError
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
 from llama_herd.model.tokenizer_steps import check_steps
 
 #: The largest of a Llama, that of Llama 4, has 28 MB.
@@ -18,7 +19,7 @@ def load_engine(file: Metadata) -> Engine:
     """The engine of a tokenizer.json. Raises ModelFileError, which names the part that cannot be used."""
     kind = file.nested("model").get("type")
     if kind not in (None, "BPE"):
-        raise file.error("model.type", f"is {kind!r}, only 'BPE' is supported")
+        raise file.error("model.type", f"is {quoted(kind)}, only 'BPE' is supported")
     check_steps(file)
     # The text of what was checked: of a key that stands there twice the library might take the other value.
     # A text is neither cut, filled nor put into a template, whatever somebody trained with.

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
 
 #: Of one kind. DeepSeek's files have seven, no other Llama's has more.
 MAX_STEPS = 16
@@ -91,7 +92,7 @@ def _steps(file: Metadata, part: str, inner: str, known: Collection[str]) -> lis
         if kind == "Sequence":
             waiting[:0] = _list(step, inner)
         elif kind not in known:
-            raise step.error("type", f"is {kind!r}, supported are {', '.join(known)}")
+            raise step.error("type", f"is {quoted(kind)}, supported are {', '.join(known)}")
         else:
             steps.append(step)
         if len(steps) + len(waiting) > MAX_STEPS:
@@ -136,4 +137,4 @@ def _check_pattern(step: Metadata) -> None:
     regex = pattern.text("Regex", "")
     is_linear = len(regex) <= MAX_PATTERN_CHARS and _LINEAR.fullmatch(regex)
     if not is_linear and regex not in KNOWN_PATTERNS:
-        raise pattern.error("Regex", f"may take for ever on some texts: {regex!r}")
+        raise pattern.error("Regex", f"may take for ever on some texts: {quoted(regex)}")

@@ -59,7 +59,7 @@ BAD_FILES = {
     "no entry": (raw_safetensors({"w": 7}), "tensor 'w': dtype is missing"),
     "no dtype": (one_tensor(dtype=None), "tensor 'w': dtype is missing"),
     "unknown dtype": (one_tensor(dtype="F8_E4M3"), "dtype is 'F8_E4M3', supported are F32, F16, BF16"),
-    "long dtype": (one_tensor(dtype="F" * 10_000), r"dtype is 'FFF{,200}\.\.\.\."),
+    "long dtype": (one_tensor(dtype="F" * 10_000), r"dtype is 'FFF{,60}\.\.\., supported"),
     "dtype of a number": (one_tensor(dtype=32), "tensor 'w': dtype is of type int"),
     "no shape": (one_tensor(shape=None), f"tensor 'w': shape {NOT_INTEGERS}"),
     "shape of text": (one_tensor(shape="8"), f"tensor 'w': shape {NOT_INTEGERS}"),
