@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
@@ -185,11 +186,27 @@ def complete_url(
     if parts.scheme == "rediss":
         # Celery takes no TLS without a word on certificates.
         query = {"ssl_cert_reqs": "required", **given, **query}
+        for name in files.keys() & query.keys():
+            if problem := problem_with_file(query[name]):
+                raise SettingsError(f"{name} {problem}: {query[name]}")
     elif given:
         raise SettingsError(
             f"certificates are for TLS, but HERD_REDIS_URL is {masked(url)}. Fix: write rediss:// for redis://"
         )
     return _joined(parts.scheme, netloc, parts.path, query)
+
+
+def problem_with_file(path: str) -> str:
+    """Why a certificate or key cannot be read; empty if it can. A pipe would make TLS wait for ever."""
+    try:
+        if not Path(path).exists():
+            return "names no file that is there"
+        if not Path(path).is_file():
+            return "names no ordinary file"
+        with Path(path).open("rb"):
+            return ""
+    except OSError as error:
+        return f"names a file that cannot be read: {error.strerror}"
 
 
 def celery_url(url: str) -> str:

@@ -14,7 +14,7 @@ from pydantic_settings import (
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection import checked_url, complete_url
+from llama_herd.tasks.connection import checked_url, complete_url, problem_with_file
 from llama_herd.tasks.env_file import check_env_file, without_complaints
 from llama_herd.tasks.secret_files import SecretFiles
 
@@ -125,6 +125,13 @@ class Settings(BaseSettings):
     def default_model(self) -> str:
         """The model that a job without a `model` goes to."""
         return self.model_name or BUNDLED_MODEL_NAME
+
+    @field_validator("redis_ca_file", "redis_cert_file", "redis_key_file")
+    @classmethod
+    def _can_be_read(cls, path: str) -> str:
+        if path and (problem := problem_with_file(path)):
+            raise ValueError(problem)
+        return path
 
     @field_validator("redis_url")
     @classmethod

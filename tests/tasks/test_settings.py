@@ -174,16 +174,25 @@ def test_what_a_container_engine_hands_over_is_no_cause_for_a_warning(
     assert exposed_files(Settings) == {}
 
 
-def test_tls_is_checked_unless_the_url_says_otherwise() -> None:
-    read = Settings.read(redis_url="rediss://host", redis_ca_file="/ca.pem", redis_cert_file="/me.pem")
-    assert read.redis_url == (
-        "rediss://host?ssl_cert_reqs=required&ssl_ca_certs=%2Fca.pem&ssl_certfile=%2Fme.pem"
-    )
+def test_tls_is_checked_unless_the_url_says_otherwise(tmp_path: Path) -> None:
+    for name in ("ca.pem", "me.pem"):
+        (tmp_path / name).touch()
+    read = Settings.read(redis_url="rediss://host", redis_ca_file="ca.pem", redis_cert_file="me.pem")
+    assert read.redis_url == "rediss://host?ssl_cert_reqs=required&ssl_ca_certs=ca.pem&ssl_certfile=me.pem"
     assert Settings.read(**read.model_dump()) == read
     open_url = "rediss://host?ssl_cert_reqs=none"
     assert Settings.read(redis_url=open_url).redis_url == open_url
 
 
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, words in (("none.pem", "names no file that is there"), ("pipe", "names no ordinary file")):
+        assert complaint(redis_url="rediss://host", redis_ca_file=path) == f"redis_ca_file='{path}': {words}"
+        url = f"rediss://host?ssl_keyfile={path}"
+        assert complaint(redis_url=url) == f"redis_url: ssl_keyfile {words}: {path}"
+
+
 @pytest.mark.parametrize("url", ["redis://host", "unix:///r.sock"])
-def test_a_certificate_without_tls_is_refused(url: str) -> None:
-    assert "Fix: write rediss://" in complaint(redis_url=url, redis_ca_file="/ca.pem")
+def test_a_certificate_without_tls_is_refused(url: str, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    assert "Fix: write rediss://" in complaint(redis_url=url, redis_ca_file="ca.pem")
