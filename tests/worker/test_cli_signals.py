@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from celery.bin.celery import celery
 
 from llama_herd.worker.cli.signals import on_interrupt
+from tests.worker.herd_command import invoke
 
 
 def ctrl_c() -> None:
@@ -49,3 +51,12 @@ def test_ctrl_c_waits_until_torch_is_loaded_and_a_second_one_does_not(
     command = [sys.executable, "-c", LOADING]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (code, said, "")
+
+
+@pytest.mark.redis
+def test_ctrl_c_while_celery_starts_ends_a_worker_without_a_word(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(celery, "invoke", lambda _: ctrl_c())
+    done = invoke("worker", HERD_REDIS_URL=redis_url)
+    assert (done.exit_code, done.output.strip()) == (130, "")

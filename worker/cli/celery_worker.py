@@ -9,6 +9,7 @@ import structlog
 from celery import signals
 from celery.bin.celery import celery
 from celery.exceptions import SecurityWarning
+from click.exceptions import Abort
 
 from llama_herd.tasks.connection import connect, masked, redis_errors
 from llama_herd.worker.cli.environment import override
@@ -17,6 +18,9 @@ from llama_herd.worker.settings import WorkerSettings
 log = structlog.get_logger(__name__)
 
 APP = "llama_herd.tasks.app"
+
+#: As of every command that Ctrl-C ends: 128 + SIGINT.
+EXIT_INTERRUPTED = 130
 
 
 def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
@@ -38,7 +42,10 @@ def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
     signals.worker_ready.connect(announce, weak=False)
     node = f"{name or f'herd-{os.getpid()}'}@%h"
     command = ["--app", APP, "--quiet", "worker", "--without-gossip", "--without-mingle"]
-    code = celery.main([*command, "--loglevel", "INFO", "--hostname", node], standalone_mode=False)
+    try:
+        code = celery.main([*command, "--loglevel", "INFO", "--hostname", node], standalone_mode=False)
+    except Abort:  # Ctrl-C before Celery handles it
+        return EXIT_INTERRUPTED
     return int(code or 0)
 
 
