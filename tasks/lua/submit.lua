@@ -14,9 +14,10 @@ local function check(is_right, what)
   if not is_right then error(what) end
 end
 
-local function is_number(text) return #text < 17 and string.find(text, '^%d+$') end
+-- Larger ones are not exact any more, and a sum of them would overflow.
+local function is_number(text) return string.find(text, '^%d+$') and tonumber(text) < 2 ^ 53 end
 
-own_queue(key.job, key.queue .. (ARGV[9] or ''))
+redis.call('LLEN', own_queue(key.job, key.queue .. (ARGV[9] or '')))
 check(#id <= 128 and string.find(id, '^[%w._:-]+$'), 'the id cannot name a job')
 check(string.find(ARGV[5], '@tag@', 1, true), 'the envelope has no gap for a tag')
 check(ARGV[6] == '' or is_number(ARGV[6]), 'the deadline is no time in milliseconds')

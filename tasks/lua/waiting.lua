@@ -6,6 +6,20 @@ local function count(key, queue, jobs, tokens)
   if left == 0 then redis.call('HDEL', key.waiting, queue .. ':jobs', queue .. ':tokens', queue .. ':delayed') end
 end
 
+-- Raises the errors that would come of a job which begins to wait, before anything is written of it.
+local function check_waiting(key, queue, tokens)
+  -- No id is empty: this removes nothing, but finds a key that holds something else.
+  redis.call('ZREM', key.pending, '')
+  redis.call('ZREM', key.delayed, '')
+  local counts = redis.call('HMGET', key.waiting, queue .. ':jobs', queue .. ':tokens', queue .. ':delayed')
+  for place = 1, 3 do
+    local num = counts[place] or '0'
+    if not string.find(num, '^-?%d+$') or math.abs(num) + tokens >= 2 ^ 53 then
+      error('the counts of what waits are broken, or too large')
+    end
+  end
+end
+
 local function begin_waiting(key, id, since, queue, tokens)
   if redis.call('ZADD', key.pending, since, id) == 1 then count(key, queue, 1, tokens) end
 end
