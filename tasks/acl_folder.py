@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.acl import Rights
+from llama_herd.tasks.acl import Dialect, Rights
 
 FILE_NAME = "users.acl"
 
@@ -17,13 +17,18 @@ _DEFAULT_USER = "user default off resetkeys resetchannels -@all"
 _USER_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-def write_users(folder: Path, users: Mapping[str, Rights]) -> Path:
+def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect = Dialect.SELECTORS) -> Path:
     """Write these users into the folder's ACL file and return its path.
 
     Other users stay as they are. A user's password is what the file <name>.password says, and is drawn if
     there is none; the ACL file holds its SHA-256 only. Raises BadInput.
     """
     for name in users:
+        if name == "default":
+            raise BadInput(
+                "user default: whoever gives Redis no name and no password is this one, so it stays off. "
+                "Fix: another name"
+            )
         if not _USER_NAME.fullmatch(name):
             raise BadInput(f"user {name!r}: must be 1 to 128 letters, digits, dots, underscores or dashes")
     try:
@@ -32,7 +37,7 @@ def write_users(folder: Path, users: Mapping[str, Rights]) -> Path:
         lines = {line.split(" ")[1]: line for line in _lines(path)}
         lines.setdefault("default", _DEFAULT_USER)
         for name, rights in users.items():
-            lines[name] = rights.user(name, _password(folder / f"{name}.password"))
+            lines[name] = rights.user(name, _password(folder / f"{name}.password"), dialect)
         _write(path, "".join(f"{line}\n" for line in lines.values()))
     except OSError as error:
         raise BadInput(f"{error.filename} cannot be used: {error.strerror}") from None

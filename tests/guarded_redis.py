@@ -1,10 +1,30 @@
 """A redis-server whose users are those of an ACL file."""
 
+import re
+import subprocess
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.tasks import acl_folder
+from llama_herd.tasks.acl import Dialect, Rights
+from llama_herd.worker.embedded_redis import EmbeddedRedis, find_server
 
 ROOT = "user root on >root ~* &* +@all"
+
+
+@cache
+def newest_dialect() -> Dialect:
+    """That of the redis-server at hand."""
+    said = subprocess.run([find_server(), "--version"], check=True, capture_output=True, text=True).stdout
+    version = re.search(r"v=(\d+)", said)
+    assert version, said
+    return Dialect.SELECTORS if int(version[1]) >= 7 else Dialect.FLAT
+
+
+def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect | None = None) -> Path:
+    """As narrow as the redis-server at hand can be told."""
+    return acl_folder.write_users(folder, users, dialect or newest_dialect())
 
 
 class GuardedRedis(EmbeddedRedis):

@@ -13,7 +13,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
-from llama_herd.tasks.acl import Acl, Role
+from llama_herd.tasks.acl import Acl, Dialect, Role
 from llama_herd.tasks.batch_pace import MAX_PAUSE_S, MIN_PAUSE_S, Pace
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.batch_window import HELD_BACK, LOOK_AHEAD, MAX_SUBMIT_BYTES, MIN_WINDOW
@@ -360,7 +360,7 @@ def test_the_asyncio_client_cancels_and_reports(redis_url: str) -> None:
 
 
 def test_an_operator_of_redis_may_run_one(redis_url: str, redis: Any) -> None:
-    line = Acl("default", ["herd.tales"]).rights(Role.OPERATOR).user("op", "word")
+    line = Acl("default", ["herd.tales"]).rights(Role.OPERATOR).user("op", "word", Dialect.FLAT)
     redis.execute_command("ACL", "SETUSER", *line.split()[1:])
     try:
         with StandIn(redis_url), Client(redis_url.replace("://", "://op:word@")) as client:

@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from tests.guarded_redis import GuardedRedis
+from tests.guarded_redis import GuardedRedis, newest_dialect
 from tests.worker.herd_command import invoke
 
 pytestmark = pytest.mark.redis
 
+#: For the redis-server at hand.
+HERE = ("--redis", newest_dialect())
+
 
 def test_it_makes_a_user_for_each_role_and_shows_no_password(tmp_path: Path) -> None:
-    shown = invoke("acl", str(tmp_path), "--tenant", "acme", "--model", "m")
+    shown = invoke("acl", str(tmp_path), *HERE, "--tenant", "acme", "--model", "m")
     assert shown.exit_code == 0
     passwords = list(tmp_path.glob("acme-*.password"))
     assert {path.stem for path in passwords} == {
@@ -28,8 +31,8 @@ def test_it_makes_a_user_for_each_role_and_shows_no_password(tmp_path: Path) -> 
 
 
 def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
-    invoke("acl", str(tmp_path), "--model", "m")
-    invoke("acl", str(tmp_path), "--model", "m", "--user", "api=producer+subscriber")
+    invoke("acl", str(tmp_path), *HERE, "--model", "m")
+    invoke("acl", str(tmp_path), *HERE, "--model", "m", "--user", "api=producer+subscriber")
     with GuardedRedis(tmp_path) as server:
         users = set(Redis.from_url(server.url).acl_users())
         assert {"api", "default-worker", "default"} <= users
@@ -43,8 +46,10 @@ def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
 
 def test_a_user_may_have_a_role_in_several_tenants(tmp_path: Path) -> None:
     tenants = ("--tenant", "acme", "--tenant", "globex")
-    assert invoke("acl", str(tmp_path), *tenants, "--model", "m").exit_code == 0
-    assert invoke("acl", str(tmp_path), *tenants, "--model", "m", "--user", "gpu=operator").exit_code == 0
+    assert invoke("acl", str(tmp_path), *HERE, *tenants, "--model", "m").exit_code == 0
+    assert (
+        invoke("acl", str(tmp_path), *HERE, *tenants, "--model", "m", "--user", "gpu=operator").exit_code == 0
+    )
     with GuardedRedis(tmp_path) as server:
         assert {"acme-worker", "globex-worker", "gpu"} <= set(Redis.from_url(server.url).acl_users())
         can_see = {
@@ -59,7 +64,7 @@ def test_a_user_may_have_a_role_in_several_tenants(tmp_path: Path) -> None:
 
 
 def test_a_tenants_name_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
-    refused = invoke("acl", str(tmp_path), "--tenant", "acme", "--tenant", "a b")
+    refused = invoke("acl", str(tmp_path), *HERE, "--tenant", "acme", "--tenant", "a b")
     assert refused.exit_code == 2
     assert refused.output.count("\n") == 1
     assert "'a b'" in refused.output
@@ -67,7 +72,35 @@ def test_a_tenants_name_that_is_none_is_refused_in_one_line(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("user", ["api", "api=root", "a b=producer"])
 def test_a_role_that_is_none_is_refused_in_one_line(tmp_path: Path, user: str) -> None:
-    refused = invoke("acl", str(tmp_path), "--user", user)
+    refused = invoke("acl", str(tmp_path), *HERE, "--user", user)
     assert refused.exit_code == 2
     assert refused.output.count("\n") == 1
+    assert not (tmp_path / "users.acl").exists()
+
+
+def test_the_file_is_for_redis_7_unless_asked_otherwise(tmp_path: Path) -> None:
+    for folder, option in (("new", ()), ("old", ("--redis", "6"))):
+        assert invoke("acl", str(tmp_path / folder), "--model", "m", *option).exit_code == 0
+    new, old = ((tmp_path / folder / "users.acl").read_text() for folder in ("new", "old"))
+    assert "(" in new
+    assert "(" not in old
+
+
+@pytest.mark.parametrize(
+    "model", ["*", "", "a b", "x ~* +@all", "m\nuser b on nopass", "m?", "[a-z]", "acme:m"]
+)
+def test_a_model_that_could_write_rules_is_refused_in_one_line(tmp_path: Path, model: str) -> None:
+    """In tenant `default` a model with a colon would be another tenant's."""
+    refused = invoke("acl", str(tmp_path), "--model", model)
+    assert refused.exit_code == 2
+    assert refused.output.count("\n") == 1
+    assert f"model {model!r}" in refused.output
+    assert not (tmp_path / "users.acl").exists()
+
+
+def test_whoever_comes_without_a_name_stays_out(tmp_path: Path) -> None:
+    refused = invoke("acl", str(tmp_path), "--model", "m", "--user", "default=worker")
+    assert refused.exit_code == 2
+    assert refused.output.count("\n") == 1
+    assert "no name and no password" in refused.output
     assert not (tmp_path / "users.acl").exists()

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.acl import Acl, Role
-from llama_herd.tasks.acl_folder import write_users
+from llama_herd.tasks.acl import Acl, Dialect, Role
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.keys import Keys
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES
-from tests.guarded_redis import GuardedRedis
+from tests.guarded_redis import GuardedRedis, write_users
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 
@@ -117,10 +116,12 @@ SAMPLE = [*random.Random(7).sample([*_of_another_type()], 8), *FORGERIES, *FLOOD
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
+    """With the rules for Redis 6.2, which allow most of this."""
     folder = tmp_path_factory.mktemp("acl")
     acls = [Acl(tenant, [queue_name("m", tenant)]) for tenant in (ACME, GLOBEX)]
-    write_users(folder, {"worker": Acl.rights_in(acls, Role.WORKER)})
-    write_users(folder, {f"{GLOBEX}-{role}": acls[1].rights(role) for role in Role})
+    users = {"worker": Acl.rights_in(acls, Role.WORKER)}
+    users |= {f"{GLOBEX}-{role}": acls[1].rights(role) for role in Role}
+    write_users(folder, users, Dialect.FLAT)
     with GuardedRedis(folder) as server:
         yield server
 

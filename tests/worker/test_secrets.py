@@ -11,7 +11,6 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.acl import Acl, Role
-from llama_herd.tasks.acl_folder import write_users
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.call import run
 from llama_herd.tasks.client import Client
@@ -22,7 +21,7 @@ from llama_herd.tasks.settings import Settings
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
-from tests.guarded_redis import GuardedRedis
+from tests.guarded_redis import GuardedRedis, write_users
 from tests.tasks.herd import Herd, started
 from tests.tiny import write_tiny_gguf
 from tests.worker.herd_command import invoke

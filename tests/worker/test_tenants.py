@@ -14,7 +14,6 @@ from redis import Redis
 
 from llama_herd.errors import DeadlineExceeded
 from llama_herd.tasks.acl import Acl, Role
-from llama_herd.tasks.acl_folder import write_users
 from llama_herd.tasks.answers import DeadLetter
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client import Client
@@ -23,7 +22,7 @@ from llama_herd.tasks.keys import Keys, joined
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.boot import NUM_LOOK_AHEAD
-from tests.guarded_redis import GuardedRedis
+from tests.guarded_redis import GuardedRedis, write_users
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 

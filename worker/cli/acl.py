@@ -1,7 +1,7 @@
 """`herd acl`: users of Redis for producers, subscribers, workers and operators."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,13 +23,19 @@ def acl(
             help="NAME=ROLE or NAME=ROLE+ROLE, in all those tenants; absent: <tenant>-<role> for each."
         ),
     ] = None,
+    redis: Annotated[
+        Literal["6", "7"],
+        typer.Option(
+            help="Who reads the file: Redis 6.2, with wider rights, or Redis 7 and newer, or Valkey."
+        ),
+    ] = "7",
 ) -> None:
     """Write users of Redis, with no more rights than their roles need.
 
     Roles are producer, subscriber, worker and operator. Start Redis with --aclfile FOLDER/users.acl, or run
     ACL LOAD. Other users in the file stay.
     """
-    from llama_herd.tasks.acl import Acl, Role
+    from llama_herd.tasks.acl import Acl, Dialect, Role
     from llama_herd.tasks.acl_folder import write_users
     from llama_herd.tasks.message import queue_name
     from llama_herd.tasks.settings import Settings
@@ -43,10 +49,10 @@ def acl(
         users = {name: Acl.rights_in(acls, *roles) for name, roles in map(_parsed, user)}
     else:
         users = {f"{acl.tenant}-{role}": acl.rights(role) for acl in acls for role in Role}
-    path = write_users(folder, users)
+    path = write_users(folder, users, Dialect(redis))
     for name in users:
         print(f"{name}: its password is in {folder / name}.password")
-    print(f"redis-server --aclfile {path}")
+    print(f"redis-server --aclfile {path}  # Redis {redis}{'' if redis == '6' else ' or newer'}")
 
 
 def _parsed(user: str) -> "tuple[str, list[Role]]":
