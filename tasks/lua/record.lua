@@ -5,13 +5,11 @@
 local function write_record(key, id, now, at)
   local body, envelope, deadline_ms, not_before, tokens, lane = unpack(ARGV, at, at + 5)
   local due = math.max(now, tonumber(not_before) or 0)
-  check_waiting(key, key.queue, tokens)
+  begin_to_wait(key, id, due, due > now, key.queue, tokens)
   redis.call('HSET', key.job,
     'state', 'queued', 'body', body, 'queue', key.queue, 'lane', lane or '', 'envelope', envelope, 'tokens', tokens,
     'submitted_ms', now, 'due_ms', due,
     'epoch', 0, 'seq', 0, 'n', 0, 'lease', 0, 'attempts', 0, 'starts', 0, 'pushes', 0, 'waits', 0)
   if deadline_ms ~= '' then redis.call('HSET', key.job, 'deadline_ms', deadline_ms) end
-  begin_waiting(key, id, due, key.queue, tokens)
-  if due > now then begin_delay(key, id, due, key.queue) end
   return due
 end

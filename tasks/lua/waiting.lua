@@ -6,11 +6,16 @@ local function count(key, queue, jobs, tokens)
   if left == 0 then redis.call('HDEL', key.waiting, queue .. ':jobs', queue .. ':tokens', queue .. ':delayed') end
 end
 
--- Raises the errors that would come of a job which begins to wait, before anything is written of it.
-local function check_waiting(key, queue, tokens)
-  -- No id is empty: this removes nothing, but finds a key that holds something else.
-  redis.call('ZREM', key.pending, '')
-  redis.call('ZREM', key.delayed, '')
+local function begin_waiting(key, id, since, queue, tokens)
+  if redis.call('ZADD', key.pending, since, id) == 1 then count(key, queue, 1, tokens) end
+end
+
+local function count_delayed(key, queue, jobs)
+  redis.call('HINCRBY', key.waiting, queue .. ':delayed', jobs)
+end
+
+-- Raises an error when a count could not be raised by that much.
+local function check_counts(key, queue, tokens)
   local counts = redis.call('HMGET', key.waiting, queue .. ':jobs', queue .. ':tokens', queue .. ':delayed')
   for place = 1, 3 do
     local num = counts[place] or '0'
@@ -20,17 +25,18 @@ local function check_waiting(key, queue, tokens)
   end
 end
 
-local function begin_waiting(key, id, since, queue, tokens)
-  if redis.call('ZADD', key.pending, since, id) == 1 then count(key, queue, 1, tokens) end
-end
-
-local function count_delayed(key, queue, jobs)
-  redis.call('HINCRBY', key.waiting, queue .. ':delayed', jobs)
-end
-
--- It has no message until it is due.
-local function begin_delay(key, id, due, queue)
-  if redis.call('ZADD', key.delayed, due, id) == 1 then count_delayed(key, queue, 1) end
+-- Lets a new job wait; one that is delayed has no message until it is due. Raises an error, and writes nothing, when
+-- a key holds something else. The first write is one that a full Redis refuses: it takes those that follow.
+local function begin_to_wait(key, id, due, is_delayed, queue, tokens)
+  check_counts(key, queue, tokens)
+  local delays = is_delayed and redis.call('ZADD', key.delayed, due, id) or 0
+  local waits = redis.pcall('ZADD', key.pending, due, id)
+  if type(waits) == 'table' then
+    if delays == 1 then redis.call('ZREM', key.delayed, id) end
+    error(waits.err)
+  end
+  if delays == 1 then count_delayed(key, queue, 1) end
+  if waits == 1 then count(key, queue, 1, tokens) end
 end
 
 local function stop_waiting(key, id, queue, tokens)
