@@ -57,7 +57,7 @@ def read_submitted(reply: list[Any]) -> Submitted:
 
 
 #: What stands in a record may be anybody's writing. With other numbers a worker could not go on.
-_NUMBERS = range(2**52)
+_NUMBERS = range(10**16)
 #: A job that another worker runs is asked for again after so long at the latest.
 _MAX_BUSY_MS = 60_000
 
