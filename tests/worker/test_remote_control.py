@@ -75,6 +75,7 @@ def test_inspect_shows_no_prompt_of_a_bare_message(
     for name in (TASK_NAME, "side.stumble"):
         app.send_task(name, (CANARY,), kwargs=FIELDS, queue=QUEUE, eta=later)
     wait_until(lambda: inspect.scheduled()["w@test"], "the task of an hour later is held")
+    wait_until(lambda: len(inspect.reserved()["w@test"]) == 1, "the job of an hour later is not")
     shown = {
         name: inspect._request(name, **arguments)["w@test"]
         for name, arguments in {
