@@ -12,6 +12,7 @@ from celery.worker import consumer
 from kombu.message import Message
 from redis.exceptions import RedisError
 
+from llama_herd.errors import GenerationError
 from llama_herd.tasks.job import is_job_id
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker import boot
@@ -76,6 +77,8 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
                 return handle(message)
             except RedisError:
                 raise
+            except GenerationError:  # what Celery says of a message that is revoked or has expired
+                return self._refuse(message, "its result is refused")
             except UNREADABLE as error:
                 return self._refuse(message, type(error).__name__)
 
@@ -103,7 +106,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         complaint = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
         if is_job_id(task_id) and name == TASK_NAME and not is_refused(message):
             refuse(message, task_id, complaint)
-            with suppress(*UNREADABLE):
+            with suppress(*UNREADABLE, GenerationError):
                 return self._handle(message)
         if is_job_id(task_id):
             app = boot.app_of(boot.settings().of_queue(message.delivery_info["routing_key"]))

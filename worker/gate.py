@@ -1,7 +1,9 @@
 """The way to where a job can kill its worker: one that may have done so before goes it alone."""
 
 import threading
+from math import inf
 from time import monotonic
+from typing import Self
 
 from llama_herd.worker.attempt import Attempt
 
@@ -14,6 +16,10 @@ PATIENCE_S = 30.0
 #: How long those inside may go on then. What is left is for other workers.
 CLEARING_S = 5.0
 
+#: How long a suspect is alone at most where several tenants share the worker.
+#: Who may write to the keys of one can make any of its jobs a suspect.
+SHARED_ALONE_S = 0.5
+
 
 class Gate:
     """Lets claimed jobs be prepared and computed; a suspect, on its last attempt, only while nobody else is.
@@ -22,21 +28,32 @@ class Gate:
     then as any other. Any thread may call.
     """
 
-    def __init__(self, *, patience_s: float = PATIENCE_S, clearing_s: float = CLEARING_S) -> None:
+    def __init__(
+        self, *, patience_s: float = PATIENCE_S, clearing_s: float = CLEARING_S, alone_s: float = inf
+    ) -> None:
+        """After `alone_s` a suspect is as any other, sound or not."""
         self._patience_s = patience_s
         self._clearing_s = clearing_s
+        self._alone_s = alone_s
         self._inside: list[Attempt] = []
+        self._alone: Attempt | None = None
+        self._alone_since_s = 0.0
         self._next: Attempt | None = None  # the suspect for which the others make room
         self._closed_s = 0.0  # when that began
         self._others_until_s = 0.0  # no suspect makes others wait before
         self._lock = threading.Lock()
+
+    @classmethod
+    def shared(cls) -> Self:
+        """Of a worker of several tenants: no suspect holds up those of the others for long."""
+        return cls(clearing_s=0.0, alone_s=SHARED_ALONE_S)
 
     @property
     def is_closed(self) -> bool:
         """Whether a suspect is alone inside, or will be once the others have left."""
         with self._lock:
             self._look()
-            return self._next is not None or self._is_alone()
+            return self._next is not None or self._alone is not None
 
     def enter(self, attempt: Attempt) -> bool:
         """Let a job in if it may come in now; who may not asks again."""
@@ -45,12 +62,16 @@ class Gate:
             if not self._may_enter(attempt):
                 return False
             self._inside.append(attempt)
+            if attempt.is_last:
+                self._alone, self._alone_since_s = attempt, monotonic()
             return True
 
     def leave(self, attempt: Attempt) -> None:
         """Take back that a job came in: it has not begun."""
         with self._lock:
             self._inside.remove(attempt)
+            if self._alone is attempt:
+                self._alone = None
 
     def must_leave(self, attempt: Attempt) -> bool:
         """Whether a job has had its time to end, since a suspect waits for its room."""
@@ -60,22 +81,25 @@ class Gate:
 
     def _look(self) -> None:
         """Forget what is over. After a suspect the others get as much time as they have waited for it."""
+        now_s = monotonic()
         self._inside = [one for one in self._inside if not one.is_over]
-        if self._next is None or not (self._next.is_over or self._next.is_sound):
-            return
-        self._others_until_s = 2 * monotonic() - self._closed_s
-        self._next = None
+        if self._alone is not None and self._is_cleared(self._alone, now_s):
+            self._alone = None
+        had_its_turn = self._next in self._inside and self._alone is None
+        if self._next is not None and (self._next.is_over or had_its_turn):
+            self._others_until_s = 2 * now_s - self._closed_s
+            self._next = None
+
+    def _is_cleared(self, suspect: Attempt, now_s: float) -> bool:
+        return suspect.is_over or suspect.is_sound or now_s - self._alone_since_s > self._alone_s
 
     def _may_enter(self, attempt: Attempt) -> bool:
-        if self._next not in (None, attempt) or self._is_alone():
+        if self._next not in (None, attempt) or self._alone is not None:
             return False
         if attempt.is_last and self._inside:
             self._wait(attempt)
             return False
         return True
-
-    def _is_alone(self) -> bool:
-        return any(one.is_last and not one.is_sound for one in self._inside)
 
     def _wait(self, suspect: Attempt) -> None:
         """Close the gate for a suspect that the others have passed for long enough."""

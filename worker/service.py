@@ -49,7 +49,7 @@ class Service:
         self._is_hurried = threading.Event()
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
         self._engine = EngineThread(model.engine(settings, self._hand_on))
-        gate = Gate()
+        gate = Gate.shared() if settings.tenants else Gate()
         ledger = Ledger.of(settings.of_first_tenant)
         self.watchdog = Watchdog(redis, ledger, list(settings.by_queue), settings.silence_s)
         self._by_queue = {

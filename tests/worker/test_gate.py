@@ -8,7 +8,7 @@ import pytest
 from llama_herd.tasks.answers import Yours
 from llama_herd.tasks.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.attempt import Attempt
-from llama_herd.worker.gate import Gate
+from llama_herd.worker.gate import PATIENCE_S, SHARED_ALONE_S, Gate
 from llama_herd.worker.stream import Author, Recorded, Stream
 
 CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
@@ -117,6 +117,25 @@ def test_suspects_come_in_one_after_the_other() -> None:
     assert not gate.enter(second), "the first still runs"
     first.is_over = True
     assert gate.enter(second)
+
+
+def test_where_tenants_share_a_worker_a_suspect_holds_the_others_up_for_half_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = monotonic()
+    monkeypatch.setattr("llama_herd.worker.gate.monotonic", lambda: now_s)
+    gate, suspect, runs = Gate.shared(), job(is_last=True, waited_s=PATIENCE_S + 1), job()
+    assert gate.enter(runs)
+    assert not gate.enter(suspect)
+    now_s += 0.1
+    assert gate.must_leave(runs)
+    runs.is_over = True
+    assert gate.enter(suspect)
+    assert not gate.enter(job())
+    now_s += SHARED_ALONE_S + 0.1
+    assert not gate.is_closed
+    assert gate.enter(job())
+    assert not gate.must_leave(suspect)
 
 
 def test_who_could_not_begin_after_all_holds_nobody_up() -> None:

@@ -10,6 +10,7 @@ from redis import Redis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.call import run
 from llama_herd.tasks.client import Client
+from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.chaos.patience import wait_until
@@ -54,4 +55,19 @@ def test_a_bare_message_whose_key_is_something_else_fails_with_a_result(
             sent.get(timeout=TIMEOUT_S)
         wait_until(lambda: not redis.hlen(ledger.unacked_key), "both messages acknowledged")
         assert run(redis, ledger.num_running()) == 0
+    assert worker.is_alive
+
+
+@pytest.mark.parametrize("task", ["herd.generate", "their.task"])
+def test_an_expired_message_whose_result_is_refused_ends_no_worker(
+    worker: WorkerProcess, app: Celery, task: str
+) -> None:
+    """Celery stores by itself, in the loop that takes messages, that it has expired."""
+    job_id, redis_url = f"late-{task}", worker.settings.redis_url
+    with Redis.from_url(redis_url) as redis, Client(redis_url, model="tiny") as client:
+        redis.sadd(Ledger().result_key(job_id), "no result")
+        app.send_task(task, kwargs=JOB, queue="herd.tiny", task_id=job_id, expires=-1)
+        assert client.result(client.submit(**JOB), timeout_s=TIMEOUT_S).finish_reason == "length"
+        wait_until(lambda: not redis.hlen(Ledger().unacked_key), "both messages acknowledged")
+        assert run(redis, DeadLetters().letters(10))[0].reason
     assert worker.is_alive
