@@ -1,5 +1,6 @@
 """A herd to be tortured: one Redis, jobs, and workers that come and go."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -126,6 +127,11 @@ class Herd:
     @property
     def alive(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers if worker.is_alive]
+
+    @property
+    def killed(self) -> list[WorkerProcess]:
+        """Those that ended as by kill -9 and are not buried."""
+        return [one for one in self._workers if one.process.poll() == -signal.SIGKILL]
 
     def bury(self) -> list[WorkerProcess]:
         """Those that have ended, each once."""

@@ -1,6 +1,6 @@
 """What a worker of the herd is told to do to itself."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -10,6 +10,12 @@ PREFIX = "SABOTAGE_"
 VISIBILITY_S = 30
 
 Moment = Literal["", "prefill", "before_result", "before_ack", "popped"]
+
+#: A job whose id begins so kills each worker that prepares it, before its first forward, or after each of its
+#: token events that is on record.
+Poison = Literal["poison-prepare", "poison-forward", "poison-token"]
+
+POISONS: tuple[Poison, ...] = get_args(Poison)
 
 
 class Sabotage(BaseSettings):

@@ -1,21 +1,25 @@
 """Does to its own process what `Sabotage` says. Loaded by `celery worker -I`, never by anything else.
 
-Whatever it is told, a worker with it is killed by each job whose id begins with "poison".
+Whatever it is told, a worker with it is killed by each job whose id begins as one of `POISONS`.
 """
 
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence as Rows
 from typing import Any
 
 from kombu.transport import redis as kombu_redis
 
 from llama_herd.tasks.app import app
+from llama_herd.tasks.entry import Entry
 from llama_herd.worker import channel
-from llama_herd.worker.chaos.sabotage import Sabotage
+from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.chaos.sabotage import Poison, Sabotage
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine import Engine
+from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.publisher import Publisher
 from llama_herd.worker.scheduler import Row, Scheduler
 
 #: Soon, so that a run need not wait for kombu's backstop.
@@ -38,9 +42,23 @@ def before(owner: type, name: str, act: Callable[..., None]) -> None:
     setattr(owner, name, patched)
 
 
-def die_of_poison(_: Scheduler, row: Row) -> None:
-    if row.sequence.job_id.startswith("poison"):
+def die_of(poison: Poison, job_id: str) -> None:
+    if job_id.startswith(poison):
         die()
+
+
+def die_of_preparing(_: LoadedModel, job_id: str, *__: Any) -> None:
+    die_of("poison-prepare", job_id)
+
+
+def die_of_computing(_: Engine, rows: Rows[Row]) -> None:
+    for row in rows:
+        die_of("poison-forward", row.sequence.job_id)
+
+
+def die_of_a_token(_: Publisher, attempt: Attempt, entry: Entry) -> None:
+    if entry.kind == "token":
+        die_of("poison-token", attempt.job_id)
 
 
 def die_in_prefill(_: Scheduler, row: Row) -> None:
@@ -53,7 +71,9 @@ def apply(sabotage: Sabotage) -> None:
         visibility_timeout=sabotage.visibility_s, unacked_restore_interval=RESTORE_INTERVAL_S
     )
     before(Engine, "step", lambda engine: time.sleep(sabotage.step_s))
-    before(Scheduler, "note_computed", die_of_poison)
+    before(LoadedModel, "sequences", die_of_preparing)
+    before(Engine, "_compute", die_of_computing)
+    before(Publisher, "_note_written", die_of_a_token)
     match sabotage.dies:
         case "prefill":
             before(Scheduler, "note_computed", die_in_prefill)

@@ -23,7 +23,7 @@ _ALL = (
     Fault("kill-ack", death.dying("before_ack"), "a worker dies between result and acknowledgement"),
     Fault("kill-pop", death.dying("popped"), "a worker dies with a message that it has not noted yet"),
     Fault("kill-frozen", standstill.die_with_a_message, "workers freeze in BRPOP, are given a message, die"),
-    Fault("poison", death.poison, "a job that kills each worker that runs it"),
+    Fault("poison", death.poison, "a job that kills its workers: in preparation, forward or after a token"),
     Fault("freeze", standstill.freeze, "SIGSTOP for longer than a lease, then SIGCONT"),
     Fault("stop", leaving.stopping(signal.SIGTERM, grace_s=1.0), "SIGTERM: a worker has a second to finish"),
     Fault(

@@ -1,13 +1,13 @@
 """Workers that are gone from one instant to the next."""
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from llama_herd.worker.chaos.faults.fault import Strike
 from llama_herd.worker.chaos.herd import STEP_S, Herd
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.sabotage import Moment, Sabotage
+from llama_herd.worker.chaos.sabotage import POISONS, Moment, Poison, Sabotage
 from llama_herd.worker.chaos.verdict import BrokenLaw
 
 
@@ -32,19 +32,34 @@ def dying(moment: Moment) -> Strike:
     return strike
 
 
-@contextmanager
-def poison(herd: Herd) -> Iterator[list[str]]:
-    """The job is given up after its last attempt, which it has alone; its mates end well."""
-    num_workers = len(herd.alive)
-    job_id = herd.jobs.accept({"sampling": {"max_tokens": 20}}, "poison")
-    mates = herd.jobs.unfinished()
+def poisoned(kind: Poison) -> Strike:
+    """A job that kills its workers in this way is given up after its last attempt, which it has alone.
 
-    def is_given_up() -> bool:
-        herd.replenish(num_workers)
-        return herd.jobs.has_ended(job_id)
+    Its mates end well.
+    """
 
-    wait_until(is_given_up, "poison given up")
-    (result,) = herd.jobs.results([job_id])
-    if result.error is None or result.error.code != "poisoned":
-        raise BrokenLaw("poison is given up", f"it ended with {result.finish_reason}", job_id)
-    yield mates
+    @contextmanager
+    def strike(herd: Herd) -> Iterator[list[str]]:
+        num_workers, num_killed = len(herd.alive), len(herd.killed)
+        job_id = herd.jobs.accept({"sampling": {"max_tokens": 20}}, kind)
+        mates = herd.jobs.unfinished()
+
+        def is_given_up() -> bool:
+            num_victims, most = len(herd.killed) - num_killed, herd.settings.max_attempts
+            if num_victims > most:
+                raise BrokenLaw("poison is given up", f"it has killed {num_victims} workers", job_id)
+            herd.replenish(num_workers)
+            return herd.jobs.has_ended(job_id)
+
+        wait_until(is_given_up, f"{job_id} given up")
+        (result,) = herd.jobs.results([job_id])
+        if result.error is None or result.error.code != "poisoned":
+            raise BrokenLaw("poison is given up", f"it ended with {result.finish_reason}", job_id)
+        yield mates
+
+    return strike
+
+
+def poison(herd: Herd) -> AbstractContextManager[Sequence[str]]:
+    """One of the kinds, by chance."""
+    return poisoned(herd.rng.choice(POISONS))(herd)
