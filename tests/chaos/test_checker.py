@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.events import End, Event, Started, Token
+from llama_herd.tasks.events import End, Event, Failure, Started, Token
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.worker.chaos.checker import Checker, Evidence
 from llama_herd.worker.chaos.listener import event_print
+from llama_herd.worker.chaos.sabotage import POISONS
 from tests.tasks.herd import Herd
 
 TEXT_SHA256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"  # of "hello"
@@ -105,6 +106,57 @@ def test_a_broken_law_is_named(broken: Callable[[], Evidence], fault: str) -> No
 
 def test_a_subscriber_who_comes_again_may_hear_again_what_redis_has_forgotten_meanwhile() -> None:
     assert evidence(heard=[prints(STARTED, HEL, LO), prints(HEL, LO, END)]).violations() == []
+
+
+def given_up(*attempts: int, job: str = "j") -> Evidence:
+    """A job that was given up after these claims, by their tokens; one of -1 ended before its start."""
+    events: list[Event] = []
+    n = num_starts = 0
+    for claim, num_ids in enumerate(attempts, start=1):
+        if num_ids >= 0:
+            num_starts += 1
+            events.append(changed(STARTED, seq=len(events) + 1, epoch=claim, attempt=num_starts))
+        if num_ids > 0:
+            ids = tuple(range(num_ids))
+            events.append(changed(HEL, seq=len(events) + 1, epoch=claim, i=n, ids=ids, text=""))
+            n += num_ids
+    poisoned = Failure(code="poisoned", message="3 workers died", retriable=False)
+    seq = len(events) + 1
+    end = changed(FAILED, seq=seq, epoch=len(attempts) + 1, n=n, error=poisoned)
+    return replace(
+        failed(end, "GenerationError"),
+        job_id=job,
+        entry_ids=[f"{number}-0" for number in range(1, seq + 1)],
+        events=[*events, end],
+        record={"state": "failed", "seq": str(seq), "n": str(n), "lease": "0"},
+    )
+
+
+@pytest.mark.parametrize(
+    "attempts",
+    [(0, 0, 0), (31, 31, 31), (32, 31, 0), (100, 40, 5, 31), (-1, 3, 3), (3, -1, 3)],
+)
+def test_a_job_may_be_given_up_that_died_with_others_too_often_before_it_came_far(
+    attempts: tuple[int, ...],
+) -> None:
+    unlucky = given_up(*attempts)
+    assert unlucky.is_blamed
+    assert unlucky.violations() == []
+
+
+@pytest.mark.parametrize(
+    "attempts", [(), (0,), (0, 0), (0, 0, 32), (0, 32, 0), (32, 0), (100, 100, 100), (-1, -1, -1)]
+)
+def test_a_job_may_not_be_given_up_before_that(attempts: tuple[int, ...]) -> None:
+    laws = {violation.law for violation in given_up(*attempts).violations()}
+    assert laws == {"given up rightly"}
+
+
+@pytest.mark.parametrize("poison", POISONS)
+def test_a_job_that_kills_is_not_asked_how_it_died(poison: str) -> None:
+    killer = given_up(-1, -1, -1, job=f"{poison}-1")
+    assert not killer.is_blamed
+    assert killer.violations() == []
 
 
 @pytest.mark.redis

@@ -38,6 +38,10 @@ def test_a_broken_law_is_counted_named_and_told_by_the_exit_code() -> None:
     assert found.exit_code == 1
 
 
+def test_jobs_that_were_given_up_for_the_deaths_of_others_are_counted() -> None:
+    assert Report(1.0, BLOWS, [], [], Verdict(7, 70, 2, 7, (), num_blamed=2)).to_dict()["blamed"] == 2
+
+
 def test_a_run_that_was_cut_short_before_anything_happened_has_a_report_and_does_not_pass() -> None:
     found = Report(1.0, [], [], [], Verdict(0, 0, 0, 0, ()), cut_short="KeyboardInterrupt")
     assert found.exit_code == 1

@@ -15,11 +15,13 @@ from typing import Any
 from redis import Redis
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
+from llama_herd.tasks.answers import POISONED
 from llama_herd.tasks.entry import final_state
 from llama_herd.tasks.events import End, Event, Started, Token, parse_event
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger import SOUND_TOKENS, Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.worker.chaos.listener import event_print
+from llama_herd.worker.chaos.sabotage import POISONS
 from llama_herd.worker.chaos.verdict import Violation
 
 #: What Celery says of a job, by the state of its record.
@@ -34,6 +36,7 @@ class Evidence:
     """All that is known of one job after its end.
 
     written: the prints of its events. heard: those that a subscriber got of it, by subscription, in order.
+    max_attempts: deaths of workers after which a job is given up.
     """
 
     job_id: str
@@ -44,6 +47,7 @@ class Evidence:
     immortal_keys: Sequence[str]
     written: Sequence[int]
     heard: Sequence[Sequence[int]] = ()
+    max_attempts: int = 3
 
     def violations(self) -> list[Violation]:
         """The broken laws."""
@@ -56,6 +60,7 @@ class Evidence:
             "end is true": self._end_is_true,
             "record agrees": self._record_agrees,
             "Celery agrees": self._celery_agrees,
+            "given up rightly": self._is_given_up_rightly,
             "forgotten": self._is_forgotten,
             "heard as written": self._was_heard_as_written,
         }
@@ -130,6 +135,16 @@ class Evidence:
             if error != expected:
                 yield f"Celery's error is {error}, that of {self.end.finish_reason} is {expected}"
 
+    def _is_given_up_rightly(self) -> Iterator[str]:
+        """One that kills nobody may be unlucky: killed with others, again and again, soon after each start.
+
+        One of its deaths may have come while it was prepared, of which the stream holds the claim alone.
+        """
+        num_deaths, num_starts = self._unsound
+        has_died = num_deaths >= self.max_attempts and num_starts >= self.max_attempts - 1
+        if self.is_blamed and not has_died:
+            yield f"given up after {num_deaths} claims and {num_starts} starts that did not come far"
+
     def _is_forgotten(self) -> Iterator[str]:
         if self.immortal_keys:
             yield f"keys without a lifetime: {list(self.immortal_keys)}"
@@ -158,10 +173,26 @@ class Evidence:
         return len({token.epoch for token in self._tokens})
 
     @property
+    def is_blamed(self) -> bool:
+        """Whether it was given up as one that kills workers, though it is none."""
+        error = self.end and self.end.error
+        return bool(error and error.code == POISONED) and not self.job_id.startswith(POISONS)
+
+    @property
     def end(self) -> End | None:
         """The last event, if it is final."""
         last = self.events[-1] if self.events else None
         return last if isinstance(last, End) else None
+
+    @property
+    def _unsound(self) -> tuple[int, int]:
+        """How often it was claimed, the last sound attempt included, and how often started after that one."""
+        num_ids = Counter[int]()
+        for token in self._tokens:
+            num_ids[token.epoch] += len(token.ids)
+        sound = max((epoch for epoch, n in num_ids.items() if n >= SOUND_TOKENS), default=0)
+        num_starts = sum(isinstance(event, Started) and event.epoch > sound for event in self.events)
+        return (self.end.epoch if self.end else 0) - max(1, sound), num_starts
 
     @property
     def _celery_error(self) -> str | None:
@@ -200,6 +231,7 @@ class Checker:
             [key for key, ttl in zip(keys, ttls, strict=True) if ttl == -1],
             [event_print(text) for text in texts],
             heard,
+            self._ledger.max_attempts,
         )
 
     def num_results(self, job_ids: Sequence[str]) -> int:

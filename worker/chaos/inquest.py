@@ -25,6 +25,7 @@ class Finding:
     num_tokens: int
     num_claims: int
     is_settled: bool
+    is_blamed: bool
     violations: tuple[Violation, ...]
 
     @classmethod
@@ -34,6 +35,7 @@ class Finding:
             num_tokens=len(evidence.ids),
             num_claims=evidence.num_claims,
             is_settled=evidence.is_settled,
+            is_blamed=evidence.is_blamed,
             violations=tuple(evidence.violations()),
         )
 
@@ -51,6 +53,7 @@ def inquest(jobs: Jobs, reference: Reference, listener: Listener) -> Verdict:
         num_tokens=sum(finding.num_tokens for finding in found),
         num_resumed=sum(finding.num_claims > 1 for finding in found),
         num_compared=len(compared),
+        num_blamed=sum(finding.is_blamed for finding in found),
         violations=(
             *left,
             *(violation for finding in found for violation in finding.violations),

@@ -138,6 +138,7 @@ class Report:
             "compared": verdict.num_compared,
             "lost": verdict.num_lost,
             "duplicate": verdict.num_repeated,
+            "blamed": verdict.num_blamed,
             "violations": [str(violation) for violation in self.violations],
             "bound": None if self.violations else round(self.bound, 4),
             "faults": [vars(line) for line in self.lines],

@@ -43,8 +43,8 @@ def show(report: Report) -> None:
     console.print(
         f"\n{len(report.blows)} strikes in {report.seconds / 60:.1f} minutes; {verdict.num_jobs:,} jobs, "
         f"{verdict.num_tokens:,} tokens, {verdict.num_resumed:,} jobs resumed; "
-        f"{verdict.num_lost} lost, {verdict.num_repeated} with anything twice; ids of {verdict.num_compared} "
-        "equal to a run without faults"
+        f"{verdict.num_lost} lost, {verdict.num_repeated} with anything twice, {verdict.num_blamed} given up "
+        f"for the deaths of others; ids of {verdict.num_compared} equal to a run without faults"
     )
     if report.cut_short:
         console.print(f"cut short by {report.cut_short}", markup=False)

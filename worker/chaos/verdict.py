@@ -28,6 +28,8 @@ class Verdict:
     """num_resumed: jobs that more than one claim brought to their end.
 
     num_compared: jobs whose ids were held against a run without faults.
+    num_blamed: jobs that kill nobody and were given up. Where no violation names them, that was lawful: they
+    died with others too often before they came far.
     """
 
     num_jobs: int
@@ -35,6 +37,7 @@ class Verdict:
     num_resumed: int
     num_compared: int
     violations: tuple[Violation, ...]
+    num_blamed: int = 0
 
     @classmethod
     def unknown(cls, num_jobs: int) -> Self:

@@ -78,11 +78,14 @@ def leave(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> list[s
 
 
 def hold_to_release(job_id: str, held: Record, left: Record) -> None:
-    """Raise BrokenLaw where a job has not been released: `held` and `left` by a worker that is gone."""
+    """Raise BrokenLaw where a job has not been released: `held` and `left` by a worker that is gone.
+
+    A release changes no count of deaths; tokens that were recorded before it may have ended the count.
+    """
     if left.owner == held.owner:
         raise BrokenLaw("jobs are handed over", "it is left to the end of its lease", job_id)
-    if left.state == "queued" and left.attempts > max(0, held.attempts - 1):
-        raise BrokenLaw("jobs are handed over", f"{left.attempts} attempts are counted", job_id)
+    if left.state == "queued" and left.attempts not in (0, held.attempts):
+        raise BrokenLaw("jobs are handed over", f"{left.attempts} deaths, not {held.attempts}", job_id)
 
 
 def exit_s(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> float:

@@ -1,0 +1,30 @@
+"""A worker that has left must have released its jobs, and neither counted a death nor forgotten one."""
+
+from dataclasses import replace
+
+import pytest
+
+from llama_herd.tasks.answers import Record
+from llama_herd.worker.chaos.faults.leaving import hold_to_release
+from llama_herd.worker.chaos.verdict import BrokenLaw
+
+HELD = Record("running", "herd.tales", "w", "w", 2, 9, 40, 1, 2, None, 0, 0, None)
+LEFT = replace(HELD, state="queued", owner=None)
+
+
+@pytest.mark.parametrize("left", [LEFT, replace(LEFT, attempts=0), replace(LEFT, state="running", owner="v")])
+def test_a_job_that_waits_again_with_its_count_of_deaths_was_handed_over(left: Record) -> None:
+    hold_to_release("j", HELD, left)
+
+
+@pytest.mark.parametrize(
+    ("held", "left", "broken"),
+    [
+        (HELD, HELD, "left to the end of its lease"),
+        (HELD, replace(LEFT, attempts=2), "2 deaths, not 1"),
+        (replace(HELD, attempts=2), LEFT, "1 deaths, not 2"),
+    ],
+)
+def test_a_job_that_is_left_or_counted_was_not(held: Record, left: Record, broken: str) -> None:
+    with pytest.raises(BrokenLaw, match=broken):
+        hold_to_release("j", held, left)
