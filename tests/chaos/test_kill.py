@@ -83,6 +83,7 @@ def test_any_number_of_kills_blames_no_job_that_comes_far_enough_between_them(
         (job_id,) = herd.jobs.submit(1, {**SAMPLED, "max_tokens": max_tokens})
         for _ in range(num_kills):
             herd.jobs.wait_for_progress([job_id], SOUND_TOKENS)
+            assert not herd.jobs.has_ended(job_id)
             victim = herd.jobs.owner(job_id)
             next(worker for worker in herd.alive if worker.name == victim).kill()
             herd.worker(step_s=0.02)

@@ -18,7 +18,7 @@ from llama_herd.worker.chaos.inquest import inquest
 from llama_herd.worker.chaos.jobs import Jobs
 from llama_herd.worker.chaos.listener import Listener
 from llama_herd.worker.chaos.proxy import FaultProxy
-from llama_herd.worker.chaos.reference import Reference
+from llama_herd.worker.chaos.reference import Reference, Undisturbed
 from llama_herd.worker.chaos.sabotage import Sabotage
 from llama_herd.worker.chaos.verdict import Verdict
 from llama_herd.worker.chaos.worker_process import WorkerProcess
@@ -57,7 +57,7 @@ class Herd:
         folder: Path,
         *,
         seed: int = 0,
-        reference: Reference | None = None,
+        reference: Undisturbed | None = None,
         **settings: Any,
     ) -> None:
         """Logs of workers go to `folder`; `seed` is of what faults choose at random.

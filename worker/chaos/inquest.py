@@ -9,7 +9,7 @@ from llama_herd.worker.chaos.checker import Checker, Evidence
 from llama_herd.worker.chaos.jobs import Jobs
 from llama_herd.worker.chaos.listener import Listener
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.reference import Reference
+from llama_herd.worker.chaos.reference import Undisturbed
 from llama_herd.worker.chaos.sabotage import VISIBILITY_S
 from llama_herd.worker.chaos.verdict import Verdict, Violation
 
@@ -40,7 +40,7 @@ class Finding:
         )
 
 
-def inquest(jobs: Jobs, reference: Reference, listener: Listener) -> Verdict:
+def inquest(jobs: Jobs, reference: Undisturbed, listener: Listener) -> Verdict:
     """What came of these jobs, and of what the listener heard of them. A worker must be there to clean up."""
     checker = Checker(jobs.redis, jobs.ledger)
     with suppress(TimeoutError):  # then the checker finds what has not ended
@@ -84,7 +84,7 @@ def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[Finding]
     return list(found.values())
 
 
-def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Reference) -> list[Violation]:
+def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Undisturbed) -> list[Violation]:
     """Jobs whose ids are not those of a run without faults; of one that was ended early, of its beginning."""
     differing = []
     for evidence in compared:

@@ -90,6 +90,13 @@ class Jobs:
         """A number of its record: n (tokens recorded), seq, epoch, pushes."""
         return int(self.redis.hget(self.ledger.job_key(job_id), name) or 0)
 
+    def numbers(self, job_ids: Sequence[str], name: str) -> list[int]:
+        """The same of several records, in one round trip."""
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for job_id in job_ids:
+                pipeline.hget(self.ledger.job_key(job_id), name)
+            return [int(number or 0) for number in pipeline.execute()]
+
     def record(self, job_id: str) -> Record | None:
         """Where it stands; None when Redis does not know it."""
         return run(self.redis, self.ledger.record(job_id))
@@ -116,8 +123,7 @@ class Jobs:
     def wait_for(self, job_ids: Sequence[str], name: str, at_least: int) -> None:
         """Wait until a number of each of these jobs has come so far."""
         wait_until(
-            lambda: all(self.number(job_id, name) >= at_least for job_id in job_ids),
-            f"{name} {at_least} of {len(job_ids)} jobs",
+            lambda: min(self.numbers(job_ids, name)) >= at_least, f"{name} {at_least} of {len(job_ids)} jobs"
         )
 
     def wait_for_progress(self, job_ids: Sequence[str], num_tokens: int = 1) -> None:

@@ -1,7 +1,7 @@
 """What jobs say when nothing disturbs them."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from llama_herd.tasks.events import Token
 from llama_herd.tasks.job import GenerationJob, seed_of
@@ -9,6 +9,13 @@ from llama_herd.worker.device import pin_device
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.local import LocalJob
 from llama_herd.worker.settings import WorkerSettings
+
+
+class Undisturbed(Protocol):
+    """Knows what jobs say when nothing disturbs them."""
+
+    def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
+        """All token ids of a job, whatever its deadline."""
 
 
 class Reference:

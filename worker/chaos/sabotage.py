@@ -24,6 +24,7 @@ class Sabotage(BaseSettings):
     dies: the moment at which the worker kills itself, as a lost machine would; empty: never.
     step_s: each step of the engine takes so much longer, so that faults meet running jobs.
     visibility_s: kombu's visibility timeout. clock_s: how far the worker's clock is ahead of all others.
+    stand_in: something cheap takes the place of the model, so that many rows run on a small machine.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
@@ -32,6 +33,7 @@ class Sabotage(BaseSettings):
     step_s: float = 0.0
     visibility_s: int = VISIBILITY_S
     clock_s: float = 0.0
+    stand_in: bool = False
 
     @property
     def environment(self) -> dict[str, str]:

@@ -13,8 +13,9 @@ from kombu.transport import redis as kombu_redis
 
 from llama_herd.tasks.app import app
 from llama_herd.tasks.entry import Entry
-from llama_herd.worker import channel
+from llama_herd.worker import channel, engine
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.chaos import stand_in
 from llama_herd.worker.chaos.sabotage import Poison, Sabotage
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.engine import Engine
@@ -70,7 +71,7 @@ def apply(sabotage: Sabotage) -> None:
     app.conf.broker_transport_options.update(
         visibility_timeout=sabotage.visibility_s, unacked_restore_interval=RESTORE_INTERVAL_S
     )
-    before(Engine, "step", lambda engine: time.sleep(sabotage.step_s))
+    before(Engine, "step", lambda _: time.sleep(sabotage.step_s))
     before(LoadedModel, "sequences", die_of_preparing)
     before(Engine, "_compute", die_of_computing)
     before(Publisher, "_note_written", die_of_a_token)
@@ -83,6 +84,8 @@ def apply(sabotage: Sabotage) -> None:
             before(Delivery, "_finish", lambda *_: die())
         case "popped":
             before(kombu_redis.QoS, "append", lambda *_: die())
+    if sabotage.stand_in:
+        vars(engine)["run_rows"] = stand_in.run_rows
     if sabotage.clock_s:
         shift_clock(sabotage.clock_s)
 

@@ -1,0 +1,149 @@
+"""How soon a dead worker's jobs go on: when all are first in the queue, when a worker with room has them.
+
+    python -m benchmarks.takeover [--write]
+
+The model is a stand-in that costs nothing, so that a thousand rows run on a small machine. One worker holds
+the jobs and is killed. Another serves another model, and sweeps. A third has as much room as is needed; it is
+frozen until the jobs are back, else those that wait behind them would fill it up.
+"""
+
+import json
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import quantiles
+from time import monotonic
+from typing import Any
+
+from benchmarks.conditions import conditions
+from benchmarks.measured import Report, Table, run_command
+from llama_herd.tasks.call import run_many
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.message import Envelope
+from llama_herd.worker.boot import NUM_LOOK_AHEAD
+from llama_herd.worker.chaos.fragile_redis import FragileRedis
+from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.sabotage import Sabotage
+from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.settings import BUNDLED_MODEL
+
+#: None ends before it is measured.
+SAMPLING = {"max_tokens": 80, "temperature": 0.8, "ignore_eos": True}
+STEP_S = 0.5
+
+#: Of the cache of a worker with 1,024 rows: two pages each.
+KV_CACHE_TOKENS = 1024 * 128
+
+#: More than the prompts of all rows have: none has to wait until others are passed over.
+MANY = 1_000_000
+
+#: Jobs that are submitted in one round trip.
+NUM_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Plan:
+    in_hand: Sequence[int] = (16, 256, 1024)
+    num_waiting: int = 50_000
+    rounds: int = 5
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """back_s: from the kill until all are first in the queue. claimed_s: from then until all are claimed."""
+
+    back_s: float
+    claimed_s: float
+
+
+def measure(plan: Plan | None = None) -> Report:
+    plan = plan or Plan()
+    sizes = [_size(num_jobs, plan) for num_jobs in plan.in_hand]
+    return {"benchmark": "takeover", **asdict(plan), "sizes": sizes, "conditions": conditions()}
+
+
+def _size(num_jobs: int, plan: Plan) -> dict[str, object]:
+    rounds = [take_over(num_jobs, plan.num_waiting) for _ in range(plan.rounds)]
+    return {"in_hand": num_jobs, "rounds": [asdict(one) for one in rounds]}
+
+
+def take_over(num_jobs: int, num_waiting: int, model: Path = BUNDLED_MODEL) -> Takeover:
+    """Kill a worker with so many jobs in hand, while others wait behind."""
+    with (
+        tempfile.TemporaryDirectory(prefix="herd-takeover-") as logs,
+        FragileRedis() as server,
+        Herd(server, model, Path(logs), kv_cache_tokens=KV_CACHE_TOKENS) as herd,
+    ):
+        heir = _frozen(herd, slots=num_jobs)
+        owner = _worker(herd, slots=num_jobs - NUM_LOOK_AHEAD)
+        sweeper = _worker(herd, slots=1, model_name="another")
+        for worker in (owner, sweeper):
+            herd.ready(worker)
+        job_ids = submit(herd, "held", num_jobs)
+        herd.jobs.wait_for(job_ids, "epoch", 1)
+        herd.jobs.wait_for(job_ids[: num_jobs - NUM_LOOK_AHEAD], "n", 1)
+        submit(herd, "waits", num_waiting)
+        return _killed(herd, owner, heir, job_ids)
+
+
+def submit(herd: Herd, prefix: str, num_jobs: int) -> list[str]:
+    """Submit jobs, many in one round trip."""
+    job = GenerationJob.parse({"prompt": "a tale", "sampling": SAMPLING}, herd.settings)
+    job_ids = [f"{prefix}-{number}" for number in range(num_jobs)]
+    for start in range(0, num_jobs, NUM_AT_ONCE):
+        lot = job_ids[start : start + NUM_AT_ONCE]
+        calls = [herd.jobs.ledger.submit(one, job, Envelope.of(one, herd.queue)) for one in lot]
+        run_many(herd.jobs.redis, calls)
+    return job_ids
+
+
+def _killed(herd: Herd, owner: WorkerProcess, heir: WorkerProcess, job_ids: list[str]) -> Takeover:
+    owner.kill()
+    killed_s, expected = monotonic(), set(job_ids)
+    wait_until(lambda: set(first_in_queue(herd, len(expected))) == expected, "all are first in the queue")
+    back_s = monotonic()
+    heir.signal(signal.SIGCONT)
+    herd.jobs.wait_for(job_ids, "epoch", 2)
+    return Takeover(back_s - killed_s, monotonic() - back_s)
+
+
+def first_in_queue(herd: Herd, num_messages: int) -> list[str]:
+    """The ids of the messages that are taken next."""
+    messages = herd.jobs.redis.lrange(herd.queue, -num_messages, -1)
+    return [json.loads(message)["headers"]["id"] for message in messages]
+
+
+def _worker(herd: Herd, slots: int, **settings: Any) -> WorkerProcess:
+    sabotage = Sabotage(stand_in=True, step_s=STEP_S)
+    return herd.worker(sabotage=sabotage, slots=slots, prefill_tokens=MANY, silence_s=600, **settings)
+
+
+def _frozen(herd: Herd, slots: int) -> WorkerProcess:
+    """A worker that is asking for no message and is in no list, so that nobody counts on it."""
+    worker = herd.ready(_worker(herd, slots))
+    worker.signal(signal.SIGSTOP)
+    wait_until(lambda: not herd.jobs.redis.info("clients")["blocked_clients"], "it waits for no message")
+    herd.jobs.redis.delete(herd.jobs.ledger.key("workers"))
+    return worker
+
+
+def tables(report: Report) -> Iterator[Table]:
+    rows = [
+        [size["in_hand"], *_shares(size["rounds"], "back_s"), *_shares(size["rounds"], "claimed_s")]
+        for size in report["sizes"]
+    ]
+    title = f"A worker dies with a lease of 3 s, {report['num_waiting']:,} jobs wait behind its own"
+    yield Table(["jobs in hand", "back p50 s", "p99 s", "claimed after p50 s", "p99 s"], rows, title)
+
+
+def _shares(rounds: Sequence[dict[str, float]], name: str) -> tuple[float, float]:
+    """p50 and p99."""
+    cuts = quantiles([one[name] for one in rounds], n=100, method="inclusive")
+    return cuts[49], cuts[98]
+
+
+if __name__ == "__main__":
+    run_command(measure, tables, __doc__ or "")
