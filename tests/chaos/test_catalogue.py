@@ -31,7 +31,7 @@ def test_workers_that_leave_hand_their_jobs_over(herd: Herd, figures: list[str])
 
 
 def test_what_redis_refuses_and_what_producers_end_or_send_wrong_breaks_no_law(herd: Herd) -> None:
-    faults = ("redis-full", "disk-full", "malformed", "cancel", "revoke", "expire")
+    faults = ("redis-full", "disk-full", "malformed", "hostile", "mischief", "cancel", "revoke", "expire")
     herd.settings = herd.settings.model_copy(update={"remote_control": True})
     report = struck(herd, *faults)
     assert report.violations == []

@@ -13,6 +13,7 @@ from llama_herd.worker.chaos.faults import (
     redis_faults,
     standstill,
     subscribers,
+    tenants,
 )
 from llama_herd.worker.chaos.faults.fault import Fault
 
@@ -46,6 +47,10 @@ _ALL = (
     Fault("slow", network.slow, "100 ms each way"),
     Fault("crawl", network.crawl, "byte by byte"),
     Fault("malformed", messages.malformed, "messages that are none, hundreds of them"),
+    Fault(
+        "hostile", messages.hostile, "messages of somebody who knows what hurts, of each kind that is known"
+    ),
+    Fault("mischief", tenants.mischief, "a tenant breaks its own keys in a worker that serves others, too"),
     Fault("cancel", early_ends.cancel, "jobs are cancelled at every moment of their way"),
     Fault("revoke", early_ends.revoke, "jobs are revoked, by Celery, at every moment of their way"),
     Fault("expire", early_ends.expire, "deadlines come at every moment of a job's way"),
