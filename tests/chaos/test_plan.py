@@ -1,5 +1,7 @@
 """Which faults a run does, how often and in which order."""
 
+from pathlib import Path
+
 import pytest
 
 from llama_herd.errors import BadInput
@@ -38,6 +40,11 @@ def test_what_cannot_be_done_is_refused_by_name(faults: list[str], schedule: str
 def test_every_schedule_holds_every_fault() -> None:
     for path in SCHEDULES.glob("*.json"):
         assert strikes_of([], path.stem).keys() == FAULTS.keys()
+
+
+def test_the_page_on_chaos_names_every_fault() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "chaos.md").read_text()
+    assert [name for name in FAULTS if f"`{name}`" not in page] == []
 
 
 def test_the_order_is_a_shuffle_that_the_seed_repeats() -> None:
