@@ -38,7 +38,7 @@ STEP_S = 0.5
 KV_CACHE_TOKENS = 1024 * 128
 
 #: More than the prompts of all rows have: none has to wait until others are passed over.
-MANY = 1_000_000
+MANY = 65_536
 
 #: Jobs that are submitted in one round trip.
 NUM_AT_ONCE = 1000

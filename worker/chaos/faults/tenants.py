@@ -89,7 +89,11 @@ def _submitted(herd: Herd) -> list[str]:
 def _producer(herd: Herd) -> Iterator[Any]:
     """A connection with the rights of a producer in this tenant, and with no others."""
     rights = Acl(TENANT, [_queue(herd)]).rights(Role.PRODUCER)
-    herd.jobs.redis.execute_command("ACL", "SETUSER", *rights.user(TENANT, TENANT).split()[1:])
+    rules = [f"~{key}" for key in rights.keys] + [f"&{channel}" for channel in rights.channels]
+    rules += ["-@all", *(f"+{command.lower()}" for command in rights.commands)]
+    herd.jobs.redis.execute_command(
+        "ACL", "SETUSER", TENANT, "reset", "resetchannels", "on", f">{TENANT}", *rules
+    )
     try:
         with Redis(port=herd.server.port, username=TENANT, password=TENANT) as redis:
             yield redis
