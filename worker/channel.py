@@ -191,7 +191,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         """Ask for a message as kombu does, but in an order of our own."""
         if self._spoilt.are_due:
             self._look_for_spoilt()
-        num_in_hand = Counter(request.delivery_info["routing_key"] for request in reserved_requests)
+        num_in_hand = self._num_in_hand
         allowed = self._with_places(num_in_hand) - self._spoilt.names
         lists = self._turns.lists([one for one in self.open_queues if one in allowed], num_in_hand)
         if lists:
@@ -200,6 +200,12 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
             self._in_poll.send_command("BRPOP", *lists, timeout or self.brpop_timeout)
         else:
             self.num_polls += 1  # nobody may be asked, so this is no silence
+
+    @property
+    def _num_in_hand(self) -> Counter[str]:
+        """Messages by queue, but for those whose ETA has not come; nobody asks where there is one queue."""
+        requests = reserved_requests if len(self.active_queues) > 1 else ()
+        return Counter(request.delivery_info["routing_key"] for request in requests)
 
     def _with_places(self, num_in_hand: Counter[str]) -> set[str]:
         """The queues of which one more message may be taken, whether it is for now or for later."""
