@@ -12,7 +12,6 @@ from kombu.transport.virtual import QoS
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.generate import correct, fail, trace
 from llama_herd.tasks.result import Result
-from llama_herd.worker.order import embed_of
 
 #: Runs a callable on the hub's thread: everything that touches a Celery request must.
 CallSoon = Callable[..., None]
@@ -37,6 +36,8 @@ class Delivery:
         self._request = request
         self._call_soon = call_soon
         self._accepted_s: float | None = None
+        #: The third part of the message's body, of links, chain and chord; known once somebody has read that.
+        self.embed: dict[str, Any] | None = None
         self.time_limit_s = time_limit_s
 
     @property
@@ -84,7 +85,7 @@ class Delivery:
         if self.is_revoked:
             correct(outcome, self._request.task.backend)
             return
-        failed, value = trace(self._request.task, self.headers, embed_of(self.body), outcome)
+        failed, value = trace(self._request.task, self.headers, self.embed, outcome)
         runtime_s = monotonic() - (self._accepted_s or monotonic())
         self._call_soon(self._finish, (failed, value, runtime_s))
 

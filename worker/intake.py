@@ -183,6 +183,8 @@ class Intake(threading.Thread):
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         """Ask for jobs, for each large one by itself."""
         asked = [Asked(d, Order.read(d.body, d.headers, self._settings)) for d in deliveries]
+        for delivery, order in asked:
+            delivery.embed = order.embed
         small = [one for one in asked if not one.is_large]
         for lot in (small, *([one] for one in asked if one.is_large)):
             if lot:

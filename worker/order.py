@@ -23,28 +23,25 @@ class Order(NamedTuple):
     job: GenerationJob | None = None
     envelope: Envelope | None = None
     error: InvalidJob | None = None
+    embed: dict[str, Any] | None = None  # what Celery is to do after the job: links, chain and chord
 
     @classmethod
     def read(cls, body: bytes | str, headers: Mapping[str, Any], settings: WorkerSettings) -> Self:
         """Read a message's body, which is JSON of [args, kwargs, embed]."""
         args, kwargs, embed = _parts(body)
         if not args and not kwargs and _is_ours(headers):
-            return cls()
+            return cls(embed=embed)
         envelope = Envelope.of_request(headers, embed, settings.queue)
         if headers.get(REFUSAL) is not None:
-            return cls(NO_JOB, envelope, headers[REFUSAL])
+            return cls(NO_JOB, envelope, headers[REFUSAL], embed)
         if args:
             message = "must be given as keyword arguments of the task, such as prompt and sampling"
-            return cls(NO_JOB, envelope, InvalidJob([FieldError("job", message)]))
+            return cls(NO_JOB, envelope, InvalidJob([FieldError("job", message)]), embed)
         try:
-            return cls(GenerationJob.parse(_not_before(kwargs, headers.get(DUE_MS)), settings), envelope)
+            job = GenerationJob.parse(_not_before(kwargs, headers.get(DUE_MS)), settings)
+            return cls(job, envelope, embed=embed)
         except InvalidJob as error:
-            return cls(NO_JOB, envelope, error)
-
-
-def embed_of(body: bytes | str) -> dict[str, Any] | None:
-    """What Celery is to do after the job: links, chain and chord."""
-    return _parts(body)[2]
+            return cls(NO_JOB, envelope, error, embed)
 
 
 def _is_ours(headers: Mapping[str, Any]) -> bool:
