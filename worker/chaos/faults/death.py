@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from llama_herd.worker.chaos.faults.fault import Strike
 from llama_herd.worker.chaos.herd import STEP_S, Herd
 from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.chaos.recovery import STUCK_S
 from llama_herd.worker.chaos.sabotage import POISONS, Moment, Poison, Sabotage
 from llama_herd.worker.chaos.verdict import BrokenLaw
 
@@ -51,7 +52,7 @@ def poisoned(kind: Poison) -> Strike:
             herd.replenish(num_workers)
             return herd.jobs.has_ended(job_id)
 
-        wait_until(is_given_up, f"{job_id} given up")
+        wait_until(is_given_up, f"{job_id} given up", STUCK_S)  # its last attempt waits for its turn
         (result,) = herd.jobs.results([job_id])
         if result.error is None or result.error.code != "poisoned":
             raise BrokenLaw("poison is given up", f"it ended with {result.finish_reason}", job_id)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from random import Random
 from typing import Any
 
 from redis import Redis
@@ -20,8 +19,8 @@ from llama_herd.worker.chaos.patience import wait_until
 
 TENANT = "mischief"
 
-#: Jobs that it has, and commands that it sends, a strike.
-NUM_JOBS, NUM_BLOWS = 8, 600
+#: Jobs that it has, and commands that it sends, a strike; the first of these are odd jobs.
+NUM_JOBS, NUM_BLOWS, NUM_ODD = 8, 600, 60
 SAMPLING = {"max_tokens": 40, "temperature": 0.8, "seed": 5}
 
 #: What it writes.
@@ -70,9 +69,9 @@ def mischief(herd: Herd) -> Iterator[list[str]]:
         job_ids = _submitted(herd)
         met = herd.jobs.running(guest.name)
         with _producer(herd) as redis:
-            for _ in range(NUM_BLOWS):
+            for number in range(NUM_BLOWS):
                 with suppress(RedisError):  # what it may not do, or cannot
-                    redis.execute_command(*_blow(herd, job_ids))
+                    redis.execute_command(*(_odd_job(herd) if number < NUM_ODD else _blow(herd, job_ids)))
         (job_id,) = herd.jobs.submit(1, {"max_tokens": 10})
         yield [*met, job_id]
         herd.jobs.results([*met, job_id])
@@ -124,7 +123,7 @@ def _blow(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
     lists = [f"{queue}{lane}" for lane in LANES]
     of_job = [ledger.job_key(job_id), ledger.events_key(job_id)]
     key = rng.choice([rng.choice(lists), rng.choice(of_job), ledger.key(rng.choice(names))])
-    match rng.randrange(9):
+    match rng.randrange(8):
         case 0:
             return ("SADD", key, value)
         case 1:
@@ -144,17 +143,16 @@ def _blow(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
             return ("XADD", key, rng.choice(["*", "999999-0"]), rng.choice(["e", "x"]), value)
         case 6:
             return ("PUBLISH", ledger.control_channel, rng.choice([value, f'{{"v":1,"job":"{job_id}"}}']))
-        case 7:
-            return ("EXPIRE", key, rng.choice(["0", "1", "99999"]))
         case _:
-            return _odd_submission(rng, ledger, f"odd-{rng.getrandbits(32)}", queue)
+            return ("EXPIRE", key, rng.choice(["0", "1", "99999"]))
 
 
-def _odd_submission(rng: Random, ledger: Ledger, job_id: str, queue: str) -> tuple[Any, ...]:
+def _odd_job(herd: Herd) -> tuple[Any, ...]:
     """The script that submits, with one argument that our client would not send."""
-    job = GenerationJob(prompt="a tale")
-    call: Call[Any] = ledger.submit(job_id, job, Envelope.of(job_id, queue))
+    job_id, queue = f"odd-{herd.rng.getrandbits(32)}", _queue(herd)
+    call: Call[Any] = Ledger(TENANT).submit(
+        job_id, GenerationJob(prompt="a tale"), Envelope.of(job_id, queue)
+    )
     args = list(call.args)
-    args[rng.randrange(len(args))] = rng.choice(VALUES)
-    sha = getattr(call.what, "sha", "")
-    return ("EVALSHA", sha, len(call.keys), *call.keys, *args)
+    args[herd.rng.randrange(len(args))] = herd.rng.choice(VALUES)
+    return ("EVALSHA", getattr(call.what, "sha", ""), len(call.keys), *call.keys, *args)
