@@ -18,7 +18,7 @@ from kombu.message import Message
 from kombu.transport import redis as redis_transport, virtual
 from kombu.utils.encoding import bytes_to_str
 from redis import Redis
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import DataError, OutOfMemoryError, RedisError, ResponseError
 
 from llama_herd.tasks.app import app
 from llama_herd.tasks.call import run
@@ -234,6 +234,9 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)
+        except DataError as error:  # what stands for its tag is nothing that Redis takes
+            self.put_aside(type(error).__name__)
+            raise redis_transport.Empty from None
         except RedisError as error:
             if not is_wrong_type(error):
                 raise

@@ -16,7 +16,7 @@ def read(body: str, tag: str = FOREIGN) -> Order:
 
 
 def test_a_message_of_our_own_brings_nothing() -> None:
-    assert read(json.dumps([[], {}, {"callbacks": None}]), OURS) == Order()
+    assert read(json.dumps([[], {}, {"callbacks": None}]), OURS) == Order(embed={"callbacks": None})
 
 
 def test_a_bare_message_brings_its_job_and_keeps_its_links() -> None:
