@@ -20,7 +20,7 @@ test: $(VENV)/.ready ## run the quick tests
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile
 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "fault and not slow" tests/chaos
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "fault and not slow" tests/chaos tests/worker
 
 chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; keeps a report in benchmarks/results
 	@$(BIN)/python -m benchmarks.chaos half-hour --write

