@@ -13,6 +13,9 @@ POLL_S = 0.05
 #: How long others may pass a suspect. Then nobody is let in until it had its turn.
 PATIENCE_S = 30.0
 
+#: How long the others wait at most while one suspect has its turn after the other.
+CLOSED_S = 30.0
+
 #: How long those inside may go on then. What is left is for other workers.
 CLEARING_S = 5.0
 
@@ -29,15 +32,22 @@ class Gate:
     """
 
     def __init__(
-        self, *, patience_s: float = PATIENCE_S, clearing_s: float = CLEARING_S, alone_s: float = inf
+        self,
+        *,
+        patience_s: float = PATIENCE_S,
+        closed_s: float = CLOSED_S,
+        clearing_s: float = CLEARING_S,
+        alone_s: float = inf,
     ) -> None:
         """After `alone_s` a suspect is as any other, sound or not."""
         self._patience_s = patience_s
+        self._max_closed_s = closed_s
         self._clearing_s = clearing_s
         self._alone_s = alone_s
         self._inside: list[Attempt] = []
         self._alone: Attempt | None = None
         self._alone_since_s = 0.0
+        self._asking: list[Attempt] = []  # suspects that may not come in yet
         self._next: Attempt | None = None  # the suspect for which the others make room
         self._closed_s = 0.0  # when that began
         self._others_until_s = 0.0  # no suspect makes others wait before
@@ -46,7 +56,7 @@ class Gate:
     @classmethod
     def shared(cls) -> Self:
         """Of a worker of several tenants: no suspect holds up those of the others for long."""
-        return cls(clearing_s=0.0, alone_s=SHARED_ALONE_S)
+        return cls(closed_s=0.0, clearing_s=0.0, alone_s=SHARED_ALONE_S)
 
     @property
     def is_closed(self) -> bool:
@@ -60,6 +70,8 @@ class Gate:
         with self._lock:
             self._look()
             if not self._may_enter(attempt):
+                if attempt.is_last and attempt not in self._asking:
+                    self._asking.append(attempt)
                 return False
             self._inside.append(attempt)
             if attempt.is_last:
@@ -80,15 +92,19 @@ class Gate:
             return is_due and attempt is not self._next and attempt in self._inside
 
     def _look(self) -> None:
-        """Forget what is over. After a suspect the others get as much time as they have waited for it."""
+        """Forget what is over. After the suspects the others get as much time as they have waited."""
         now_s = monotonic()
         self._inside = [one for one in self._inside if not one.is_over]
+        self._asking = [one for one in self._asking if not one.is_over and one not in self._inside]
         if self._alone is not None and self._is_cleared(self._alone, now_s):
             self._alone = None
         had_its_turn = self._next in self._inside and self._alone is None
-        if self._next is not None and (self._next.is_over or had_its_turn):
+        if self._next is None or not (self._next.is_over or had_its_turn):
+            return
+        is_time_left = now_s - self._closed_s < self._max_closed_s
+        self._next = next(filter(self._has_waited, self._asking), None) if is_time_left else None
+        if self._next is None:
             self._others_until_s = 2 * now_s - self._closed_s
-            self._next = None
 
     def _is_cleared(self, suspect: Attempt, now_s: float) -> bool:
         return suspect.is_over or suspect.is_sound or now_s - self._alone_since_s > self._alone_s
@@ -104,6 +120,8 @@ class Gate:
     def _wait(self, suspect: Attempt) -> None:
         """Close the gate for a suspect that the others have passed for long enough."""
         now_s = monotonic()
-        is_due = now_s - suspect.claimed_s > self._patience_s and now_s >= self._others_until_s
-        if self._next is None and is_due:
+        if self._next is None and self._has_waited(suspect) and now_s >= self._others_until_s:
             self._next, self._closed_s = suspect, now_s
+
+    def _has_waited(self, suspect: Attempt) -> bool:
+        return monotonic() - suspect.claimed_s > self._patience_s

@@ -8,7 +8,7 @@ import pytest
 from llama_herd.tasks.answers import Yours
 from llama_herd.tasks.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.attempt import Attempt
-from llama_herd.worker.gate import PATIENCE_S, SHARED_ALONE_S, Gate
+from llama_herd.worker.gate import CLOSED_S, PATIENCE_S, SHARED_ALONE_S, Gate
 from llama_herd.worker.stream import Author, Recorded, Stream
 
 CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
@@ -89,7 +89,7 @@ def test_those_inside_have_their_time_to_end_before_they_must_leave() -> None:
 def test_after_a_suspect_the_others_have_as_long_as_they_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = monotonic()
     monkeypatch.setattr("llama_herd.worker.gate.monotonic", lambda: now_s)
-    gate = Gate(patience_s=0.0, clearing_s=0.0)
+    gate = Gate(patience_s=0.0, closed_s=0.0, clearing_s=0.0)
     first, second = (job(is_last=True, waited_s=1.0) for _ in range(2))
     mate = job()
     assert gate.enter(mate)
@@ -107,6 +107,28 @@ def test_after_a_suspect_the_others_have_as_long_as_they_waited(monkeypatch: pyt
     now_s += 1.0
     assert not gate.enter(second)
     assert gate.is_closed
+
+
+def test_suspects_that_have_waited_have_their_turns_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each of them would wait half a minute more, and the mates of a job that kills are many."""
+    now_s = monotonic()
+    monkeypatch.setattr("llama_herd.worker.gate.monotonic", lambda: now_s)
+    gate, mate, late = Gate(clearing_s=0.0), job(), job(is_last=True)
+    first, second, third = (job(is_last=True, waited_s=PATIENCE_S + 1) for _ in range(3))
+    assert gate.enter(mate)
+    assert not any(map(gate.enter, (first, second, third, late)))
+    mate.is_over = True
+    assert gate.enter(first)
+    bring(first, SOUND_TOKENS)
+    now_s += 1.0
+    assert not gate.enter(job())
+    assert gate.must_leave(first), "it is as any other now"
+    first.is_over = True
+    assert gate.enter(second)
+    second.is_over = True
+    now_s += CLOSED_S
+    assert gate.enter(job()), "the others have waited long enough"
+    assert not any(map(gate.enter, (third, late)))
 
 
 def test_suspects_come_in_one_after_the_other() -> None:
