@@ -251,6 +251,9 @@ class Intake(threading.Thread):
     def _act_on_error(self, delivery: Delivery, order: Order, error: RedisError) -> None:
         """Try again what passes. Else put the message on record without what it brings, to be ended there."""
         if passes(error):
+            log.warning(
+                "redis refuses a claim, trying on", job_id=delivery.job_id, error=type(error).__name__
+            )
             self._put_off(delivery, RETRY_S)
             return
         reason = said(error)[:MAX_REASON]

@@ -247,7 +247,7 @@ def test_whatever_a_tenant_does_to_its_own_keys_the_other_is_answered_in_time(
     assert "Connection to broker lost" not in worker.log
 
 
-@pytest.mark.fault
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_each_key_of_each_type_delays_its_own_tenant_alone(
     strike: Callable[[Attack], None],
