@@ -24,9 +24,15 @@ SLOTS = 8
 def deterministic_workers(
     num: int, server: EmbeddedRedis, model: Path, folder: Path
 ) -> Iterator[list[WorkerProcess]]:
-    """Workers that take a dead one's jobs over soon."""
+    """Workers that take a dead one's jobs over soon, and hold no death against a job: no job kills here."""
     settings = WorkerSettings(
-        redis_url=server.url, model=model, model_name="tales", slots=SLOTS, deterministic=True, lease_ms=600
+        redis_url=server.url,
+        model=model,
+        model_name="tales",
+        slots=SLOTS,
+        deterministic=True,
+        lease_ms=600,
+        max_attempts=100,
     )
     workers = [WorkerProcess(settings, f"w{n}@batch", folder / f"w{n}.log") for n in range(num)]
     try:
