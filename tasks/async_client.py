@@ -22,7 +22,7 @@ from llama_herd.tasks.follow import Follower
 from llama_herd.tasks.history import History, history
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import JobFields
-from llama_herd.tasks.ledger import CancelReason
+from llama_herd.tasks.notice import CancelReason
 from llama_herd.tasks.purge import purge, purge_ended
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings

@@ -7,9 +7,9 @@ in the scripts of `lua/`, its keys in `llama_herd.tasks.keys`. All times are tho
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from llama_herd.tasks.answers import (
     POISONED,
@@ -34,6 +34,7 @@ from llama_herd.tasks.events import Event, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.keys import Keys
 from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.notice import CancelReason, notice_text
 from llama_herd.tasks.priority import lane_of
 from llama_herd.tasks.replies import (
     read_claim,
@@ -62,9 +63,6 @@ SOUND_TOKENS = 32
 SOUND_MS = 30_000
 #: A worker that is silent this long is not listed any more.
 WORKER_TTL_S = 10
-
-#: `expired`: a message came too late, which ends no job that runs.
-CancelReason = Literal["cancelled", "revoked", "deadline", "expired"]
 
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
 _CLAIM = Script("claim", "clock", "waiting", "record", "end")
@@ -229,7 +227,7 @@ class Ledger(Keys):
                 reason,
                 "failed" if is_late else "cancelled",
                 end_tail("deadline" if is_late else "cancelled"),
-                json.dumps({"v": 1, "job": job_id, "cancel": reason}),
+                notice_text(job_id, reason),
             ),
             lambda reply: Cancellation(text(reply)),
         )
@@ -356,21 +354,6 @@ class Ledger(Keys):
         fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
         keys = (self.key(f"{kind}:{name}"), self.key(_INDEXES[kind]))
         return Call(_REPORT, keys, (name, ttl_s, *fields), lambda reply: None)
-
-
-class Notice(BaseModel):
-    """What a worker hears of a job that is to be ended."""
-
-    job: str
-    cancel: CancelReason
-
-
-def read_notice(message: bytes) -> Notice | None:
-    """The notice in a message of the control channel; None if it is none: every producer may write there."""
-    try:
-        return Notice.model_validate_json(message)
-    except ValidationError:
-        return None
 
 
 def end_tail(finish_reason: str, code: str = "", message: str = "") -> str:

@@ -9,7 +9,8 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.answers import Renewal, Renewed
 from llama_herd.tasks.call import keep_loaded, run, run_many
-from llama_herd.tasks.ledger import PRODUCER_SCRIPTS, read_notice
+from llama_herd.tasks.ledger import PRODUCER_SCRIPTS
+from llama_herd.tasks.notice import read_notice
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.claims import ClaimedJobs
 from llama_herd.worker.engine_thread import EngineThread

@@ -26,10 +26,11 @@ from llama_herd.tasks.answers import (
     Unknown,
 )
 from llama_herd.tasks.call import Unreadable, run, run_many
-from llama_herd.tasks.ledger import CancelReason
 from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.notice import CancelReason
 from llama_herd.tasks.passing import passes, said
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.breaks import LARGE_BYTES, Breaks
 from llama_herd.worker.claims import ClaimedJobs
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.finisher import Finisher
@@ -37,7 +38,7 @@ from llama_herd.worker.gate import POLL_S
 from llama_herd.worker.order import NO_JOB, Order
 from llama_herd.worker.owner import Owner
 from llama_herd.worker.preparer import Opened, Preparer
-from llama_herd.worker.publisher import LARGE_BYTES, MAX_BREAKS, MAX_REASON, Publisher
+from llama_herd.worker.publisher import BREAKING, MAX_REASON, Publisher
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author, Recorded, Stream
 
@@ -115,7 +116,7 @@ class Intake(threading.Thread):
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
         self._later: list[Later] = []
         self._numbers = count()
-        self._breaks: dict[Delivery, int] = {}  # connections that a claim has broken
+        self._breaks: dict[Delivery, Breaks] = {}  # of large claims that were not answered
         self._is_stopping = False
 
     def put(self, item: Delivery | CeleryEnd) -> None:
@@ -200,7 +201,7 @@ class Intake(threading.Thread):
             answers = run_many(self._redis, calls)
         except RedisError as error:
             log.warning("redis does not answer claims, trying on", error=type(error).__name__)
-            self._note_break(lot)
+            self._try_again(lot, error)
             return
         for (delivery, order), answer in zip(lot, answers, strict=True):
             self._breaks.pop(delivery, None)
@@ -209,22 +210,17 @@ class Intake(threading.Thread):
             except RedisError as error:
                 self._act_on_error(delivery, order, error)
 
-    def _note_break(self, lot: Rows[Asked]) -> None:
-        """Try again, but not for ever what breaks each connection to a Redis that answers otherwise."""
-        for delivery, order in lot:
-            if Asked(delivery, order).is_large and self._is_redis_there():
-                self._breaks[delivery] = self._breaks.get(delivery, 0) + 1
-            if self._breaks.get(delivery, 0) < MAX_BREAKS:
-                self._put_off(delivery, RETRY_S)
+    def _try_again(self, lot: Rows[Asked], error: RedisError) -> None:
+        """Make claims again, but not for ever a large one that breaks each connection."""
+        for one in lot:
+            breaks = self._breaks.setdefault(one.delivery, Breaks()) if one.is_large else Breaks()
+            if one.is_large:
+                breaks.note(self._redis, error)
+            if breaks.are_too_many:
+                del self._breaks[one.delivery]
+                self._act_on_error(*one, Unreadable(BREAKING))
             else:
-                del self._breaks[delivery]
-                self._act_on_error(delivery, order, Unreadable("it breaks the connection"))
-
-    def _is_redis_there(self) -> bool:
-        try:
-            return bool(self._redis.ping())
-        except RedisError:
-            return False
+                self._put_off(one.delivery, RETRY_S)
 
     def _act(self, delivery: Delivery, order: Order, answer: ClaimAnswer | ResponseError) -> None:
         """Do what the answer asks for."""

@@ -11,10 +11,11 @@ import structlog
 from celery.backends.redis import RedisBackend
 from redis import Redis
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError, NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.passing import passes, said
+from llama_herd.worker.breaks import LARGE_BYTES, Breaks
 
 log = structlog.get_logger(__name__)
 
@@ -22,14 +23,8 @@ T = TypeVar("T")
 
 RETRY_S = 0.5
 
-#: Redis closes the connection at a value that is too large for it. None of its limits can be this low.
-LARGE_BYTES = 65_536
-
-#: Its setting that says which values are.
+#: The setting of Redis that says at which values it closes the connection.
 LIMIT = "proto-max-bulk-len"
-
-#: After so many connections that broke at a large value, though Redis answered right after, its size is why.
-BROKEN_TRIES = 4
 
 #: What Redis says before it closes the connection; most clients still send then, and never read it.
 TOO_LARGE = "invalid bulk length"
@@ -90,32 +85,23 @@ class ResultBackend(RedisBackend):  # type: ignore[misc]
 
 
 def _offer(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
-    num_broken = 0
+    breaks = Breaks()
     while True:
         try:
             return act()
         except NoScriptError:
             raise  # redis-py loads the script
         except RedisError as error:
-            num_broken += _breaks_at(client, num_bytes, error)
-            if num_broken == BROKEN_TRIES or TOO_LARGE in said(error):
+            if num_bytes >= LARGE_BYTES:
+                breaks.note(_plain(client), error)
+            if breaks.are_too_many or TOO_LARGE in said(error):
                 raise GenerationError("refused", _too_large(client, num_bytes)) from None
             if not passes(error):
                 raise refusal(error) from None
-            if not client.insists and not num_broken:
+            if not client.insists and not breaks.num:
                 raise
             log.warning("Redis did not take a result, retrying", error=type(error).__name__)
         sleep(RETRY_S)
-
-
-def _breaks_at(client: Redis, num_bytes: int, error: RedisError) -> bool:
-    """Whether a connection broke that may have done so for the size of what was sent."""
-    if num_bytes < LARGE_BYTES or not isinstance(error, ConnectionError):
-        return False
-    try:
-        return bool(_plain(client).ping())
-    except RedisError:
-        return False
 
 
 def _largest(parts: Iterable[Any]) -> int:

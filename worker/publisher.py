@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
 import structlog
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import RedisError
 
 from llama_herd.tasks.answers import Emission, Emitted
 from llama_herd.tasks.call import Call, run
@@ -17,6 +17,7 @@ from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import Failure, FinishReason
 from llama_herd.tasks.passing import passes, said
 from llama_herd.worker.attempt import Attempt
+from llama_herd.worker.breaks import LARGE_BYTES, Breaks
 from llama_herd.worker.claims import ClaimedJobs
 from llama_herd.worker.output import Output
 from llama_herd.worker.owner import Owner
@@ -32,14 +33,11 @@ MAX_WAITING_STEPS = 1000
 RETRY_S = 0.2
 STOPPING_S = 2.0
 
-#: A Redis may be set to break the connection at an argument of a megabyte or more, never at one below this.
-#: So a longer event goes in a call of its own, which is given up once it has broken so many connections of a
-#: Redis that answers otherwise.
-LARGE_BYTES = 65_536
-MAX_BREAKS = 3
-
 #: Most characters of what Redis says that a job is told.
 MAX_REASON = 120
+
+#: What a job is told that breaks connections.
+BREAKING = "it breaks the connection"
 
 
 class Refusal(NamedTuple):
@@ -199,7 +197,7 @@ class Publisher(threading.Thread):
         job_ids = list(dict.fromkeys(entry.job_id for entry in entries))
         is_large = len(job_ids) == 1 and any(map(_is_large, entries))
         try:
-            answers = self._insist(call, MAX_BREAKS if is_large else inf)
+            answers = self._insist(call, Breaks() if is_large else None)
             return list(zip(entries, answers, strict=True))
         except Refused as error:
             if len(job_ids) == 1:
@@ -210,12 +208,13 @@ class Publisher(threading.Thread):
         back = [entry for entry in entries if entry.job_id not in first]
         return self._send(front) + self._send(back)
 
-    def _insist(self, call: Call[T], max_breaks: float = inf) -> T:
+    def _insist(self, call: Call[T], breaks: Breaks | None = None) -> T:
         """Repeat a call, byte for byte, until it is answered: it may have run though its reply was lost.
 
-        Raises Refused when no repetition helps, and GivenUp.
+        `breaks`: of a call so large that it may break connections. Raises Refused when no repetition helps,
+        and GivenUp.
         """
-        num_tries, num_breaks = 0, 0
+        num_tries = 0
         while True:
             try:
                 answer = run(self._owner.redis, call)
@@ -227,19 +226,13 @@ class Publisher(threading.Thread):
                     raise Refused(said(error)[:MAX_REASON]) from None
                 if num_tries == 1:
                     log.warning("redis does not take events, trying on", error=type(error).__name__)
-                if max_breaks < inf and isinstance(error, ConnectionError):
-                    num_breaks += self._is_redis_there()
-                if num_breaks >= max_breaks:
-                    raise Refused("it breaks the connection") from None
+                if breaks is not None:
+                    breaks.note(self._owner.redis, error)
+                    if breaks.are_too_many:
+                        raise Refused(BREAKING) from None
             if monotonic() >= self._give_up_s:
                 raise GivenUp
             sleep(RETRY_S)
-
-    def _is_redis_there(self) -> bool:
-        try:
-            return bool(self._owner.redis.ping())
-        except RedisError:
-            return False
 
     def _settle(self, answered: Rows[tuple[Entry, Emitted]]) -> list[Entry]:
         """Act on what the ledger said; return what must be sent now, before anything new."""

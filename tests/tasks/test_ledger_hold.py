@@ -7,7 +7,7 @@ import pytest
 from llama_herd.tasks.answers import Cancellation, Ended, Release, Renewal, Renewed, Yours
 from llama_herd.tasks.call import run
 from llama_herd.tasks.events import End
-from llama_herd.tasks.ledger import Notice, read_notice
+from llama_herd.tasks.notice import Notice, read_notice
 from tests.tasks.herd import Herd, end, started, token
 
 pytestmark = pytest.mark.redis

@@ -9,8 +9,9 @@ from llama_herd.tasks.answers import Adopt, Cancellation, Ended, Release, Swept,
 from llama_herd.tasks.call import run, run_many
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS, CancelReason
+from llama_herd.tasks.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS
 from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.notice import CancelReason
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, end, ids, started, sweep, token
 
 pytestmark = pytest.mark.redis
