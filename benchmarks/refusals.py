@@ -6,7 +6,6 @@ Each message goes to a worker that does nothing else. What stays is the memory o
 record, the event, Celery's result, a dead letter. The worker's time is that of its processor.
 """
 
-import base64
 import json
 import tempfile
 import uuid
@@ -24,6 +23,7 @@ from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from llama_herd.tasks.call import run
 from llama_herd.tasks.ledger import Ledger
+from llama_herd.worker.chaos.malformed import encoded, message
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.embedded_redis import EmbeddedRedis
@@ -108,7 +108,8 @@ def _cost_of_one(
     redis: Redis, process: psutil.Process, queue: str, body: bytes, headers: dict[str, Any]
 ) -> tuple[int, int, float]:
     job_id, ledger = str(uuid.uuid4()), Ledger()
-    raw, before_bytes, before_s = _message(job_id, queue, body, headers), _num_bytes(redis), _time_s(process)
+    raw = message(raw_body=encoded(body), id=job_id, **headers)
+    before_bytes, before_s = _num_bytes(redis), _time_s(process)
     redis.lpush(queue, raw)
     wait_until(lambda: redis.exists(ledger.result_key(job_id)), "Celery's result")
     wait_until(lambda: not redis.hlen(ledger.unacked_key), "the acknowledgement")
@@ -117,21 +118,6 @@ def _cost_of_one(
     if record is not None and record.state != "failed":
         raise RuntimeError(f"the job is {record.state}, it should have been refused")
     return len(raw), _num_bytes(redis) - before_bytes, spent_s
-
-
-def _message(job_id: str, queue: str, body: bytes, headers: dict[str, Any]) -> bytes:
-    top = {
-        "body": base64.b64encode(body).decode(),
-        "content-type": "application/json",
-        "content-encoding": "utf-8",
-        "headers": {"lang": "py", "task": "herd.generate", "id": job_id, **headers},
-        "properties": {
-            "delivery_tag": str(uuid.uuid4()),
-            "delivery_info": {"exchange": "", "routing_key": queue},
-            "body_encoding": "base64",
-        },
-    }
-    return json.dumps(top).encode()
 
 
 def _body(fields: dict[str, Any], embed: dict[str, Any] | None = None) -> bytes:

@@ -61,6 +61,11 @@ class Envelope:
         return cls._build(job_id, queue, headers, _NO_EMBED, {})
 
     @classmethod
+    def of_unread(cls, job_id: str, queue: str, headers: Mapping[str, Any]) -> Self:
+        """A message that stands in for one that nobody reads, with headers that say why."""
+        return cls._build(job_id, queue, headers, _NO_EMBED, {})
+
+    @classmethod
     def of_request(cls, request: Mapping[str, Any], embed: Mapping[str, Any] | None, queue: str) -> Self:
         """The same for a message that came without our client, from what Celery knows of it.
 
