@@ -9,6 +9,7 @@ from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
+from tests.worker.processes import WorkerProcess
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +42,17 @@ def tiny_path(tiny_settings: WorkerSettings) -> Path:
 def server() -> Iterator[EmbeddedRedis]:
     with EmbeddedRedis() as server:
         yield server
+
+
+@pytest.fixture(scope="module", params=["", "default,acme"], ids=["one tenant", "tenants"])
+def worker_of_m(
+    server: EmbeddedRedis,
+    tiny_settings: WorkerSettings,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[WorkerProcess]:
+    """A worker of the model m, of one tenant and of two: results and links go other ways in these."""
+    log = tmp_path_factory.mktemp("log") / "worker.log"
+    options = {"model_name": "m", "slots": 4, "tenants": request.param}
+    with WorkerProcess(server.url, tiny_settings.model, "m", log, **options) as worker:
+        yield worker

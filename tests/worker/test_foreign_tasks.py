@@ -15,7 +15,6 @@ from redis import Redis
 
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.worker.embedded_redis import END_WITH_PARENT, EmbeddedRedis
-from llama_herd.worker.settings import WorkerSettings
 from tests.worker.herd_command import COMMAND, environment
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 
@@ -63,21 +62,8 @@ def their_worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
         process.wait()
 
 
-@pytest.fixture(scope="module", params=["", "default,acme"], ids=["one tenant", "tenants"])
-def our_worker(
-    server: EmbeddedRedis,
-    tiny_settings: WorkerSettings,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Iterator[WorkerProcess]:
-    log = tmp_path_factory.mktemp("log") / "worker.log"
-    options = {"model_name": "m", "slots": 4, "tenants": request.param}
-    with WorkerProcess(server.url, tiny_settings.model, "linking", log, **options) as worker:
-        yield worker
-
-
 @pytest.fixture
-def app(their_worker: None, our_worker: WorkerProcess, server: EmbeddedRedis) -> Iterator[Celery]:
+def app(their_worker: None, worker_of_m: WorkerProcess, server: EmbeddedRedis) -> Iterator[Celery]:
     """The other service's own app, as it is anywhere."""
     yield Celery("theirs", broker=server.url, backend=server.url)
     gc.collect()  # results unsubscribe when they are freed, while Redis is there
@@ -145,7 +131,7 @@ def test_a_chord_whose_part_fails_calls_the_errback_of_its_body(app: Celery, not
 
 
 def test_a_task_that_nobody_has_becomes_a_dead_letter_that_names_it(
-    app: Celery, server: EmbeddedRedis, our_worker: WorkerProcess
+    app: Celery, server: EmbeddedRedis, worker_of_m: WorkerProcess
 ) -> None:
     app.send_task("theirs.lost", queue=QUEUE)
     with Redis.from_url(server.url) as redis:

@@ -216,11 +216,19 @@ def strike(server: GuardedRedis) -> Iterator[Callable[[Attack], None]]:
         user.close()
 
 
-def strike_all(
+@pytest.mark.parametrize(
+    "attacks",
+    [
+        pytest.param(SAMPLE, id="a sample"),
+        pytest.param(ATTACKS, id="all", marks=[pytest.mark.slow, pytest.mark.timeout(400)]),
+    ],
+)
+def test_whatever_a_tenant_does_to_its_own_keys_the_other_is_answered_in_time(
     attacks: Sequence[Attack],
     strike: Callable[[Attack], None],
     worker: WorkerProcess,
     acme: Tenant,
+    globex: Tenant,
     root: Redis,
     undisturbed_s: float,
 ) -> None:
@@ -232,33 +240,8 @@ def strike_all(
         assert worker.is_alive, attack.name
         clean(root)
     assert {name: delay_s for name, delay_s in delays_s.items() if delay_s > MAX_DELAY_S} == {}
-
-
-def test_whatever_a_tenant_does_to_its_own_keys_the_other_is_answered_in_time(
-    strike: Callable[[Attack], None],
-    worker: WorkerProcess,
-    acme: Tenant,
-    globex: Tenant,
-    root: Redis,
-    undisturbed_s: float,
-) -> None:
-    strike_all(SAMPLE, strike, worker, acme, root, undisturbed_s)
     globex.answered_s()  # once its keys are as they should be, it is served again
     assert "Connection to broker lost" not in worker.log
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_each_key_of_each_type_delays_its_own_tenant_alone(
-    strike: Callable[[Attack], None],
-    worker: WorkerProcess,
-    acme: Tenant,
-    globex: Tenant,
-    root: Redis,
-    undisturbed_s: float,
-) -> None:
-    strike_all(ATTACKS, strike, worker, acme, root, undisturbed_s)
-    globex.answered_s()
 
 
 @pytest.mark.parametrize("lane", [LANES[0]], ids=["urgent"])

@@ -1,105 +1,20 @@
 """The publisher against a real ledger: what it does when Redis answers, loses, refuses or forgets."""
 
-from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import ConnectionError
 
 from llama_herd.tasks.answers import Release, Yours
 from llama_herd.tasks.call import Call, run
-from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Token
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import Ledger
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.result import Result
-from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.attempt import Attempt
-from llama_herd.worker.claims import ClaimedJobs
-from llama_herd.worker.draw import Drawn
+from llama_herd.tasks.events import End, Failure, Started, Token
 from llama_herd.worker.output import Output
-from llama_herd.worker.owner import Owner
-from llama_herd.worker.publisher import Publisher, Refusal, Released
-from llama_herd.worker.sequence import Sequence
-from llama_herd.worker.stream import Author, Recorded, Stream
-from llama_herd.worker.writer import Writer
+from llama_herd.worker.publisher import Refusal, Released
 from tests.worker.processes import wait_until
+from tests.worker.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
 
 pytestmark = pytest.mark.redis
-
-OWNER = "owner-1"
-WORDS = (b"", b" one", b" two", b" three")
-
-
-def new_attempt(job_id: str, claimed: Yours, num_choices: int = 1) -> Attempt:
-    stream = Stream(job_id, claimed, Recorded.of([]), Author("w@test", "m"))
-    stream.num_choices = num_choices
-    sequences = [
-        Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Writer(WORDS), choice=choice)
-        for choice in range(num_choices)
-    ]
-    return Attempt(stream, [], sequences)
-
-
-def output_of(attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> Output:
-    """What a step brings that draws these words."""
-    text = b"".join(WORDS[word] for word in words).decode()
-    return Output(attempt.sequences[choice], tuple(map(Drawn, words)), text, finish_reason=end)
-
-
-class Desk:
-    """A publisher, its ledger, and what it reports."""
-
-    def __init__(self, redis: Redis, wire: Redis | None = None) -> None:
-        self.redis = redis
-        self.ledger = Ledger(lease_ms=60_000)
-        self.ended: list[str] = []
-        self.lost: list[str] = []
-        self.released: list[str] = []
-        self.started: list[str] = []
-        self.claims = ClaimedJobs()
-        self.publisher = Publisher(
-            Owner(wire or redis, self.ledger, OWNER),
-            self.claims,
-            on_start=lambda attempt: self.started.append(attempt.job_id),
-            on_end=lambda attempt: self.ended.append(attempt.job_id),
-            on_lost=lambda attempt: self.lost.append(attempt.job_id),
-            on_released=lambda attempt: self.released.append(attempt.job_id),
-        )
-
-    def open(self, job_id: str, **fields: object) -> Attempt:
-        """Submit and claim a job, as the intake does."""
-        job = GenerationJob.model_validate({"prompt": "hi", **fields})
-        run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, "herd.m")))
-        claimed = run(self.redis, self.ledger.claim(job_id, OWNER))
-        assert isinstance(claimed, Yours)
-        attempt = new_attempt(job_id, claimed, num_choices=job.sampling.n)
-        attempt.stream.flush_s = job.flush_ms / 1000
-        self.publisher.open(attempt)
-        return attempt
-
-    def say(self, attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> None:
-        """Queue what a step would bring."""
-        self.publisher.put([output_of(attempt, *words, choice=choice, end=end)])
-
-    def start(self, attempt: Attempt) -> None:
-        self.publisher.put([Output(sequence, has_started=True) for sequence in attempt.sequences])
-
-    def send(self) -> None:
-        """One round of the publisher's loop, in this thread."""
-        self.publisher._deliver(self.publisher._entries(self.publisher._take()))
-
-    @property
-    def in_hand(self) -> list[Attempt]:
-        return self.claims.in_hand()
-
-    def events(self, job_id: str) -> list[Event]:
-        return run(self.redis, self.ledger.read(job_id))
-
-    def result(self, job_id: str) -> Result:
-        return Result.from_events(self.events(job_id))
 
 
 @pytest.fixture
@@ -145,33 +60,6 @@ def test_held_tokens_wait_for_their_time_but_never_beyond_the_end(desk: Desk) ->
     desk.say(attempt, 3, end="stop")
     desk.send()
     assert [event.ids for event in desk.events("job") if isinstance(event, Token)] == [(1,), (2, 3)]
-
-
-class LosesReplies:
-    """A connection whose calls run, but whose first replies never arrive."""
-
-    def __init__(self, redis: Redis, num_lost: int) -> None:
-        self._redis = redis
-        self._num_lost = num_lost
-
-    def ping(self) -> bool:
-        if self._num_lost:
-            raise ConnectionError("reply lost")
-        return True
-
-    def pipeline(self, **options: Any) -> Any:
-        pipeline = self._redis.pipeline(**options)
-        execute = pipeline.execute
-
-        def execute_and_lose(raise_on_error: bool = True) -> list[Any]:
-            reply = execute(raise_on_error)
-            if self._num_lost:
-                self._num_lost -= 1
-                raise ConnectionError("reply lost")
-            return reply
-
-        pipeline.execute = execute_and_lose  # type: ignore[method-assign]
-        return pipeline
 
 
 def test_a_lost_reply_writes_nothing_twice(redis: Redis) -> None:
@@ -411,107 +299,6 @@ def test_a_redis_that_is_a_replica_for_a_while_costs_no_job(desk: Desk) -> None:
     sending.join()
     assert (desk.lost, desk.ended) == ([], ["job"])
     assert desk.result("job").text == " one"
-
-
-def break_at(redis: Redis, megabytes: int | None) -> None:
-    """Let Redis close connections at arguments longer than this; None: as it is without a setting."""
-    redis.config_set("proto-max-bulk-len", f"{megabytes or 512}mb")
-
-
-@pytest.fixture(params=[1, 8, None], ids=["1mb", "8mb", "unset"])
-def bulk_mb(redis: Redis, request: pytest.FixtureRequest) -> Iterator[int | None]:
-    break_at(redis, request.param)
-    yield request.param
-    break_at(redis, None)
-
-
-def test_an_event_that_redis_cannot_take_ends_its_job_alone(desk: Desk, bulk_mb: int | None) -> None:
-    """Nobody waits for it: the others' events go on in calls of their own."""
-    huge, mate = desk.open("huge"), desk.open("mate")
-    desk.start(huge)
-    desk.say(huge, 1)
-    desk.say(mate, 1)
-    desk.send()
-    text = "x" * (2_000_000 if bulk_mb == 1 else 9_000_000)
-    desk.publisher.put([Output(huge.sequences[0], (Drawn(2),), text, finish_reason="stop")])
-    desk.say(mate, 2, end="stop")
-    desk.send()
-    assert desk.result("mate").ids == (1, 2)
-    assert desk.ended == ["mate", "huge"]
-    result = desk.result("huge")
-    if bulk_mb is None:
-        assert (result.finish_reason, result.ids) == ("stop", (1, 2))
-        return
-    assert (result.finish_reason, result.ids) == ("error", (1,))
-    assert result.error is not None
-    assert result.error.code == "not_recorded"
-    assert len(result.error.message) < 300
-
-
-class RefusesOneJob:
-    """A connection to a Redis that takes no event of one job: all, or those longer than an end."""
-
-    def __init__(self, redis: Redis, job_id: str, longest: int) -> None:
-        self._redis = redis
-        self._mark = f'"job":"{job_id}"'
-        self._longest = longest
-
-    def pipeline(self, **options: Any) -> Any:
-        pipeline = self._redis.pipeline(**options)
-        execute_command = pipeline.execute_command
-
-        def refuse_or_execute(*parts: Any) -> Any:
-            events = [part for part in parts if isinstance(part, str) and self._mark in part]
-            if any(len(event) > self._longest for event in events):
-                return execute_command("EVAL", "error('no')", 0)  # type: ignore[no-untyped-call]
-            return execute_command(*parts)  # type: ignore[no-untyped-call]
-
-        pipeline.execute_command = refuse_or_execute  # type: ignore[method-assign]
-        return pipeline
-
-
-@pytest.mark.parametrize("num_mates", [0, 1, 6, 33])
-@pytest.mark.parametrize("longest", [0, 1_000])
-def test_a_call_that_redis_refuses_is_halved_until_the_job_that_breaks_it_is_alone(
-    redis: Redis, num_mates: int, longest: int
-) -> None:
-    desk = Desk(redis, RefusesOneJob(redis, "broken", longest))  # type: ignore[arg-type]
-    attempts = [desk.open(f"mate-{number}") for number in range(num_mates)]
-    broken = desk.open("broken")
-    attempts.insert(num_mates // 2, broken)
-    for attempt in attempts:
-        desk.publisher.put([Output(attempt.sequences[0], (Drawn(1),), "x" * 2_000, finish_reason="stop")])
-    desk.send()
-    assert len(desk.ended) == num_mates + bool(longest)
-    for number in range(num_mates):
-        assert desk.result(f"mate-{number}").ids == (1,)
-    assert desk.in_hand == []
-    if longest:
-        error = desk.result("broken").error
-        assert error is not None
-        assert error.code == "not_recorded"
-    else:
-        assert (desk.lost, desk.events("broken")) == (["broken"], [])
-
-
-def test_a_job_whose_lease_cannot_be_noted_ends_with_all_that_was_written(desk: Desk) -> None:
-    """Somebody has written where the tenant's leases are."""
-    attempt = desk.open("job")
-    desk.redis.set(desk.ledger.key("leases"), "no index")
-    desk.say(attempt, 1, end="stop")
-    desk.send()
-    assert (desk.lost, desk.ended, desk.in_hand) == ([], ["job"], [])
-    assert (desk.result("job").ids, desk.result("job").finish_reason) == ((1,), "stop")
-
-
-def test_a_large_event_is_repeated_while_redis_is_away(redis: Redis) -> None:
-    """What breaks the connection then is not the event."""
-    wire = LosesReplies(redis, num_lost=7)
-    desk = Desk(redis, wire)  # type: ignore[arg-type]
-    attempt = desk.open("job")
-    desk.publisher.put([Output(attempt.sequences[0], (Drawn(1),), "x" * 100_000, finish_reason="stop")])
-    desk.send()
-    assert len(desk.result("job").text) == 100_000
 
 
 def test_what_has_started_on_record_may_be_computed(desk: Desk) -> None:

@@ -12,26 +12,12 @@ from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.embedded_redis import EmbeddedRedis
-from llama_herd.worker.settings import WorkerSettings
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
 JOB: dict[str, Any] = {"prompt": "a tale", "sampling": {"max_tokens": 9}}
 QUEUE = queue_name("m")
-
-
-@pytest.fixture(scope="module", params=["", "default,acme"], ids=["one tenant", "tenants"])
-def worker(
-    server: EmbeddedRedis,
-    tiny_settings: WorkerSettings,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Iterator[WorkerProcess]:
-    log = tmp_path_factory.mktemp("log") / "worker.log"
-    options = {"model_name": "m", "slots": 4, "tenants": request.param}
-    with WorkerProcess(server.url, tiny_settings.model, "settling", log, **options) as worker:
-        yield worker
 
 
 @pytest.fixture
@@ -46,7 +32,7 @@ def app(server: EmbeddedRedis) -> Celery:
 
 
 def test_parts_of_a_chord_that_redis_refuses_hold_nobody_up(
-    worker: WorkerProcess, app: Celery, root: Any
+    worker_of_m: WorkerProcess, app: Celery, root: Any
 ) -> None:
     """As many as there are threads that store results, and one more."""
     chord = app.signature("then", queue="next")
@@ -56,19 +42,21 @@ def test_parts_of_a_chord_that_redis_refuses_hold_nobody_up(
     for sent in (*bad, good):
         assert sent.get(timeout=PATIENCE_S)["finish_reason"] in ("length", "stop")
     wait_until(lambda: num_held(root) == 0, "every message is acked", PATIENCE_S)
-    assert "not a valid float" in worker.log
-    assert "Traceback" not in worker.log
+    assert "not a valid float" in worker_of_m.log
+    assert "Traceback" not in worker_of_m.log
 
 
-def test_results_that_cannot_be_stored_hold_nobody_up(worker: WorkerProcess, app: Celery, root: Any) -> None:
-    names = [f"taken-{number}-{worker.process.pid}" for number in range(3)]
+def test_results_that_cannot_be_stored_hold_nobody_up(
+    worker_of_m: WorkerProcess, app: Celery, root: Any
+) -> None:
+    names = [f"taken-{number}-{worker_of_m.process.pid}" for number in range(3)]
     for name in names:
         root.lpush(Ledger().result_key(name), "somebody else's")
         app.send_task(TASK_NAME, kwargs=JOB, queue=QUEUE, task_id=name)
     good = app.send_task(TASK_NAME, kwargs=JOB, queue=QUEUE)
     assert good.get(timeout=PATIENCE_S)["finish_reason"] in ("length", "stop")
     wait_until(lambda: num_held(root) == 0, "every message is acked", PATIENCE_S)
-    assert all(f'"{name}"' in worker.log for name in names)
+    assert all(f'"{name}"' in worker_of_m.log for name in names)
 
 
 def num_held(root: Any) -> int:
