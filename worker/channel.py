@@ -106,6 +106,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
     #: Queues that this worker is to ask for no more messages, although there would be room for some.
     closed_queues: AbstractSet[str] = frozenset()
     _last_reply: Any = None
+    _notes_client: Redis | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._turns = Turns()
@@ -151,6 +152,15 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         """Keep no connection once closed: kombu opens one to put messages back, and to ack late ones."""
         if self.closed and self._pool is not None:
             self._pool.disconnect()
+
+    def _create_client(self, asynchronous: bool = False) -> Redis:
+        """One client for all notes and acks by a pool; kombu makes one for each."""
+        if asynchronous:
+            client: Redis = super()._create_client(asynchronous=True)
+            return client
+        if self._notes_client is None or self._notes_client.connection_pool is not self.pool:
+            self._notes_client = super()._create_client()
+        return self._notes_client
 
     def _get_client(self) -> type[Redis]:
         """kombu's client class, but it leaves what it read last with the channel."""
