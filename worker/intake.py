@@ -117,6 +117,7 @@ class Intake(threading.Thread):
         self._later: list[Later] = []
         self._numbers = count()
         self._breaks: dict[Delivery, Breaks] = {}  # of large claims that were not answered
+        self._may_begin_more = False
         self._is_stopping = False
 
     def put(self, item: Delivery | CeleryEnd) -> None:
@@ -139,8 +140,7 @@ class Intake(threading.Thread):
             deliveries = [item for item in items if isinstance(item, Delivery)]
             if deliveries and not self._is_stopping:
                 self._claim(deliveries)
-            if self._preparer.is_holding and not self._is_stopping:
-                self._preparer.let_in()
+            self._may_begin_more = not self._is_stopping and self._preparer.let_in()
 
     def _take(self) -> list[Delivery | CeleryEnd]:
         """What has come and what is due again, up to a round trip's worth; sleeps until there is some."""
@@ -155,6 +155,8 @@ class Intake(threading.Thread):
 
     def _rest_s(self) -> float | None:
         """How long there is nothing to do unless something comes."""
+        if self._may_begin_more:
+            return 0.0
         due_s = self._later[0].due_s - monotonic() if self._later else inf
         rest_s = max(0.0, min(due_s, POLL_S if self._preparer.is_holding else inf))
         return None if rest_s == inf else rest_s

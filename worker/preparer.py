@@ -1,6 +1,7 @@
 """Makes sequences of claimed jobs, once they may come in; a death meanwhile counts against them."""
 
 from contextlib import suppress
+from itertools import islice
 from time import monotonic
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Recorded
 
 log = structlog.get_logger(__name__)
+
+#: Most jobs that are begun by themselves between two looks at what else has come.
+MAX_ALONE = 16
 
 
 class Opened(NamedTuple):
@@ -71,16 +75,22 @@ class Preparer:
         """Begin nothing more, not even the rest of a lot; any thread may call."""
         self._is_stopping = True
 
-    def let_in(self) -> None:
-        """Begin what may begin: jobs that have killed nobody together, each of the others by itself."""
+    def let_in(self) -> bool:
+        """Begin some that may begin: jobs that have killed nobody together, each of the others by itself.
+
+        Returns whether more may begin at once.
+        """
         held = [one for one in self._held if not one.attempt.is_over and not self._has_ended(one.attempt)]
-        held.sort(key=lambda one: one.attempt.is_last)  # whom nobody suspects goes first
-        entered = [one for one in held if self._gate.enter(one.attempt)]
-        self._held = [one for one in held if one not in entered]
-        harmless = [one for one in entered if not one.claimed.attempts]
-        for lot in (harmless, *([one] for one in entered if one.claimed.attempts)):
+        harmless = [one for one in held if not one.claimed.attempts and self._gate.enter(one.attempt)]
+        others = [one for one in held if one.claimed.attempts]
+        others.sort(key=lambda one: one.attempt.is_last)  # whom nobody suspects goes first
+        alone = list(islice((one for one in others if self._gate.enter(one.attempt)), MAX_ALONE))
+        entered = {id(one) for one in (*harmless, *alone)}
+        self._held = [one for one in held if id(one) not in entered]
+        for lot in (harmless, *([one] for one in alone)):
             if lot:
                 self._begin_lot(lot)
+        return len(alone) == MAX_ALONE
 
     def _has_ended(self, attempt: Attempt) -> bool:
         """End a job that is cancelled or overdue before it has begun."""
