@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from llama_herd.tasks.events import Event
 from llama_herd.tasks.passing import is_passing
 
 
@@ -140,6 +141,15 @@ class Emitted(NamedTuple):
     def is_full(self) -> bool:
         """Whether Redis had no room for the event, or may not write; it may again."""
         return self.kind is Emission.ERROR and is_passing(self.reason)
+
+
+class Part(NamedTuple):
+    """Some of a job's events, `num_bytes` long, and where to go on; empty: nowhere. n: tokens recorded."""
+
+    n: int
+    next: str
+    events: list[Event]
+    num_bytes: int
 
 
 class Release(StrEnum):

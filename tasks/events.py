@@ -100,6 +100,7 @@ class Token(_Event):
     finish_reason: FinishReason | None = Field(
         default=None, description="With the last tokens of one of several outputs: why it ended."
     )
+    # From here on all are scores, which `read.lua` cuts off.
     logprobs: Scores | None = Field(
         default=None,
         description=f"One for each id, when asked for; {LOWEST_LOGPROB} stands for minus infinity.",

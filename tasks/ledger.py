@@ -17,6 +17,7 @@ from llama_herd.tasks.answers import (
     Cancellation,
     ClaimAnswer,
     Emitted,
+    Part,
     Purge,
     Record,
     Release,
@@ -39,6 +40,7 @@ from llama_herd.tasks.priority import lane_of
 from llama_herd.tasks.replies import (
     read_claim,
     read_emit,
+    read_part,
     read_record,
     read_reports,
     read_settling,
@@ -61,6 +63,8 @@ SWEEP_MAX_LOOKS = 512
 #: do not count against the job any more.
 SOUND_TOKENS = 32
 SOUND_MS = 30_000
+#: Where the first event of any stream is.
+FIRST = "-"
 #: A worker that is silent this long is not listed any more.
 WORKER_TTL_S = 10
 
@@ -75,6 +79,7 @@ _SETTLE = Script("settle")
 _CANCEL = Script("cancel", "clock", "waiting", "end")
 _PURGE = Script("purge", "clock", "waiting", "end")
 _SWEEP = Script("sweep", "clock", "queue", "push", "front", "waiting", "end")
+_READ = Script("read")
 _DEPTH = Script("depth", "queue")
 _REPORT = Script("report", "clock")
 _REPORTS = Script("reports", "clock")
@@ -284,6 +289,20 @@ class Ledger(Keys):
             (self.events_key(job_id),),
             (f"({after}-0" if after else "-", "+"),
             lambda reply: [parse_event(fields[b"e"]) for _, fields in reply],
+        )
+
+    def read_part(
+        self, job_id: str, start: str, part_bytes: int, most_bytes: int, *, with_scores: bool
+    ) -> Call[Part]:
+        """Events of a job from `start` on, until they are `part_bytes` long.
+
+        An event of more than `most_bytes` is an error, as is all that workers do not write.
+        """
+        return Call(
+            _READ,
+            (self.job_key(job_id), self.events_key(job_id)),
+            (start, part_bytes, most_bytes, int(with_scores)),
+            read_part,
         )
 
     def record(self, job_id: str) -> Call[Record | None]:

@@ -18,6 +18,7 @@ from llama_herd.tasks.answers import (
     Emission,
     Emitted,
     Ended,
+    Part,
     Record,
     Settled,
     Settling,
@@ -26,6 +27,7 @@ from llama_herd.tasks.answers import (
     Unknown,
     Yours,
 )
+from llama_herd.tasks.events import parse_event
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -111,6 +113,11 @@ def read_emit(reply: list[Any]) -> list[Emitted]:
         else Emitted(Emission(text(answer[0])), answer[1], answer[2], text(answer[3]))
         for answer in reply
     ]
+
+
+def read_part(reply: list[Any]) -> Part:
+    n, start, *events = reply
+    return Part(n, text(start), list(map(parse_event, events)), sum(map(len, events)))
 
 
 _NUMERIC_FIELDS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms"})

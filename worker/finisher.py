@@ -24,6 +24,7 @@ from llama_herd.tasks.passing import passes
 from llama_herd.tasks.result import Result
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.offer import refusal
+from llama_herd.worker.stream_reader import StreamReader
 
 log = structlog.get_logger(__name__)
 
@@ -76,11 +77,12 @@ class Finisher:
     wrote it and however often the job's message comes back.
     """
 
-    def __init__(self, redis: Redis, ledger: Ledger, app: Celery) -> None:
+    def __init__(self, redis: Redis, ledger: Ledger, app: Celery, reader: StreamReader) -> None:
         """`app` knows where the tenant's results are."""
         self._redis = redis
         self._ledger = ledger
         self._app = app
+        self._reader = reader
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
         self._later: list[Later] = []
         #: Jobs of which this finisher tells Celery, by the word that says so in their records.
@@ -216,19 +218,23 @@ class Finisher:
             del self._held[word]
 
     def _begin(self, job_id: str, word: str) -> tuple[Turn, Events]:
-        """Ask whose the job is, and read its events in the same round trip."""
-        ledger = self._ledger
-        calls: list[Call[Any]] = [ledger.settling(job_id, word, HOLD_MS), ledger.read(job_id)]
-        answers: list[Any] = run_many(self._redis, calls)
-        turn, events = answers
-        for answer in answers:
-            if isinstance(answer, ResponseError) and (answer is turn or passes(answer)):
-                raise answer
-        return turn, events
+        """Ask whose the job is, and read its events, few ones in the same round trip."""
+        calls: list[Call[Any]] = [self._ledger.settling(job_id, word, HOLD_MS), self._reader.part(job_id)]
+        turn, part = run_many(self._redis, calls)
+        if isinstance(turn, ResponseError):
+            raise turn
+        if not isinstance(turn, Settling):
+            return turn, []
+        try:
+            return turn, list(self._reader.events(job_id, part))
+        except ResponseError as error:
+            if passes(error):
+                raise
+            return turn, error
 
     def _correct(self, job_id: str) -> None:
         """Celery has said by itself how the job ended; it may have been mistaken."""
-        correct(_outcome(run(self._redis, self._ledger.read(job_id))), self._app.backend)
+        correct(_outcome(list(self._reader.events(job_id))), self._app.backend)
         self._close(job_id, self._ledger.is_purged(job_id))
 
     def _close(self, job_id: str, note: Call[bool]) -> None:

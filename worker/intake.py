@@ -41,6 +41,7 @@ from llama_herd.worker.preparer import Opened, Preparer
 from llama_herd.worker.publisher import BREAKING, MAX_REASON, Publisher
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author, Recorded, Stream
+from llama_herd.worker.stream_reader import StreamReader
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +60,7 @@ LEASE_MARGIN_S = 0.2
 LARGE_CLAIM = LARGE_BYTES // 8
 
 #: The stream of a job that has said nothing.
-NOTHING = Recorded({}, "")
+NOTHING = Recorded.of(())
 
 
 class CeleryEnd(NamedTuple):
@@ -102,6 +103,7 @@ class Intake(threading.Thread):
         publisher: Publisher,
         preparer: Preparer,
         finisher: Finisher,
+        reader: StreamReader,
     ) -> None:
         super().__init__(name="intake", daemon=True)
         self._redis = owner.redis
@@ -113,6 +115,7 @@ class Intake(threading.Thread):
         self._publisher = publisher
         self._finisher = finisher
         self._preparer = preparer
+        self._reader = reader
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
         self._later: list[Later] = []
         self._numbers = count()
@@ -298,9 +301,9 @@ class Intake(threading.Thread):
     def _recorded(self, job_id: str) -> Recorded:
         """What earlier attempts have written; nothing if somebody else has written there, too."""
         try:
-            events = run(self._redis, self._ledger.read(job_id))
+            return Recorded.of(self._reader.events(job_id, with_scores=False))
         except RedisError as error:
             if passes(error):
                 raise
+            log.error("job's stream is not what workers write", job_id=job_id, error=said(error)[:MAX_REASON])
             return NOTHING
-        return Recorded.of(events)

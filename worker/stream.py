@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -22,16 +22,16 @@ class Recorded(NamedTuple):
     """What earlier attempts have written of a job: ids by output, and all text in the order of events."""
 
     ids: dict[int, list[int]]
-    text: str
+    text_hash: "hashlib._Hash"
 
     @classmethod
-    def of(cls, events: Sequence[Event]) -> Self:
-        ids, text = dict[int, list[int]](), ""
+    def of(cls, events: Iterable[Event]) -> Self:
+        ids, text_hash = dict[int, list[int]](), hashlib.sha256()
         for event in events:
             if isinstance(event, Token):
                 ids.setdefault(event.choice or 0, []).extend(event.ids)
-                text += event.text
-        return cls(ids, text)
+                text_hash.update(event.text.encode())
+        return cls(ids, text_hash)
 
 
 class Author(NamedTuple):
@@ -83,7 +83,7 @@ class Stream:
         self._author = author
         self._num_starts = claimed.starts
         self._num_ids_of = Counter({choice: len(ids) for choice, ids in recorded.ids.items()})
-        self._text_hash = hashlib.sha256(recorded.text.encode())
+        self._text_hash = recorded.text_hash.copy()
         self._gathered: dict[int, _Gathered] = {}
         self._sent: deque[_Sent] = deque()
 

@@ -27,6 +27,8 @@ from llama_herd.worker.publisher import Publisher, Released
 from llama_herd.worker.reconcile import Reconciler
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author
+from llama_herd.worker.stream_bounds import StreamBounds
+from llama_herd.worker.stream_reader import StreamReader
 from llama_herd.worker.watchdog import Part
 
 log = structlog.get_logger(__name__)
@@ -55,7 +57,8 @@ class Tenancy:
         self.tenant = settings.tenant
         self._engine = engine
         self._owner = owner = Owner(redis, ledger)
-        self._finisher = Finisher(redis, ledger, boot.app_of(settings))
+        reader = StreamReader(redis, ledger, StreamBounds(settings.max_tokens_limit, model.max_length))
+        self._finisher = Finisher(redis, ledger, boot.app_of(settings), reader)
         self._claims = claims = ClaimedJobs()
         self._publisher = Publisher(
             owner,
@@ -73,6 +76,7 @@ class Tenancy:
             publisher=self._publisher,
             preparer=Preparer(owner, settings, model, publisher=self._publisher, gate=gate, engine=engine),
             finisher=self._finisher,
+            reader=reader,
         )
         self._heartbeat = Heartbeat(
             owner, claims=claims, engine=engine, status=status, stall_s=settings.stall_s

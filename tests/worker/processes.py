@@ -33,6 +33,17 @@ class WorkerProcess(worker_process.WorkerProcess):
         read = WorkerSettings.read(redis_url=redis_url, model=model, **settings)
         super().__init__(read, f"{name}@test", log, include=include, env=env)
 
+    def forget_peak(self) -> None:
+        """Let `peak_mb` count from now on."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    @property
+    def peak_mb(self) -> float:
+        """Most memory that it has held at once."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+        return int(peak) / 1024
+
 
 def kombu_note(redis: Redis, job_id: str) -> list[Any]:
     """Kombu's note of a running job's message: the message, its exchange, its queue.

@@ -26,9 +26,13 @@ from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.finisher import Finisher
+from llama_herd.worker.stream_bounds import StreamBounds
+from llama_herd.worker.stream_reader import StreamReader
 from tests.tasks.herd import Herd, end, started
 
 pytestmark = pytest.mark.redis
+
+BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=4096)
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def herd(redis: Redis) -> Herd:
 
 @pytest.fixture
 def finisher(redis: Redis, app: Celery) -> Iterator[Finisher]:
-    finisher = Finisher(redis, Ledger(), app)
+    finisher = Finisher(redis, Ledger(), app, StreamReader(redis, Ledger(), BOUNDS))
     yield finisher
     finisher.stop()
 
@@ -346,7 +350,9 @@ def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(
 ) -> None:
     """To the same worker or another one, and for much longer than a worker may be silent."""
     ended(herd, "twice", "length")
-    finishers = [Finisher(redis, Ledger(), worker_app) for _ in range(2)]
+    finishers = [
+        Finisher(redis, Ledger(), worker_app, StreamReader(redis, Ledger(), BOUNDS)) for _ in range(2)
+    ]
     first = Slow(worker_app, "twice")
     others = [Told(worker_app, "twice") for _ in range(3)]
     finishers[0].settle("twice", [first])

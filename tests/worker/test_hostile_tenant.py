@@ -25,6 +25,8 @@ ACME, GLOBEX = "acme", "globex"
 QUEUE, KEYS = queue_name("m", GLOBEX), Keys(GLOBEX)
 #: So much later than undisturbed may a job of the other tenant be answered.
 MAX_DELAY_S = 2.0
+#: So much more memory may a worker have taken meanwhile.
+MAX_MEMORY_MB = 50
 SHORT = {"max_tokens": 8}
 
 Command = tuple[Any, ...]
@@ -102,6 +104,26 @@ FORGERIES = [
     ),
 ]
 
+#: Bytes of a forged stream; each event of it has as many as one of our own may have, or all.
+STREAM_BYTES, EVENT_BYTES = 200_000_000, 1_000_000
+
+
+def _tokens(job_id: str, num_events: int) -> Iterator[Command]:
+    """Events that look like ours, but for their length."""
+    text = "x" * (STREAM_BYTES // num_events)
+    for seq in range(1, num_events + 1):
+        yield _event(job_id, seq, type="token", i=seq - 1, ids=[1], text=text)
+
+
+def _long_streams(num_events: int) -> Iterator[Attack]:
+    """Of a job that is to be gone on with, and of one whose result is to be stored."""
+    for state in ("queued", "done"):
+        record = _forged("f", seq=num_events, n=num_events, state=state)
+        yield Attack(f"{num_events} events are 200 MB of a {state} job", [*_tokens("f", num_events), *record])
+
+
+LONG_STREAMS = [attack for num in (1, STREAM_BYTES // EVENT_BYTES) for attack in _long_streams(num)]
+
 FLOODS = [
     Attack("a flood of junk", [("LPUSH", QUEUE, *["x"] * 500)]),
     Attack("messages of megabytes", [("LPUSH", QUEUE, "x" * 4_000_000)] * 5),
@@ -109,7 +131,7 @@ FLOODS = [
     Attack("many names", [("ZADD", KEYS.key("leases"), *[part for n in range(9999) for part in (n, n)])]),
 ]
 
-ATTACKS = [*_of_another_type(), *FORGERIES, *FLOODS]
+ATTACKS = [*_of_another_type(), *FORGERIES, *FLOODS, *LONG_STREAMS]
 #: Another draw at another time would not be the same test.
 SAMPLE = [*random.Random(7).sample([*_of_another_type()], 8), *FORGERIES, *FLOODS]
 
@@ -242,6 +264,26 @@ def test_whatever_a_tenant_does_to_its_own_keys_the_other_is_answered_in_time(
     assert {name: delay_s for name, delay_s in delays_s.items() if delay_s > MAX_DELAY_S} == {}
     globex.answered_s()  # once its keys are as they should be, it is served again
     assert "Connection to broker lost" not in worker.log
+
+
+@pytest.mark.parametrize("attack", LONG_STREAMS, ids=lambda attack: attack.name)
+def test_a_forged_stream_takes_neither_time_nor_memory_of_others(
+    attack: Attack,
+    strike: Callable[[Attack], None],
+    worker: WorkerProcess,
+    acme: Tenant,
+    root: Redis,
+    undisturbed_s: float,
+) -> None:
+    worker.forget_peak()
+    before_mb = worker.peak_mb
+    strike(attack)
+    since_s = monotonic()
+    delay_s = max(acme.answered_s() for _ in range(3)) - undisturbed_s
+    wait_until(lambda: root.hexists(KEYS.job_key("f"), "settled"), "it is done with")
+    assert monotonic() - since_s < 10
+    assert delay_s < MAX_DELAY_S
+    assert worker.peak_mb - before_mb < MAX_MEMORY_MB
 
 
 @pytest.mark.parametrize("lane", [LANES[0]], ids=["urgent"])

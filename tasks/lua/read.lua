@@ -1,0 +1,40 @@
+-- READ: a part of a job's events. For workers: no stream of one tenant may take the memory of the others.
+-- KEYS: 1 job record, 2 event stream
+-- ARGV: 1 where to begin, as XRANGE takes it, 2 bytes after which the answer ends, 3 most bytes of one event,
+--       4 '1': with scores
+-- Answers: tokens that are recorded, where to go on ('': that was all), event, ...
+--       an error where the stream holds what no worker writes: other fields, or an event that is too long
+local job, events, from = KEYS[1], KEYS[2], ARGV[1]
+local part_bytes, most_bytes, with_scores = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
+local foreign = redis.error_reply('ERR the events of this job are not what workers write. Fix: purge the job')
+
+-- Entries that are looked at together; bytes that one counts for beside its event.
+local num_looks, entry_bytes = 16, 64
+
+-- An event up to its scores, which stand last in it. No text holds what is looked for: JSON escapes quotes there.
+local function head(event)
+  if #event > most_bytes then event = string.sub(event, 1, most_bytes + 1) end
+  local at = string.find(event, ',"logprobs":', 1, true) or string.find(event, ',"prompt_logprobs":', 1, true)
+  return at and string.sub(event, 1, at - 1) .. '}' or event
+end
+
+local n = redis.pcall('HGET', job, 'n')
+local answer, num_bytes, entries = {type(n) == 'string' and tonumber(n) or 0, ''}, 0, nil
+repeat
+  entries = redis.pcall('XRANGE', events, from, '+', 'COUNT', num_looks)
+  if entries.err then return entries end
+  for _, entry in ipairs(entries) do
+    local fields = entry[2]
+    if fields[1] ~= 'e' or #fields ~= 2 then return foreign end
+    if num_bytes >= part_bytes then
+      answer[2] = from
+      return answer
+    end
+    local event = with_scores and fields[2] or head(fields[2])
+    if #event > most_bytes then return foreign end
+    num_bytes = num_bytes + #event + entry_bytes
+    answer[#answer + 1] = event
+    from = '(' .. entry[1]
+  end
+until #entries < num_looks
+return answer
