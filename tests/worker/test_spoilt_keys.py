@@ -20,7 +20,7 @@ from llama_herd.worker.settings import WorkerSettings
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
-JOB: dict[str, Any] = {"prompt": "a tale", "sampling": {"max_tokens": 3}}
+JOB: dict[str, Any] = {"prompt": "a tale", "sampling": {"max_tokens": 3, "ignore_eos": True}}
 TIMEOUT_S = 20.0
 
 
