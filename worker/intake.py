@@ -22,8 +22,10 @@ from llama_herd.tasks.answers import (
     Claimed,
     Early,
     Ended,
+    Part,
     Settled,
     Unknown,
+    Yours,
 )
 from llama_herd.tasks.call import Unreadable, run, run_many
 from llama_herd.tasks.message import Envelope
@@ -208,12 +210,28 @@ class Intake(threading.Thread):
             log.warning("redis does not answer claims, trying on", error=type(error).__name__)
             self._try_again(lot, error)
             return
+        first_parts = self._first_parts(lot, answers)
         for (delivery, order), answer in zip(lot, answers, strict=True):
             self._breaks.pop(delivery, None)
             try:
-                self._act(delivery, order, answer)
+                self._act(delivery, order, answer, first_parts.get(delivery.job_id))
             except RedisError as error:
                 self._act_on_error(delivery, order, error)
+
+    def _first_parts(
+        self, lot: Rows[Asked], answers: Rows[ClaimAnswer | ResponseError]
+    ) -> dict[str, Part | ResponseError]:
+        """How the streams begin of jobs that others have run before, by id, in one round trip."""
+        job_ids = [
+            one.delivery.job_id
+            for one, answer in zip(lot, answers, strict=True)
+            if isinstance(answer, Yours) and answer.seq
+        ]
+        try:
+            parts = run_many(self._redis, [self._reader.part(one, with_scores=False) for one in job_ids])
+        except RedisError:
+            return {}  # each is asked for again by itself
+        return dict(zip(job_ids, parts, strict=True))
 
     def _try_again(self, lot: Rows[Asked], error: RedisError) -> None:
         """Make claims again, but not for ever a large one that breaks each connection."""
@@ -227,14 +245,20 @@ class Intake(threading.Thread):
             else:
                 self._put_off(one.delivery, RETRY_S)
 
-    def _act(self, delivery: Delivery, order: Order, answer: ClaimAnswer | ResponseError) -> None:
-        """Do what the answer asks for."""
+    def _act(
+        self,
+        delivery: Delivery,
+        order: Order,
+        answer: ClaimAnswer | ResponseError,
+        first: Part | ResponseError | None = None,
+    ) -> None:
+        """Do what the answer asks for. `first` is the beginning of the job's stream, where it is known."""
         match answer:
             case Adopt():
                 if not self._claims.adopt(delivery):
                     self._claim_again(delivery, order)
             case Claimed():
-                self._open(delivery, order, answer)
+                self._open(delivery, order, answer, first)
             case Busy():
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended():
@@ -284,9 +308,11 @@ class Intake(threading.Thread):
         else:
             self._act(delivery, order, answer)
 
-    def _open(self, delivery: Delivery, order: Order, claimed: Claimed) -> None:
+    def _open(
+        self, delivery: Delivery, order: Order, claimed: Claimed, first: Part | ResponseError | None = None
+    ) -> None:
         """Take a claimed job's stream over from where it stands."""
-        recorded = self._recorded(delivery.job_id) if claimed.seq else NOTHING
+        recorded = self._recorded(delivery.job_id, first) if claimed.seq else NOTHING
         attempt = Attempt(
             Stream(delivery.job_id, claimed, recorded, self._author),
             [delivery],
@@ -298,10 +324,10 @@ class Intake(threading.Thread):
         self._publisher.open(attempt)
         self._preparer.hold(Opened(attempt, order, claimed, recorded))
 
-    def _recorded(self, job_id: str) -> Recorded:
+    def _recorded(self, job_id: str, first: Part | ResponseError | None) -> Recorded:
         """What earlier attempts have written; nothing if somebody else has written there, too."""
         try:
-            return Recorded.of(self._reader.events(job_id, with_scores=False))
+            return Recorded.of(self._reader.events(job_id, first, with_scores=False))
         except RedisError as error:
             if passes(error):
                 raise
