@@ -281,7 +281,7 @@ def test_a_forged_stream_takes_neither_time_nor_memory_of_others(
     since_s = monotonic()
     delay_s = max(acme.answered_s() for _ in range(3)) - undisturbed_s
     wait_until(lambda: root.hexists(KEYS.job_key("f"), "settled"), "it is done with")
-    assert monotonic() - since_s < 10
+    assert monotonic() - since_s < 30
     assert delay_s < MAX_DELAY_S
     assert worker.peak_mb - before_mb < MAX_MEMORY_MB
 
