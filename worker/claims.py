@@ -1,6 +1,7 @@
 """The jobs that this worker has claimed and not ended: one owner for them, whichever thread asks."""
 
 import threading
+from collections.abc import Callable
 
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.delivery import Delivery
@@ -10,10 +11,13 @@ class ClaimedJobs:
     """Attempts by the ids of their jobs. Any thread may call.
 
     An attempt is in hand from `open` to `close`. It is closed once, and whoever closes it acts on that: an
-    attempt is known by itself, since another one at the same job may have taken its place.
+    attempt is known by itself, since another one at the same job may have taken its place. Before that can
+    come, what is computed for the closed one is dropped: both have the same names in the engine.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, drop: Callable[[Attempt], None] = lambda _: None) -> None:
+        """`drop(attempt)` takes a closed attempt's sequences out of the engine; it must not block."""
+        self._drop = drop
         self._by_id: dict[str, Attempt] = {}
         self._lock = threading.Lock()
 
@@ -24,9 +28,9 @@ class ClaimedJobs:
         """Take an attempt in hand. Returns an earlier one at the same job, which is closed by this."""
         with self._lock:
             earlier = self._by_id.get(attempt.job_id)
-            self._by_id[attempt.job_id] = attempt
             if earlier is not None:
-                earlier.is_over = True
+                self._end(earlier)
+            self._by_id[attempt.job_id] = attempt
             return earlier
 
     def close(self, attempt: Attempt) -> bool:
@@ -34,8 +38,7 @@ class ClaimedJobs:
         with self._lock:
             if self._by_id.get(attempt.job_id) is not attempt:
                 return False
-            del self._by_id[attempt.job_id]
-            attempt.is_over = True
+            self._end(attempt)
             return True
 
     def adopt(self, delivery: Delivery) -> bool:
@@ -54,3 +57,8 @@ class ClaimedJobs:
         """All attempts as they are now, the longest claimed first."""
         with self._lock:
             return list(self._by_id.values())
+
+    def _end(self, attempt: Attempt) -> None:
+        del self._by_id[attempt.job_id]
+        attempt.is_over = True
+        self._drop(attempt)

@@ -59,7 +59,7 @@ class Tenancy:
         self._owner = owner = Owner(redis, ledger)
         reader = StreamReader(redis, ledger, StreamBounds(settings.max_tokens_limit, model.max_length))
         self._finisher = Finisher(redis, ledger, boot.app_of(settings), reader)
-        self._claims = claims = ClaimedJobs()
+        self._claims = claims = ClaimedJobs(self._drop)
         self._publisher = Publisher(
             owner,
             claims,
@@ -142,16 +142,13 @@ class Tenancy:
             log.warning("jobs are left to their leases", num_jobs=len(attempts), error=type(error).__name__)
 
     def _finish(self, attempt: Attempt) -> None:
-        self._drop(attempt)
         self._finisher.settle(attempt.job_id, attempt.deliveries)
 
     def _lose(self, attempt: Attempt) -> None:
-        self._drop(attempt)
         for delivery in attempt.deliveries:
             delivery.let_go()
 
     def _give_back(self, attempt: Attempt) -> None:
-        self._drop(attempt)
         for delivery in attempt.deliveries:
             delivery.acknowledge()
 

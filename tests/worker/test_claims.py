@@ -1,6 +1,6 @@
 """The jobs in hand: an attempt is closed once, and by itself, whatever other threads do meanwhile."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, cast
 
 import pytest
@@ -72,6 +72,22 @@ def test_each_attempt_is_closed_once_whoever_opens_and_closes() -> None:
                 threads.submit(act, opened).add_done_callback(lambda done: done.result())
     closed += claims.in_hand()
     assert sorted(map(id, closed)) == sorted(map(id, attempts))
+
+
+def test_another_attempt_comes_only_once_the_closed_one_is_dropped() -> None:
+    """Else the engine would have two of one name, and the step of all breaks off."""
+    earlier, later = attempt(epoch=1), attempt(epoch=2)
+    come_too_early: list[set[Future[Any]]] = []
+
+    def drop(_: Attempt) -> None:
+        come_too_early.append(wait([other.submit(claims.open, later)], timeout=0.1).done)
+
+    with ThreadPoolExecutor(1) as other:
+        claims = ClaimedJobs(drop)
+        claims.open(earlier)
+        claims.close(earlier)
+    assert come_too_early == [set()]
+    assert claims.in_hand() == [later]
 
 
 @pytest.mark.usefixtures("restless")
