@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from llama_herd.worker import boot
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.service import Service
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import WorkerProcess
@@ -31,6 +33,17 @@ def endless_settings(
 @pytest.fixture
 def model(tiny_settings: WorkerSettings) -> LoadedModel:
     return LoadedModel.load(tiny_settings, "cpu")
+
+
+@pytest.fixture
+def service(
+    redis_url: str, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Service]:
+    """All of a worker but Celery."""
+    monkeypatch.setattr(boot, "device", lambda: "cpu")
+    service = Service.start(tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test")
+    yield service
+    service.drain(0.0, lambda: None)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +17,8 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker import boot
 from llama_herd.worker.attempt import Attempt
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.delivery import Delivery
 from llama_herd.worker.draw import Drawn
 from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.order import Order
@@ -30,38 +27,12 @@ from llama_herd.worker.publisher import Publisher
 from llama_herd.worker.service import Service
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.stream import Author, Recorded, Stream
+from tests.worker.sent_message import SentMessage
 
 pytestmark = pytest.mark.redis
 
 JOB = GenerationJob.model_validate({"prompt": "a tale", "sampling": {"max_tokens": 3, "ignore_eos": True}})
 OTHER = "owner-of-a-larger-vocabulary"
-
-
-@pytest.fixture
-def service(
-    redis_url: str, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Service]:
-    """All of a worker but Celery."""
-    monkeypatch.setattr(boot, "device", lambda: "cpu")
-    service = Service.start(tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test")
-    yield service
-    service.drain(0.0, lambda: None)
-
-
-def delivery(job_id: str, body: bytes = b"[[], {}, {}]") -> Delivery:
-    """A message of our client unless it has arguments; nobody waits for its acknowledgement."""
-    request: Any = SimpleNamespace(
-        id=job_id,
-        _already_revoked=False,
-        delivery_info={"routing_key": "herd.tiny"},
-        acknowledge=ignore,
-    )
-    headers = {"id": job_id, "properties": {"delivery_tag": f"{job_id}:1:0"}}
-    return Delivery(("herd.generate", job_id, headers, body), request, ignore)
-
-
-def ignore(*_: object) -> None:
-    """Nobody listens."""
 
 
 def record_id_of_another_vocabulary(redis: Redis, ledger: Ledger, model: LoadedModel, job_id: str) -> None:
@@ -94,10 +65,10 @@ def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
     monkeypatch.setattr(LoadedModel, "sequences", slow)
     for job_id in job_ids:
         run(redis, Ledger().submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
-    service.take(delivery("first"))
+    service.take(SentMessage("first"))
     wait_until(lambda: held, "the first job's turn")
     for job_id in job_ids[1:]:
-        service.take(delivery(job_id))
+        service.take(SentMessage(job_id))
     have_come.set()
     for job_id in job_ids:
         wait_until(partial(end_of, redis, Ledger(), job_id), f"the end of {job_id}")
@@ -119,9 +90,9 @@ def test_a_job_on_its_last_attempt_waits_until_it_is_alone(
     for job_id, job in (("mate", mate), ("suspect", JOB)):
         run(redis, ledger.submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
     redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
-    service.take(delivery("mate"))
+    service.take(SentMessage("mate"))
     wait_until(lambda: run(redis, ledger.read("mate")), "the mate runs")
-    service.take(delivery("suspect"))
+    service.take(SentMessage("suspect"))
     wait_until(partial(end_of, redis, ledger, "suspect"), "the end of the suspect")
     assert end_of(redis, ledger, "mate") is not None
 
@@ -130,7 +101,7 @@ def test_a_job_on_record_is_run_whatever_another_message_of_its_id_asks_for(
     redis: Redis, service: Service
 ) -> None:
     run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
-    service.take(delivery("job", b'[[], {"colour": "blue"}, {}]'))
+    service.take(SentMessage("job", b'[[], {"colour": "blue"}, {}]'))
     wait_until(partial(end_of, redis, Ledger(), "job"), "the end")
     end = end_of(redis, Ledger(), "job")
     assert end is not None
@@ -145,7 +116,7 @@ def test_a_job_that_cannot_be_made_ready_ends_alone(
         run(redis, ledger.submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
     record_id_of_another_vocabulary(redis, ledger, model, "broken")
     for job_id in ("broken", "sound"):
-        service.take(delivery(job_id))
+        service.take(SentMessage(job_id))
         wait_until(partial(end_of, redis, ledger, job_id), f"the end of {job_id}")
     broken, sound = end_of(redis, ledger, "broken"), end_of(redis, ledger, "sound")
     assert broken is not None
@@ -173,7 +144,7 @@ def test_what_ends_the_thread_that_reads_one_job_ends_that_job_alone(
     monkeypatch.setattr(LoadedModel, "sequences", panic)
     for job_id in ("broken", "sound"):
         run(redis, Ledger().submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
-        service.take(delivery(job_id))
+        service.take(SentMessage(job_id))
     broken, sound = (the_end(redis, job_id) for job_id in ("broken", "sound"))
     assert broken.error is not None
     assert broken.error.message == "Panic while the job was made ready"
@@ -202,7 +173,7 @@ def test_a_job_is_noted_as_prepared_while_it_is_and_no_longer(
 
     monkeypatch.setattr(LoadedModel, "sequences", look)
     run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
-    service.take(delivery("job"))
+    service.take(SentMessage("job"))
     the_end(redis, "job")
     assert seen == [[b"1", b"1", None]]
     wait_until(lambda: redis.hget(key, "preparing") == b"", "the note that it is prepared")
@@ -222,7 +193,7 @@ def test_no_row_is_computed_before_its_start_is_on_record(
 
     monkeypatch.setattr(Llama, "forward", look)
     run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
-    service.take(delivery("job"))
+    service.take(SentMessage("job"))
     the_end(redis, "job")
     assert set(seen) == {b"1"}
 
@@ -236,11 +207,11 @@ def test_a_job_that_waits_to_be_alone_can_be_ended(
     for job_id, job in (("mate", mate), ("suspect", JOB)):
         run(redis, ledger.submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
     redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
-    service.take(delivery("mate"))
+    service.take(SentMessage("mate"))
     wait_until(lambda: run(redis, ledger.read("mate")), "the mate runs")
     if reason == "deadline":
         redis.hset(ledger.job_key("suspect"), "deadline_ms", str(now_ms(redis) + 500))
-    service.take(delivery("suspect"))
+    service.take(SentMessage("suspect"))
     wait_until(lambda: ledger_state(redis, "suspect") == "running", "the suspect is claimed")
     if reason == "cancelled":
         run(redis, ledger.cancel("suspect"))
@@ -270,12 +241,12 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
 
     monkeypatch.setattr(Publisher, "open", note)
     run(redis, ledger.submit("job", JOB, Envelope.of("job", "herd.tiny")))
-    service.take(delivery("job"))
+    service.take(SentMessage("job"))
     the_end(redis, "job")
     tenancy = service.tenancies["default"]
     wait_until(lambda: not tenancy.has_jobs, "the job has left")
     stale = Adopt(epoch=1, n=0, seq=1, attempts=0, starts=1, due_ms=0, body="", now_ms=0)
-    tenancy._intake._act(delivery("job"), Order(), stale)
+    tenancy._intake._act(SentMessage("job"), Order(), stale)
     assert opened == ["job"]
 
 
@@ -283,7 +254,7 @@ def test_a_claim_whose_reply_was_lost_is_made_up_for(redis: Redis, service: Serv
     ledger, tenancy = Ledger(), service.tenancies["default"]
     run(redis, ledger.submit("job", JOB, Envelope.of("job", "herd.tiny")))
     assert isinstance(run(redis, ledger.claim("job", tenancy._owner.id)), Yours)
-    service.take(delivery("job"))
+    service.take(SentMessage("job"))
     assert the_end(redis, "job").finish_reason == "length"
 
 
@@ -302,10 +273,10 @@ def test_a_message_whose_record_redis_cannot_take_ends_alone(
     links = [{"task": "x" * 100_000}] * (9 if bulk_mb == 1 else 70)
     body = json.dumps([[], {"prompt": "a tale", "sampling": {"max_tokens": 3}}, {"callbacks": links}])
     run(redis, Ledger().submit("mate", JOB, Envelope.of("mate", "herd.tiny")))
-    message = delivery("huge", body.encode())
+    message = SentMessage("huge", body.encode())
     message._args[2]["properties"]["delivery_tag"] = "of another client"
     service.take(message)
-    service.take(delivery("mate"))
+    service.take(SentMessage("mate"))
     assert the_end(redis, "mate").finish_reason == "length"
     end = the_end(redis, "huge")
     if bulk_mb is None:
