@@ -11,9 +11,9 @@ from redis import Redis
 
 from llama_herd.tasks import Client
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.worker.processes import ForkedWorker
 
 FOLDER = Path(__file__).parent.parent / "examples"
 
@@ -46,7 +46,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("log") / "worker.log"
     with EmbeddedRedis() as server:
         settings = WorkerSettings.read(redis_url=server.url, threads=1)
-        with WorkerProcess(settings, "node@test", log):
+        with ForkedWorker(settings, "node@test", log):
             yield server.url
 
 

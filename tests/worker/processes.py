@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from redis import Redis
 
@@ -11,13 +11,22 @@ from llama_herd.tasks.ledger import Ledger
 from llama_herd.worker.chaos import worker_process
 from llama_herd.worker.chaos.patience import wait_until as wait_until
 from llama_herd.worker.settings import WorkerSettings
+from tests.worker.forked_celery import start_celery
 
 #: How long a worker may take to load torch, or a condition to come true; far more than it needs.
 PATIENCE_S = 40.0
 
 
-class WorkerProcess(worker_process.WorkerProcess):
-    """As that of `worker/chaos`; `settings` are fields of WorkerSettings, strings or not."""
+class ForkedWorker(worker_process.WorkerProcess):
+    """As that of `worker/chaos`, but no new Python: forked off a process that has loaded torch."""
+
+    def start(self) -> Self:
+        self.process = start_celery(self._arguments, self._env, self._log_path)  # type: ignore[assignment]
+        return self
+
+
+class WorkerProcess(ForkedWorker):
+    """The same; `settings` are fields of WorkerSettings, strings or not."""
 
     def __init__(
         self,

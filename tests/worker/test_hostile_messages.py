@@ -22,10 +22,9 @@ from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.processes import kombu_note
+from tests.worker.processes import ForkedWorker, kombu_note
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -106,21 +105,21 @@ WRONG_JOBS = {
 @pytest.fixture(scope="module")
 def worker(
     server: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[WorkerProcess]:
+) -> Iterator[ForkedWorker]:
     log = tmp_path_factory.mktemp("log") / "log"
     settings = endless_settings.model_copy(update={"redis_url": server.url, "model_name": "m"})
-    with WorkerProcess(settings, "guarded@test", log) as worker:
+    with ForkedWorker(settings, "guarded@test", log) as worker:
         yield worker
 
 
 @pytest.fixture
-def redis(server: EmbeddedRedis, worker: WorkerProcess) -> Iterator[Redis]:
+def redis(server: EmbeddedRedis, worker: ForkedWorker) -> Iterator[Redis]:
     with Redis.from_url(server.url) as redis:
         yield redis
 
 
 @pytest.fixture
-def client(server: EmbeddedRedis, worker: WorkerProcess) -> Iterator[Client]:
+def client(server: EmbeddedRedis, worker: ForkedWorker) -> Iterator[Client]:
     with Client(server.url, model="m") as client:
         yield client
 
@@ -131,7 +130,7 @@ def dead(redis: Redis) -> list[DeadLetter]:
 
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_bomb_is_put_aside_with_its_reason_and_never_goes_off(
-    kind: str, worker: WorkerProcess, redis: Redis, client: Client
+    kind: str, worker: ForkedWorker, redis: Redis, client: Client
 ) -> None:
     process = psutil.Process(worker.process.pid)
     num_letters, memory = len(dead(redis)), process.memory_info().rss
@@ -147,7 +146,7 @@ def test_a_bomb_is_put_aside_with_its_reason_and_never_goes_off(
 
 @pytest.mark.parametrize("kind", KILLERS)
 def test_what_a_thread_would_stumble_over_is_put_aside(
-    kind: str, worker: WorkerProcess, redis: Redis, client: Client
+    kind: str, worker: ForkedWorker, redis: Redis, client: Client
 ) -> None:
     num_letters = len(dead(redis))
     redis.lpush(QUEUE, KILLERS[kind]())
@@ -158,7 +157,7 @@ def test_what_a_thread_would_stumble_over_is_put_aside(
 
 @pytest.mark.parametrize("notice", [b"hello", b"[1]", b'{"job": [1], "cancel": "revoked"}', b"[" * 9999])
 def test_who_publishes_what_is_no_notice_ends_no_worker(
-    notice: bytes, worker: WorkerProcess, redis: Redis, client: Client
+    notice: bytes, worker: ForkedWorker, redis: Redis, client: Client
 ) -> None:
     assert redis.publish(Ledger().control_channel, notice)
     result = client.result(client.submit(**JOB), timeout_s=20)
@@ -226,7 +225,7 @@ def broken_record(redis: Redis, **fields: Any) -> str:
     ],
 )
 def test_a_job_whose_record_or_stream_cannot_be_read_has_its_own_end_and_ends_no_worker(
-    field: str, value: Any, state: bytes, worker: WorkerProcess, redis: Redis, client: Client
+    field: str, value: Any, state: bytes, worker: ForkedWorker, redis: Redis, client: Client
 ) -> None:
     key = Ledger().job_key(broken_record(redis, **{field: value}))
     wait_until(lambda: redis.hget(key, "state") == state or not worker.is_alive, "its end")
@@ -234,7 +233,7 @@ def test_a_job_whose_record_or_stream_cannot_be_read_has_its_own_end_and_ends_no
     assert client.result(client.submit(**JOB), timeout_s=20).finish_reason == "length"
 
 
-def test_a_record_without_numbers_ends_no_worker(worker: WorkerProcess, redis: Redis, client: Client) -> None:
+def test_a_record_without_numbers_ends_no_worker(worker: ForkedWorker, redis: Redis, client: Client) -> None:
     job_id = broken_record(redis, n="some")
     wait_until(lambda: job_id in worker.log or not worker.is_alive, "it is claimed")
     assert client.result(client.submit(**JOB), timeout_s=20).finish_reason == "length"
@@ -243,7 +242,7 @@ def test_a_record_without_numbers_ends_no_worker(worker: WorkerProcess, redis: R
 
 
 def test_a_job_whose_record_breaks_while_it_runs_harms_no_other(
-    worker: WorkerProcess, redis: Redis, client: Client
+    worker: ForkedWorker, redis: Redis, client: Client
 ) -> None:
     running = client.submit(prompt="a", sampling=SamplingParams(max_tokens=4096))
     next(event for event in client.stream(running, timeout_s=20) if event.type == "token")

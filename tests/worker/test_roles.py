@@ -16,9 +16,9 @@ from llama_herd.tasks.client import Client
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
 from tests.guarded_redis import GuardedRedis, write_users
+from tests.worker.processes import ForkedWorker
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -64,23 +64,23 @@ def worker(
     tenant: str,
     endless_settings: WorkerSettings,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[WorkerProcess]:
+) -> Iterator[ForkedWorker]:
     own = settings_of(server, tenant, Role.WORKER).model_dump()
     log = tmp_path_factory.mktemp("log") / "log"
     settings = WorkerSettings.read(**endless_settings.model_dump() | own)
-    with WorkerProcess(settings, f"{tenant}@test", log) as worker:
+    with ForkedWorker(settings, f"{tenant}@test", log) as worker:
         yield worker
     with Redis.from_url(server.url) as root:
         assert refused(root) <= EXPECTED
 
 
 @pytest.fixture
-def client(server: GuardedRedis, tenant: str, worker: WorkerProcess) -> ClientOf:
+def client(server: GuardedRedis, tenant: str, worker: ForkedWorker) -> ClientOf:
     return lambda role: Client(settings=settings_of(server, tenant, role))
 
 
 @pytest.fixture
-def celery(server: GuardedRedis, tenant: str, worker: WorkerProcess) -> Callable[[Role], Celery]:
+def celery(server: GuardedRedis, tenant: str, worker: ForkedWorker) -> Callable[[Role], Celery]:
     return lambda role: make_app(settings_of(server, tenant, role))
 
 
@@ -135,7 +135,7 @@ def test_an_operator_looks_after_jobs(client: ClientOf, server: GuardedRedis, te
 
 
 def test_the_worker_loads_the_scripts_that_a_producer_may_not_load(
-    client: ClientOf, server: GuardedRedis, worker: WorkerProcess
+    client: ClientOf, server: GuardedRedis, worker: ForkedWorker
 ) -> None:
     with client(Role.PRODUCER) as producer, Redis.from_url(server.url) as root:
         root.script_flush()

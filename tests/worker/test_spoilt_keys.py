@@ -14,9 +14,9 @@ from llama_herd.tasks.dead_letters import DeadLetters
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.worker.processes import ForkedWorker
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -27,21 +27,21 @@ TIMEOUT_S = 20.0
 @pytest.fixture(scope="module")
 def worker(
     server: EmbeddedRedis, tiny_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[WorkerProcess]:
+) -> Iterator[ForkedWorker]:
     settings = tiny_settings.model_copy(update={"redis_url": server.url})
-    with WorkerProcess(settings, "spoilt@test", tmp_path_factory.mktemp("log") / "log") as worker:
+    with ForkedWorker(settings, "spoilt@test", tmp_path_factory.mktemp("log") / "log") as worker:
         yield worker
 
 
 @pytest.fixture
-def app(worker: WorkerProcess) -> Iterator[Celery]:
+def app(worker: ForkedWorker) -> Iterator[Celery]:
     with make_app(Settings(redis_url=worker.settings.redis_url)) as app:
         yield app
 
 
 @pytest.mark.parametrize("part", ["job", "events"])
 def test_a_bare_message_whose_key_is_something_else_fails_with_a_result(
-    worker: WorkerProcess, app: Celery, part: str
+    worker: ForkedWorker, app: Celery, part: str
 ) -> None:
     job_id = f"spoilt-{part}"
     ledger = Ledger()
@@ -60,7 +60,7 @@ def test_a_bare_message_whose_key_is_something_else_fails_with_a_result(
 
 @pytest.mark.parametrize("task", ["herd.generate", "their.task"])
 def test_an_expired_message_whose_result_is_refused_ends_no_worker(
-    worker: WorkerProcess, app: Celery, task: str
+    worker: ForkedWorker, app: Celery, task: str
 ) -> None:
     """Celery stores by itself, in the loop that takes messages, that it has expired."""
     job_id, redis_url = f"late-{task}", worker.settings.redis_url

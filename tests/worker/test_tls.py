@@ -13,10 +13,10 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client import Client
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
 from tests.tls import Identity, TlsFront
+from tests.worker.processes import ForkedWorker
 
 pytestmark = [
     pytest.mark.redis,
@@ -93,7 +93,7 @@ def test_queue_worker_and_results_go_over_tls(
     job: dict[str, Any] = {"prompt": "Once", "sampling": {"max_tokens": 3, "ignore_eos": True}}
     with (
         Client(settings=settings) as client,
-        WorkerProcess(settings, "tls@test", tmp_path / "log"),
+        ForkedWorker(settings, "tls@test", tmp_path / "log"),
     ):
         assert client.result(client.submit(**job), timeout_s=30).finish_reason == "length"
         with make_app(settings) as app:

@@ -38,15 +38,14 @@ class WorkerProcess:
         self.name = name
         self.settings = settings
         self._log_path = log_path
-        self._include = ["-I", include] if include else []
+        self._arguments = ["-A", "llama_herd.tasks.app", "worker", "--without-gossip", "--without-mingle"]
+        self._arguments += ["-n", name, *(["-I", include] if include else [])]
         self._env = {**child_environment(settings), **(env or {}), "OMP_NUM_THREADS": "1"}
 
     def start(self) -> Self:
-        command = [sys.executable, "-m", "celery", "-A", "llama_herd.tasks.app", "worker"]
-        flags = ["--without-gossip", "--without-mingle", "-n", self.name, *self._include]
         with self._log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, *flags],
+                [sys.executable, "-m", "celery", *self._arguments],
                 env=self._env,
                 stdout=log,
                 stderr=log,

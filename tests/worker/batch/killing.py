@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.embedded_redis import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.batch.batch_command import Answer, BatchCommand
+from tests.worker.processes import ForkedWorker
 
 #: All that it takes for equal texts: the same seeds, and a mode that knows no batch mates.
 OPTIONS = ("--seed", "7")
@@ -23,7 +23,7 @@ SLOTS = 8
 @contextmanager
 def deterministic_workers(
     num: int, server: EmbeddedRedis, model: Path, folder: Path
-) -> Iterator[list[WorkerProcess]]:
+) -> Iterator[list[ForkedWorker]]:
     """Workers that take a dead one's jobs over soon, and hold no death against a job: no job kills here."""
     settings = WorkerSettings(
         redis_url=server.url,
@@ -34,7 +34,7 @@ def deterministic_workers(
         lease_ms=600,
         max_attempts=100,
     )
-    workers = [WorkerProcess(settings, f"w{n}@batch", folder / f"w{n}.log") for n in range(num)]
+    workers = [ForkedWorker(settings, f"w{n}@batch", folder / f"w{n}.log") for n in range(num)]
     try:
         for worker in workers:
             worker.start()
@@ -54,7 +54,7 @@ def long_rows(num: int) -> list[Answer]:
     return [row | {"colour": "blue"} if n % 5 == 4 else row for n, row in enumerate(rows)]
 
 
-def run_with_kills(command: BatchCommand, workers: Sequence[WorkerProcess], offsets: Sequence[int]) -> None:
+def run_with_kills(command: BatchCommand, workers: Sequence[ForkedWorker], offsets: Sequence[int]) -> None:
     """Run to the end; at each offset kill command and a worker, and tear both files: the output there."""
     for number, offset in enumerate(offsets):
         with command.start(*OPTIONS) as process:
