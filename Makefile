@@ -15,6 +15,9 @@ help: ## list the targets
 demo: $(VENV)/.ready ## run eight jobs through a real worker, on the CPU, with an embedded Redis
 	@$(BIN)/herd demo
 
+# Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
+test test-faults: export PYTHONDONTWRITEBYTECODE =
+
 # One process more than most small machines have cores: tests also wait, for processes and for time to pass.
 test: $(VENV)/.ready ## run the quick tests
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile

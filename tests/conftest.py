@@ -14,6 +14,14 @@ from llama_herd.worker.embedded_redis import EmbeddedRedis
 settings.register_profile("herd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("herd")
 
+# While all is loaded nothing is garbage; and what is loaded then, half a million objects, never will be.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[EmbeddedRedis]:
