@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -38,8 +39,10 @@ class Untouchable(list[Any]):
         raise AssertionError("an item was looked at")
 
 
-def crowds(value: Any) -> dict[str, Any]:
-    """Values that hold `value` as often as a message has room."""
+@lru_cache(maxsize=1)
+def crowds(kind: str) -> dict[str, Any]:
+    """Values that hold one of this kind as often as a message has room."""
+    value = VALUES[kind]
     num = NUM_BYTES // (2 + (4000 if isinstance(value, int) and abs(value) > 1 else len(repr(value))))
     return {
         "a list": [value] * num,
@@ -62,10 +65,10 @@ def check_short(error: InvalidJob) -> None:
     assert 1 <= len(error.fields) <= MAX_FIELD_ERRORS
 
 
-@pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("name", [*GenerationJob.model_fields, "unknown"])
+@pytest.mark.parametrize("kind", VALUES)
 def test_no_field_of_a_job_makes_a_long_error(name: str, kind: str) -> None:
-    for crowd in crowds(VALUES[kind]).values():
+    for crowd in crowds(kind).values():
         try:
             GenerationJob.parse({"prompt": "x", "v": 2} | {name: crowd}, SETTINGS)
         except InvalidJob as error:
@@ -74,18 +77,18 @@ def test_no_field_of_a_job_makes_a_long_error(name: str, kind: str) -> None:
             assert name == "v", "the version alone is wrong with the others"
 
 
-@pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("name", [*SamplingParams.model_fields, "unknown"])
+@pytest.mark.parametrize("kind", VALUES)
 def test_no_field_of_the_sampling_makes_a_long_error(name: str, kind: str) -> None:
-    for crowd in crowds(VALUES[kind]).values():
+    for crowd in crowds(kind).values():
         check_short(refused({"v": 2, "prompt": "x", "sampling": {name: crowd}}))
 
 
 @pytest.mark.parametrize("name", ["role", "content", "unknown"])
-def test_no_field_of_a_message_makes_a_long_error(name: str) -> None:
-    for value in VALUES.values():
-        for crowd in crowds(value).values():
-            check_short(refused({"v": 2, "messages": [{"role": "user", "content": "x", name: crowd}]}))
+@pytest.mark.parametrize("kind", VALUES)
+def test_no_field_of_a_message_makes_a_long_error(name: str, kind: str) -> None:
+    for crowd in crowds(kind).values():
+        check_short(refused({"v": 2, "messages": [{"role": "user", "content": "x", name: crowd}]}))
 
 
 @pytest.mark.parametrize("place", ["job", "sampling", "message"])
