@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.herd_command import COMMAND, environment
+from tests.worker.herd_command import COMMAND, environment, invoke
 
 #: One command for each way to write: typer's echo, print, rich, and a text as it grows.
 COMMANDS = {
@@ -65,7 +65,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def test_text_is_utf8_where_the_locale_knows_no_letters(tmp_path: Path) -> None:
-    plain = shell("tokenize --json Ünï", "", tmp_path)
+    plain = invoke("tokenize", "--json", "Ünï")
     ascii_only = shell("tokenize --json Ünï", "", tmp_path, **ASCII)
     assert (ascii_only.returncode, ascii_only.stderr) == (0, b"")
     assert json.loads(ascii_only.stdout) == json.loads(plain.stdout)

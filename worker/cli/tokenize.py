@@ -26,13 +26,14 @@ def tokenize(
     need_worker_extra("herd tokenize")
     override(model=model)
     settings = read(WorkerSettings)
+    prompt = text_or_stdin(text)
     load_torch()
     from llama_herd.model.model_file import open_model
 
     with open_model(settings.model) as file:
         tokenizer = file.read_tokenizer()
         names = {token_id: name for name, token_id in file.read_control_tokens(tokenizer).ids.items()}
-    ids = tokenizer.encode(text_or_stdin(text))
+    ids = tokenizer.encode(prompt)
     pieces = [names.get(i) or tokenizer.pieces[i].decode(errors="backslashreplace") for i in ids]
     if as_json:
         print(json.dumps({"ids": ids, "pieces": pieces}))
