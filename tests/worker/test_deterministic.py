@@ -17,7 +17,6 @@ from llama_herd.worker.output import Output
 from llama_herd.worker.sequence import Sequence
 from llama_herd.worker.settings import WorkerSettings
 
-NUM_MIXES = 50
 NUM_JOBS = 32
 
 
@@ -111,13 +110,14 @@ class Mix:
         self._engine.submit(again)
 
 
+@pytest.mark.parametrize("num_mixes", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_random_mixes_with_crashes_give_each_job_what_it_gets_alone(
-    fixed: LoadedModel, settings: WorkerSettings
+    fixed: LoadedModel, settings: WorkerSettings, num_mixes: int
 ) -> None:
     alone = {number: Mix(fixed, settings, [number]).finish() for number in range(NUM_JOBS)}
     reasons = {outcome.finish_reason for job in alone.values() for outcome in job.values()}
     assert reasons == {"stop", "length"}
-    for mix in range(NUM_MIXES):
+    for mix in range(num_mixes):
         rng = random.Random(mix)
         numbers = rng.sample(range(NUM_JOBS), rng.randint(1, NUM_JOBS))
         together = Mix(fixed, settings, numbers).finish(crashes=rng)
