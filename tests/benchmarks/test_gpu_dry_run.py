@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.measurement import OURS
 from benchmarks.gpu.peers import CONTINUOUS, FORWARD, STATIC
@@ -24,9 +25,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.redis
 @pytest.mark.worker
 @pytest.mark.timeout(120)
-def test_a_dry_run_measures_every_workload_and_every_peer(tmp_path: Path) -> None:
-    done = run("--dry-run", "--profile", "--models", str(tmp_path), "--commit", "abc1234")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_a_dry_run_measures_every_workload_and_every_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, which has torch and transformers already."""
+    options = ("--dry-run", "--profile", "--models", str(tmp_path), "--commit", "abc1234")
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", *options])
+    assert main() == 0
     results = Results.read(tmp_path / "dry-run.json")
     measured = {(m.workload, m.system) for m in results.latest}
     assert measured == {
@@ -36,9 +41,10 @@ def test_a_dry_run_measures_every_workload_and_every_peer(tmp_path: Path) -> Non
     }
     assert {m.case[:4] for m in results.latest if m.workload == "W1"} == {"BF16", "Q8_0"}
     assert results.calls[0].conditions["commit"] == "abc1234"
-    assert "through embedded Redis, Celery and the token channel" in done.stdout
-    assert "not compiled" in done.stdout
-    assert "A dry run on a tiny model" in done.stdout
+    shown = capsys.readouterr().out
+    assert "through embedded Redis, Celery and the token channel" in shown
+    assert "not compiled" in shown
+    assert "A dry run on a tiny model" in shown
     assert (tmp_path / "dry-run-profile.txt").read_text().count("on the device") == 2
 
 
