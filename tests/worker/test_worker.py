@@ -22,9 +22,7 @@ from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.chaos import worker_process
 from llama_herd.worker.embedded_redis import EmbeddedRedis
-from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 
@@ -54,11 +52,9 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def worker(
     server: EmbeddedRedis, endless: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[worker_process.WorkerProcess]:
-    """One that no test forked: a command of its own, as users start it."""
+) -> Iterator[WorkerProcess]:
     log = tmp_path_factory.mktemp("log") / "worker.log"
-    settings = WorkerSettings.read(redis_url=server.url, model=endless, slots=8)
-    with worker_process.WorkerProcess(settings, "steady@test", log) as worker:
+    with WorkerProcess(server.url, endless, "steady", log, slots=8) as worker:
         yield worker
 
 
@@ -83,7 +79,7 @@ def assert_exact(events: list[Event], result: Result) -> None:
 
 
 def test_stream_result_and_celery_result_agree(
-    client: Client, worker: worker_process.WorkerProcess, celery_app: Celery
+    client: Client, worker: WorkerProcess, celery_app: Celery
 ) -> None:
     job_id = client.submit(prompt="a tale", sampling={"max_tokens": 20})
     events = list(client.stream(job_id))
@@ -95,7 +91,7 @@ def test_stream_result_and_celery_result_agree(
 
 
 def test_a_bare_celery_message_brings_its_job(
-    client: Client, worker: worker_process.WorkerProcess, celery_app: Celery
+    client: Client, worker: WorkerProcess, celery_app: Celery
 ) -> None:
     fields = {"prompt": "a tale", "sampling": {"max_tokens": 9, "seed": 5}}
     sent = celery_app.send_task(TASK_NAME, kwargs=fields, queue=queue_name("endless"))
@@ -107,7 +103,7 @@ def test_a_bare_celery_message_brings_its_job(
 
 
 def test_a_link_is_sent_once_though_its_job_s_message_comes_again(
-    client: Client, worker: worker_process.WorkerProcess, celery_app: Celery
+    client: Client, worker: WorkerProcess, celery_app: Celery
 ) -> None:
     """As after a lost connection, to this worker or another."""
     link = celery_app.signature("then", queue="next")
@@ -123,7 +119,7 @@ def test_a_link_is_sent_once_though_its_job_s_message_comes_again(
 
 
 def test_a_bare_message_that_comes_too_early_is_run_when_it_is_due(
-    client: Client, worker: worker_process.WorkerProcess, celery_app: Celery
+    client: Client, worker: WorkerProcess, celery_app: Celery
 ) -> None:
     due_ms = int(time.time() * 1000) + 1500
     fields = {"prompt": "a tale", "not_before": due_ms, "sampling": {"max_tokens": 9}}
@@ -138,7 +134,7 @@ def test_a_bare_message_that_comes_too_early_is_run_when_it_is_due(
 
 
 def test_an_invalid_job_names_every_wrong_field_and_stops_nothing_else(
-    client: Client, worker: worker_process.WorkerProcess, celery_app: Celery
+    client: Client, worker: WorkerProcess, celery_app: Celery
 ) -> None:
     fields = {"prompt": "secret-canary\0", "sampling": {"max_tokens": 0}, "colour": "blue"}
     bad = celery_app.send_task(TASK_NAME, kwargs=fields, queue=queue_name("endless"))
@@ -155,7 +151,7 @@ def test_an_invalid_job_names_every_wrong_field_and_stops_nothing_else(
 
 
 def test_a_message_that_asks_for_nothing_is_told_what_is_missing(
-    client: Client, worker: worker_process.WorkerProcess, celery_app: Celery
+    client: Client, worker: WorkerProcess, celery_app: Celery
 ) -> None:
     empty = celery_app.send_task(TASK_NAME, queue=queue_name("endless"))
     with pytest.raises(GenerationError, match=r"invalid_job.*prompt"):
@@ -163,18 +159,14 @@ def test_a_message_that_asks_for_nothing_is_told_what_is_missing(
     assert client.result(empty.id).finish_reason == "error"
 
 
-def test_a_prompt_that_is_too_long_ends_with_both_numbers(
-    client: Client, worker: worker_process.WorkerProcess
-) -> None:
+def test_a_prompt_that_is_too_long_ends_with_both_numbers(client: Client, worker: WorkerProcess) -> None:
     result = client.result(client.submit(prompt="x" * 50_000), timeout_s=PATIENCE_S)
     assert result.error is not None
     assert result.error.code == "prompt_too_long"
     assert "8192" in result.error.message
 
 
-def test_cancel_reaches_a_running_job(
-    client: Client, worker: worker_process.WorkerProcess, celery_app: Celery
-) -> None:
+def test_cancel_reaches_a_running_job(client: Client, worker: WorkerProcess, celery_app: Celery) -> None:
     job_id = client.submit(prompt="a tale", sampling=ENDLESS)
     stream = client.stream(job_id, timeout_s=PATIENCE_S)
     seen = [next(stream), next(stream), next(stream)]
@@ -189,7 +181,7 @@ def test_cancel_reaches_a_running_job(
 
 
 def test_a_deadline_ends_a_running_job_and_keeps_its_text(
-    client: Client, worker: worker_process.WorkerProcess, server: EmbeddedRedis, celery_app: Celery
+    client: Client, worker: WorkerProcess, server: EmbeddedRedis, celery_app: Celery
 ) -> None:
     seconds, micros = Redis.from_url(server.url).time()
     deadline_ms = seconds * 1000 + micros // 1000 + 60
@@ -202,7 +194,7 @@ def test_a_deadline_ends_a_running_job_and_keeps_its_text(
 
 
 def test_subscribers_early_and_late_read_the_same(
-    client: Client, worker: worker_process.WorkerProcess, server: EmbeddedRedis
+    client: Client, worker: WorkerProcess, server: EmbeddedRedis
 ) -> None:
     job_id = "known-before-it-exists"
     with ThreadPoolExecutor(3) as readers, Client(server.url, model="endless") as other:
@@ -214,9 +206,7 @@ def test_subscribers_early_and_late_read_the_same(
     assert list(client.stream(job_id, after=10)) == late[10:]
 
 
-def test_flush_ms_gathers_tokens_and_changes_nothing_else(
-    client: Client, worker: worker_process.WorkerProcess
-) -> None:
+def test_flush_ms_gathers_tokens_and_changes_nothing_else(client: Client, worker: WorkerProcess) -> None:
     sampling = {"max_tokens": 100, "seed": 3}
     every_step = client.result(client.submit(prompt="a tale", sampling=sampling))
     job_id = client.submit(prompt="a tale", sampling=sampling, flush_ms=60_000)
@@ -270,7 +260,7 @@ def test_a_stopped_worker_hands_over_what_it_cannot_finish(
 
 
 def test_a_killed_workers_jobs_go_on_elsewhere_with_nothing_lost_and_nothing_twice(
-    client: Client, pair: list[WorkerProcess], worker: worker_process.WorkerProcess
+    client: Client, pair: list[WorkerProcess], worker: WorkerProcess
 ) -> None:
     reference = client.result(client.submit(prompt="tale 0", sampling=LONG, model="endless"))
     job_ids = submit_long(client, 6)
