@@ -110,7 +110,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._turns = Turns()
-        self._spoilt = SpoiltQueues()
+        self._spoilt = self.spoilt = SpoiltQueues()
         super().__init__(*args, **options)
 
     @property

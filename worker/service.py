@@ -3,6 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from time import monotonic, sleep
 from typing import Self
 
@@ -21,6 +22,7 @@ from llama_herd.worker.loaded_model import LoadedModel
 from llama_herd.worker.output import Output
 from llama_herd.worker.redis_check import check_redis
 from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.stream import Author
 from llama_herd.worker.tenancy import Tenancy
 from llama_herd.worker.watchdog import UNREADY_S, Poller, Watchdog
@@ -45,6 +47,7 @@ class Service:
         self._worker = worker
         self._model = model
         self._closed_queues = set[str]()
+        self._spoilt = SpoiltQueues()
         self._state: State = "starting"
         self._is_hurried = threading.Event()
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
@@ -60,7 +63,7 @@ class Service:
                 model=model,
                 engine=self._engine,
                 gate=gate,
-                status=self.status,
+                status=partial(self.status, queue),
                 close=self._close,
             )
             for queue, own in settings.by_queue.items()
@@ -96,6 +99,7 @@ class Service:
     def watch(self, poller: Poller) -> None:
         """Messages come by this connection from now on."""
         poller.closed_queues = self._closed_queues
+        self._spoilt = poller.spoilt
         self.watchdog.watch(poller)
 
     def take(self, delivery: Delivery) -> None:
@@ -105,8 +109,9 @@ class Service:
         """Celery has revoked a job of this queue, or found it expired before it was run."""
         self._tenancy_of(queue).end(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
 
-    def status(self) -> WorkerStatus:
-        stats = self._engine.stats
+    def status(self, queue: str = "") -> WorkerStatus:
+        """What whoever may know of this queue may know; of the others' it says nothing."""
+        stats, spoilt = self._engine.stats, self._spoilt.found.get(queue)
         return WorkerStatus(
             name=self._worker,
             state=self._state_now,
@@ -120,17 +125,22 @@ class Service:
             kv_cache_usage=round(stats.kv_cache_usage, 4),
             prefix_hit_rate=round(stats.prefix_hit_rate, 4),
             prefix_cache_hits=stats.num_prefix_tokens,
+            left_out=queue if spoilt else "",
+            spoilt_key=spoilt.key if spoilt else "",
+            spoilt_type=spoilt.type if spoilt else "",
         )
 
     @property
     def _state_now(self) -> State:
-        """Ready is who has loaded its model, asks for messages and moves on."""
+        """Ready is who has loaded its model, asks for messages of some queue and moves on."""
         if self._state == "ready" and self._engine.is_stalled(self._settings.stall_s):
             return "stalled"
         if self._state == "ready" and self.watchdog.silent_s >= UNREADY_S:
             return "silent"
         if self._state == "ready" and self.watchdog.stuck_s >= UNREADY_S:
             return "stuck"
+        if self._state == "ready" and self._by_queue.keys() <= self._spoilt.names:
+            return "spoilt"
         return self._state
 
     def _become(self, state: State) -> None:

@@ -1,10 +1,12 @@
 """Queues that are left out for a while, since something else lies where one of their lists should be."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from time import monotonic
+from typing import Any, NamedTuple
 
 import structlog
+from kombu.utils.encoding import bytes_to_str
 from redis import Redis
 from redis.exceptions import ResponseError
 
@@ -14,6 +16,13 @@ log = structlog.get_logger(__name__)
 
 #: How often a queue that is left out is looked at again.
 LOOK_AGAIN_S = 2.0
+
+
+class Spoilt(NamedTuple):
+    """A key in the place of a list, and what it holds; empty: this worker's user may not ask."""
+
+    key: str
+    type: str
 
 
 def is_wrong_type(error: object) -> bool:
@@ -27,8 +36,12 @@ class SpoiltQueues:
     """
 
     def __init__(self) -> None:
-        self.names: frozenset[str] = frozenset()
+        self.found: Mapping[str, Spoilt] = {}
         self._look_again_s = inf
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.found)
 
     @property
     def are_due(self) -> bool:
@@ -41,17 +54,30 @@ class SpoiltQueues:
         Raises RedisError.
         """
         lists = [(queue, queue + lane) for queue in queues for lane in LANES]
-        with client.pipeline(transaction=False) as pipeline:
-            for _, name in lists:
-                pipeline.llen(name)
-            answers = pipeline.execute(raise_on_error=False)
-        looked_at = zip(lists, answers, strict=True)
-        wrong = {queue: name for (queue, name), answer in looked_at if is_wrong_type(answer)}
-        for queue in wrong.keys() - self.names:
+        looked_at = zip(lists, _answers(client, "LLEN", [key for _, key in lists]), strict=True)
+        wrong = {queue: key for (queue, key), answer in looked_at if is_wrong_type(answer)}
+        types = _answers(client, "TYPE", list(wrong.values()))
+        found = {
+            queue: Spoilt(key, "" if isinstance(answer, ResponseError) else bytes_to_str(answer))
+            for (queue, key), answer in zip(wrong.items(), types, strict=True)
+        }
+        for queue in found.keys() - self.names:
+            spoilt = found[queue]
             log.error(
-                "queue left out, what is in the place of its list is none", queue=queue, key=wrong[queue]
+                "queue left out, what is in the place of its list is none",
+                queue=queue,
+                key=spoilt.key,
+                type=spoilt.type,
             )
-        for queue in self.names - wrong.keys():
+        for queue in self.names - found.keys():
             log.info("queue is read again", queue=queue)
-        self.names = frozenset(wrong)
-        self._look_again_s = monotonic() + LOOK_AGAIN_S if wrong else inf
+        self.found = found
+        self._look_again_s = monotonic() + LOOK_AGAIN_S if found else inf
+
+
+def _answers(client: Redis, command: str, keys: Sequence[str]) -> list[Any]:
+    """One of a command on each key, an error in its place."""
+    with client.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            pipeline.execute_command(command, key)  # type: ignore[no-untyped-call]
+        return pipeline.execute(raise_on_error=False)

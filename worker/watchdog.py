@@ -12,6 +12,7 @@ from llama_herd.tasks.call import Call, run, run_many
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.passing import passes
 from llama_herd.worker import boot
+from llama_herd.worker.spoilt_queues import SpoiltQueues
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +29,7 @@ class Poller(Protocol):
     """Who asks Redis for messages, but of no queue while that is closed."""
 
     closed_queues: AbstractSet[str]
+    spoilt: SpoiltQueues
 
     @property
     def num_polls(self) -> int:

@@ -204,6 +204,25 @@ def test_status_counts_jobs_and_workers(redis: Redis, redis_url: str) -> None:
 
 
 @with_redis
+@pytest.mark.parametrize(("kind", "held"), [("hash", "a hash, not a list"), ("", "not a list")])
+def test_status_names_a_queue_that_is_left_out_and_the_fix_once(
+    redis: Redis, redis_url: str, kind: str, held: str
+) -> None:
+    """However many workers leave it out, and whether they may ask for the type or not."""
+    plain = {"state": "ready", "model": "tales", "device": "cpu", "slots": 4}
+    spoilt = {"left_out": "herd.tales", "spoilt_key": "herd.tales\x06\x163", "spoilt_type": kind}
+    for name in ("a@b", "c@d"):
+        run(redis, Ledger().report(WorkerStatus.model_validate({"name": name, **plain, **spoilt})))
+    run(redis, Ledger().report(WorkerStatus.model_validate({"name": "e@f", **plain})))
+    shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
+    fix = rf'its key "herd.tales\x06\x163" is {held}. Fix: delete or rename it'
+    assert [line for line in shown.splitlines() if "left out" in line] == [f"herd.tales is left out: {fix}"]
+    found = json.loads(invoke("status", "--json", HERD_REDIS_URL=redis_url).stdout)
+    told = {worker["name"]: {key: worker[key] for key in spoilt} for worker in found["workers"]}
+    assert told == {"a@b": spoilt, "c@d": spoilt, "e@f": dict.fromkeys(spoilt, "")}
+
+
+@with_redis
 def test_health_asks_for_a_ready_worker_of_this_machine(
     redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

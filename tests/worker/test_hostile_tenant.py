@@ -15,6 +15,7 @@ from llama_herd.tasks.client import Client
 from llama_herd.tasks.keys import Keys
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.worker_status import WorkerStatus
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
@@ -180,6 +181,12 @@ class Tenant:
     client: Client
     root: Redis
 
+    @property
+    def worker(self) -> WorkerStatus:
+        """What the one worker says of itself to this tenant."""
+        (worker,) = self.client.workers()
+        return worker
+
     def answered_s(self) -> float:
         """How long a short job takes, until Celery has its result."""
         since_s = monotonic()
@@ -304,6 +311,25 @@ def test_a_spoilt_queue_is_left_out_with_one_word_and_taken_back(
     assert json.loads(line)["queue"] == QUEUE
     root.delete(QUEUE + lane)
     globex.answered_s()
+
+
+def test_a_worker_tells_each_tenant_which_of_its_own_queues_it_leaves_out(
+    strike: Callable[[Attack], None], worker: WorkerProcess, acme: Tenant, globex: Tenant, root: Redis
+) -> None:
+    strike(Attack("", [("SADD", QUEUE + LANES[0], "x")]))
+    wait_until(globex.client.workers, "it says anything again")
+    wait_until(lambda: globex.worker.left_out, "it says that it leaves the queue out")
+    told = globex.worker
+    assert (told.state, told.left_out, told.spoilt_key) == ("ready", QUEUE, QUEUE + LANES[0])
+    assert told.spoilt_type == "set"
+    assert (acme.worker.state, acme.worker.left_out, acme.worker.spoilt_key) == ("ready", "", "")
+    root.sadd(queue_name("m", ACME), "x")
+    wait_until(lambda: acme.worker.state == "spoilt", "it reads no queue at all")
+    root.delete(queue_name("m", ACME), QUEUE + LANES[0])
+    wait_until(lambda: {acme.worker.state, globex.worker.state} == {"ready"}, "it is ready again")
+    wait_until(lambda: not acme.worker.left_out and not globex.worker.left_out, "it reads both")
+    for tenant in (acme, globex):
+        tenant.answered_s()
 
 
 @pytest.mark.fault

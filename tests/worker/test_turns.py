@@ -160,8 +160,10 @@ def test_a_queue_with_a_list_that_is_none_is_left_out_until_it_is_one(taker: Tak
     spoilt = NAMES[0] + URGENT
     redis.sadd(spoilt, "x")
     assert Counter(taker.take(20)) == Counter({NAMES[1]: 10, NAMES[2]: 10})
+    assert taker.channel.spoilt.found == {NAMES[0]: (spoilt, "set")}
     redis.delete(spoilt)
     assert taker.take(10) == [NAMES[0]] * 10
+    assert taker.channel.spoilt.found == {}
 
 
 def test_silence_is_no_silence_while_no_queue_may_be_asked(taker: Taker, redis: Redis) -> None:

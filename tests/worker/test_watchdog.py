@@ -8,6 +8,7 @@ from redis import Redis
 
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.watchdog import Watchdog
 
 pytestmark = pytest.mark.redis
@@ -17,6 +18,7 @@ class SilentPoller:
     """Has room for messages, and asks for none."""
 
     closed_queues: AbstractSet[str] = frozenset()
+    spoilt = SpoiltQueues()
     num_polls = 0
     has_room = True
 

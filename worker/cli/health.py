@@ -14,7 +14,8 @@ def health(
 ) -> None:
     """Tell whether a worker of this machine is up.
 
-    Exit code 0 when one has said within the last seconds that it is ready, else 1.
+    Exit code 0 when one has said within the last seconds that it is ready, else 1. A worker that leaves a
+    queue out is ready as long as it reads another one.
     """
     from llama_herd.errors import HerdError
     from llama_herd.tasks.client import Client
@@ -24,21 +25,22 @@ def health(
 
     try:
         with Client(settings=read(WorkerSettings).of_first_tenant) as client:
-            states = {worker.name: worker.state for worker in client.workers()}
+            workers = client.workers()
     except HerdError as error:
         _fail(str(error))  # a health check knows 0 and 1 only
     place = f"@{socket.gethostname()}"
-    here = {
-        full: state
-        for full, state in states.items()
-        if (full == f"{name}{place}" if name else full.endswith(place))
-    }
+    here = [
+        worker
+        for worker in workers
+        if (worker.name == f"{name}{place}" if name else worker.name.endswith(place))
+    ]
     if not here:
-        ready = ", ".join(full for full, state in states.items() if state == "ready")
+        ready = ", ".join(worker.name for worker in workers if worker.state == "ready")
         _fail(f"no worker {name or ''}{place} is up. Ready are: {ready or 'none'}")
-    if "ready" not in here.values():
-        troubles = (f"{full} is {state}: {TROUBLE.get(state, 'not ready')}" for full, state in here.items())
-        _fail("; ".join(troubles))
+    if not any(worker.state == "ready" for worker in here):
+        states = (f"{one.name} is {one.state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
+        complaints = dict.fromkeys(one.complaint for one in here if one.complaint)
+        _fail("; ".join((*states, *complaints)))
 
 
 def _fail(complaint: str) -> NoReturn:

@@ -76,7 +76,8 @@ def _view(found: "Status") -> "Group":
         for worker in found.workers
         if worker.state in TROUBLE
     )
-    return Group(f"{queue}; {jobs}", *batches, "", workers, *troubles)
+    complaints = dict.fromkeys(worker.complaint for worker in found.workers if worker.complaint)
+    return Group(f"{queue}; {jobs}", *batches, "", workers, *troubles, *complaints)
 
 
 def _table(workers: "list[WorkerStatus]") -> "Table":
