@@ -28,6 +28,8 @@ Command = tuple[Part, ...]
 class Unreadable(RecordUnreadable, ResponseError):
     """What stands in Redis is not what the call expects: somebody else has written it."""
 
+    __repr__ = RecordUnreadable.__repr__  # redis-py's needs what only its own constructor sets
+
     @classmethod
     def of(cls, call: "Call[Any]", error: Exception) -> Self:
         place = call.keys[0] if call.keys else "Redis"

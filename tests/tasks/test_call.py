@@ -10,7 +10,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError, ResponseError
 
 from llama_herd.tasks.answers import Submission, Submitted, Unknown
-from llama_herd.tasks.call import Call, run, run_async, run_many, run_many_async
+from llama_herd.tasks.call import Call, Unreadable, run, run_async, run_many, run_many_async
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger import Ledger
 from llama_herd.tasks.message import Envelope
@@ -81,3 +81,7 @@ def test_a_lost_connection_is_an_error_of_redis_py() -> None:
         run(nowhere, submit("a"))
     with pytest.raises(ConnectionError):
         run_many(nowhere, [submit("a")])
+
+
+def test_an_error_of_what_cannot_be_read_can_be_shown() -> None:
+    assert repr(Unreadable("x holds y")) == "Unreadable('x holds y')"
