@@ -26,8 +26,8 @@ from redis import Redis
 from benchmarks.batch_peer import THREADS
 from benchmarks.conditions import conditions
 from benchmarks.measured import ROOT, Report, Table, for_readers, run_command, with_section
-from llama_herd.worker.cli.environment import child_environment
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.environment import child_environment
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
 STAND_IN_ROWS, MODEL_ROWS, PEER_ROWS = 100_000, 2000, 200

@@ -30,7 +30,7 @@ def transformers_loop() -> Loop:
     import torch
 
     from benchmarks.peer import generate, load_peer
-    from llama_herd.model.gguf_model import GGUFModel
+    from llama_herd.model.files.gguf_model import GGUFModel
 
     torch.set_num_threads(THREADS)
     with GGUFModel.open(BUNDLED_MODEL) as file:

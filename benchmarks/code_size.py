@@ -14,21 +14,8 @@ from typing import Any, NamedTuple
 from benchmarks.conditions import conditions
 from benchmarks.measured import ROOT, Report, Table, run_command
 
-ENGINE = (
-    "engine",
-    "draw",
-    "forward",
-    "logit_rules",
-    "noise",
-    "output",
-    "sampler",
-    "scheduler",
-    "sequence",
-    "waiting_line",
-    "writer",
-)
 PARTS = {
-    "engine": [ROOT / "worker" / f"{name}.py" for name in ENGINE],
+    "engine": sorted((ROOT / "worker" / "engine").rglob("*.py")),
     **{
         package: sorted((ROOT / package).rglob("*.py"))
         for package in ("model", "tasks", "worker", "training", "benchmarks", "tests")

@@ -19,7 +19,7 @@ from benchmarks.conditions import conditions
 from benchmarks.load import Bench, Load
 from benchmarks.measured import Report, Table, run_command
 from benchmarks.shapes import LONG_BUNDLED, RANDOM_59M, Shape
-from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 WHOLE = 8192  # no prompt is longer

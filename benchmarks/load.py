@@ -12,7 +12,7 @@ from benchmarks.shapes import PLAIN_IDS
 from benchmarks.stopwatch import Stopwatch, percentiles_ms
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 SEED = 1

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from llama_herd.model.gguf_model import GGUFModel, expected_shapes
+from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
+from llama_herd.model.files.safetensors_model import hf_name
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.safetensors_model import hf_name
 
 
 def load_peer(file: GGUFModel) -> Any:

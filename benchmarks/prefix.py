@@ -21,9 +21,9 @@ from benchmarks.shapes import LONG_BUNDLED, PLAIN_IDS, RANDOM_59M, Shape
 from benchmarks.stopwatch import Stopwatch, percentiles_ms
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine import Engine
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.output import Output
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 SEED = 1

@@ -19,8 +19,8 @@ from torch import Tensor
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.draw import Draw
-from llama_herd.worker.sampler import sample
+from llama_herd.worker.engine.sampling.draw import Draw
+from llama_herd.worker.engine.sampling.sampler import sample
 
 SEED = 1
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -23,12 +23,12 @@ from llama_herd.model.pages import Pages, pages_for
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.output import Output
-from llama_herd.worker.scheduler import Scheduler
-from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.scheduler import Scheduler
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from llama_herd.worker.writer import Writer
 
 
 @dataclass(frozen=True)

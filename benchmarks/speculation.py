@@ -24,14 +24,14 @@ from benchmarks.prompt_lookup import SUFFIXES, Replay, Text
 from benchmarks.shapes import BUNDLED, PLAIN_IDS, RANDOM_134M, RANDOM_374M, Shape
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import pages_for
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.output import Output
-from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from training.corpus import SEED, held_out_documents
 

@@ -16,13 +16,13 @@ from typing import Any, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.answers import Claimed
-from llama_herd.tasks.call import run, run_many
 from llama_herd.tasks.connection import connect
-from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import End, Failure, Started, Timings, Token, Usage
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.answers import Claimed
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.priority import LANES
 from llama_herd.tasks.worker_status import WorkerStatus

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import quantiles
 from time import perf_counter
 
-from llama_herd.worker.output import Output
+from llama_herd.worker.engine.step_output import Output
 
 
 @dataclass

@@ -13,7 +13,7 @@ from statistics import median
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from benchmarks.warm_worker import warm_worker
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.chaos.crowd import Turn, crowd_of, flapping, never, slowly
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
-from llama_herd.tasks.call import run_many
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.boot import NUM_LOOK_AHEAD
 from llama_herd.worker.chaos.fragile_redis import FragileRedis

@@ -21,11 +21,11 @@ from benchmarks.peer import generate, load_peer
 from benchmarks.shapes import PROMPTS
 from benchmarks.warm_worker import warm_worker
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.gguf_model import GGUFModel, expected_shapes
+from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.output import Output
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
 ROOT = Path(__file__).parent.parent

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from benchmarks.shapes import PROMPTS
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 
 COMMAND = (sys.executable, "-m", "celery", "-A", "llama_herd.tasks.app", "worker")
 

@@ -18,9 +18,9 @@ from llama_herd.model.attend import attend
 from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.linear import DenseSegment, Linear
 from llama_herd.model.loader import WeightLoader
-from llama_herd.model.model_file import ModelFile
 from llama_herd.model.tiling import FREE, Tiling
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.linear import Linear, dense
-from llama_herd.model.model_file import ModelFile
 
 
 @dataclass(frozen=True, eq=False)

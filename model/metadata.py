@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.cursor import Array
+from llama_herd.model.bounded_reader import Array
 
 #: An error quotes no more than this of what a file holds.
 MAX_PROBLEM_CHARS = 200

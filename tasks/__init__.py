@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llama_herd.tasks.async_client import AsyncClient
-    from llama_herd.tasks.batch_row import BatchItem, BatchRow
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.async_client import AsyncClient
+    from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.job import GenerationJob
     from llama_herd.tasks.result import Result
     from llama_herd.tasks.sampling import SamplingParams
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["AsyncClient", "BatchItem", "BatchRow", "Client", "GenerationJob", "Result", "SamplingParams"]
 
 _HOMES = {
-    "AsyncClient": "async_client",
-    "BatchItem": "batch_row",
-    "BatchRow": "batch_row",
-    "Client": "client",
+    "AsyncClient": "client.async_client",
+    "BatchItem": "client.batch.row",
+    "BatchRow": "client.batch.row",
+    "Client": "client.client",
     "GenerationJob": "job",
     "Result": "result",
     "SamplingParams": "sampling",

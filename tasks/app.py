@@ -7,10 +7,10 @@ from celery.signals import celeryd_init
 
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.connection import celery_url
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.startup import check_worker_start, refuse_settings
+from llama_herd.tasks.worker_checks import check_worker_start, refuse_settings
 
 
 def make_app(settings: Settings) -> Celery:
@@ -28,7 +28,7 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_max_retries=None,
         # One engine runs all messages at once; names only, so that a client never imports a worker.
         worker_pool="llama_herd.worker.pool:EnginePool",
-        worker_consumer="llama_herd.worker.consumer:Consumer",
+        worker_consumer="llama_herd.worker.broker.consumer:Consumer",
         # A queue for each model: a job never meets the wrong one.
         task_default_queue=queue_name(settings.default_model, settings.tenant),
         # A message is done when its result is stored; a worker holds just what its batch has room for.

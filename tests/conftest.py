@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from redis import Redis
 
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("herd", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks import Client
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.worker.processes import WorkerProcess, wait_until
 

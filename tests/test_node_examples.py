@@ -11,7 +11,7 @@ from redis import Redis
 
 from llama_herd.tasks import Client
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.processes import ForkedWorker
 

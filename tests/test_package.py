@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from llama_herd.worker.cli.requirements import CLI_MODULES, WORKER_MODULES
+from llama_herd.worker.local.requirements import CLI_MODULES, WORKER_MODULES
 from tests.worker.herd_command import environment
 
 ROOT = Path(__file__).parent.parent
@@ -36,8 +36,8 @@ def test_a_wheel_holds_the_three_packages_their_scripts_and_the_model(wheel: zip
     for name in (
         "model/llama2.py",
         "model/bundled/tales.gguf",
-        "tasks/client.py",
-        "tasks/lua/emit.lua",
+        "tasks/client/client.py",
+        "tasks/ledger/lua/emit.lua",
         "worker/pool.py",
     ):
         assert f"llama_herd/{name}" in names

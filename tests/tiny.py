@@ -18,7 +18,7 @@ from gguf import GGMLQuantizationType as GGMLType, TokenType
 from torch import Tensor
 
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
 
 if TYPE_CHECKING:

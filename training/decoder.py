@@ -6,10 +6,10 @@ from pathlib import Path
 
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import pages_for
-from llama_herd.model.tokenizer import Tokenizer
+from llama_herd.model.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 256
 

@@ -14,8 +14,8 @@ from kombu import Exchange, Queue
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.app import app, broker_options, make_app
-from llama_herd.tasks.keys import Keys
-from llama_herd.worker.device import pin_device
+from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.worker.loading.device import pin_device
 from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
 
@@ -36,7 +36,10 @@ EXIT_STUCK = 72
 LINK_TRIES = 300
 
 #: kombu's transport for what this process sends.
-SENDER = "llama_herd.worker.sender:Transport"
+SENDER = "llama_herd.worker.broker.tenant_channel:Transport"
+
+#: Celery's result backend for this process.
+RESULT_BACKEND = "llama_herd.worker.broker.result_backend:ResultBackend"
 
 #: Threads that wait for the interpreter get it sooner: a step's publication is not held up by the next step.
 SWITCH_INTERVAL_S = 0.0005
@@ -84,7 +87,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         conf.worker_concurrency = num_places()
         conf.worker_eta_task_limit += num_places()
         _configure_queues(conf)
-        conf.broker_transport = "llama_herd.worker.channel:Transport"
+        conf.broker_transport = "llama_herd.worker.broker.queue_channel:Transport"
         conf.worker_enable_remote_control = settings().remote_control
         insist_on_results(instance.app)
         lead_links_home(instance.app, settings().link_queue)
@@ -104,7 +107,7 @@ def insist_on_results(app: Celery) -> None:
     Celery's tracer would store, as soon as it can, that the task has failed. Of a link it would do so after
     half a second.
     """
-    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "llama_herd.worker.offer:ResultBackend")
+    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
     # Not the transport that messages come by: that one must see every error as it is.
     app.connection_for_write = partial(app.connection_for_write, transport=SENDER)
     policy = {**app.conf.task_publish_retry_policy, "max_retries": LINK_TRIES}

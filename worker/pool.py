@@ -22,12 +22,12 @@ from celery.worker.request import Request
 
 from llama_herd.errors import BadInput
 from llama_herd.worker import boot
-from llama_herd.worker.delivery import Delivery
-from llama_herd.worker.side_task import SideTask
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.side_task import SideTask
 
 if TYPE_CHECKING:
-    from llama_herd.worker.service import Service
-    from llama_herd.worker.watchdog import Poller
+    from llama_herd.worker.jobs.service import Service
+    from llama_herd.worker.jobs.watchdog import Poller
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
         self._handle_stops(_stop_loading)
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
-        from llama_herd.worker.service import (
+        from llama_herd.worker.jobs.service import (
             Service,  # brings torch, which must not be there before the device
         )
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator
 
-from llama_herd.tasks.keys import joined
+from llama_herd.tasks.ledger.keys import joined
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS, TENANT_PATTERN, Settings
 

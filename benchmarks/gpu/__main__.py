@@ -7,7 +7,7 @@ from pathlib import Path
 
 import benchmarks.gpu
 from llama_herd.errors import BadInput
-from llama_herd.worker.device import pin_device
+from llama_herd.worker.loading.device import pin_device
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from benchmarks.gpu.floors import Ceilings, Floors, Format
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.gpu.scale import Load, Scale
-from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 

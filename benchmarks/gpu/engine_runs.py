@@ -13,7 +13,7 @@ from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.profiling import profile_decode
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import Trace, run_engine
-from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 DEQUANTISED = "Q8_0 weights are dequantised at load, so that a step reads as many bytes as with BF16"

@@ -8,7 +8,7 @@ from time import perf_counter
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.floors import Format
 from benchmarks.gpu.measurement import OURS, Measurement
-from llama_herd.worker.cli.environment import child_environment
+from llama_herd.worker.local.environment import child_environment
 
 PROMPT = "w1 w2 w3"
 MAX_TOKENS = 16

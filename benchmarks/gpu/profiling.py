@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu.ceilings import wait_for
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import Trace, start_engine
-from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 #: Lines of each table.

@@ -12,11 +12,11 @@ from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import random_prompts, run_engine, sampling
 from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Timings
 from llama_herd.tasks.result import Result
-from llama_herd.worker.demo.worker_process import WorkerProcess
-from llama_herd.worker.embedded_redis import EmbeddedRedis, find_server
+from llama_herd.worker.local.redis_server import EmbeddedRedis, find_server
+from llama_herd.worker.local.worker_process import WorkerProcess
 
 FORMAT = Format.BF16
 

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as GGMLType, TokenType
 from torch import Tensor
 
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.gguf_model import Shape, expected_shapes
+from llama_herd.model.files.gguf_model import Shape, expected_shapes
 
 NUM_BYTES = 256
 SPECIAL = ("<unk>", "<s>", "</s>")

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from benchmarks.gpu.random_model import q8_0_blocks, random_values, write_random_model
 from benchmarks.gpu.scale import DRY
-from llama_herd.model.gguf_model import GGUFModel, expected_shapes
+from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
 from llama_herd.model.kernels.dequantize import dequantize
 
 CPU = torch.device("cpu")

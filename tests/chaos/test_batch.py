@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
 from tests.worker.batch.batch_command import BatchCommand, rows
 from tests.worker.batch.killing import (

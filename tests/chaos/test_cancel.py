@@ -6,7 +6,7 @@ from time import sleep, time
 
 import pytest
 
-from llama_herd.tasks.answers import Cancellation
+from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.worker.chaos.faults.early_ends import send_expiring
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until

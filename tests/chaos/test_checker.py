@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.events import End, Event, Failure, Started, Token
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.worker.chaos.checker import Checker, Evidence
 from llama_herd.worker.chaos.listener import event_print

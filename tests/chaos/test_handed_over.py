@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from llama_herd.tasks.answers import Record
+from llama_herd.tasks.ledger.answers import Record
 from llama_herd.worker.chaos.faults.leaving import hold_to_release
 from llama_herd.worker.chaos.verdict import BrokenLaw
 

@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.tasks.dead_letters import DeadLetters
+from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.worker.chaos.faults.messages import vanished
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.hostile import CANARY, Harm, Hostile

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from llama_herd.tasks.ledger import SOUND_TOKENS
+from llama_herd.tasks.ledger.ledger import SOUND_TOKENS
 from llama_herd.worker.chaos import mix
 from llama_herd.worker.chaos.faults.death import dying, kill, poisoned
 from llama_herd.worker.chaos.fragile_redis import FragileRedis

@@ -6,7 +6,7 @@ from time import sleep
 import pytest
 
 from llama_herd.tasks.events import Timings
-from llama_herd.tasks.ledger import SWEEP_PATIENCE_MS
+from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS
 from llama_herd.worker.chaos.faults.long_waits import VISIBILITY_S, backlog, long_jobs
 from llama_herd.worker.chaos.fragile_redis import FragileRedis
 from llama_herd.worker.chaos.herd import Herd

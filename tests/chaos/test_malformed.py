@@ -10,9 +10,9 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.tasks.answers import DeadLetter
-from llama_herd.tasks.call import run
-from llama_herd.tasks.dead_letters import MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.answers import DeadLetter
+from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.malformed import ODD, REFUSED, UNREADABLE, mutants
 from llama_herd.worker.chaos.patience import PATIENCE_S

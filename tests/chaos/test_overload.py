@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llama_herd.errors import QueueFull
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.worker.boot import NUM_LOOK_AHEAD
 from llama_herd.worker.chaos.herd import Herd
 from tests.chaos.sampling import SAMPLED

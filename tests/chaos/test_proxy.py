@@ -8,7 +8,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError, TimeoutError
 
 from llama_herd.worker.chaos.proxy import FaultProxy
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 
 pytestmark = pytest.mark.redis
 

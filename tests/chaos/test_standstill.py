@@ -11,7 +11,7 @@ from celery.result import AsyncResult
 from redis import Redis
 
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.boot import EXIT_SILENT, EXIT_STUCK
 from llama_herd.worker.chaos.patience import wait_until

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.keys import Keys
+from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.worker.chaos.faults.death import kill, poisoned
 from llama_herd.worker.chaos.herd import STEP_S, Herd
 from llama_herd.worker.chaos.jobs import Jobs

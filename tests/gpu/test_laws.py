@@ -15,11 +15,11 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.device import pin_device
-from llama_herd.worker.engine import Engine
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.output import Output
-from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import tiny_vocabulary, write_tiny_gguf
 

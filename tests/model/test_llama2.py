@@ -16,7 +16,7 @@ import llama_herd.model
 from llama_herd.errors import ModelFileError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.linear import DenseSegment, Linear
 from llama_herd.model.llama2 import Llama, Mlp, RMSNorm
 from llama_herd.model.pages import Pages

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.gguf_model import GGUFModel
+from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.worker.settings import BUNDLED_MODEL

@@ -9,7 +9,7 @@ from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from llama_herd.model.spm import recover_merges
+from llama_herd.model.text.spm import recover_merges
 from tests.tiny import BOS_ID, oracle, tiny_vocabulary
 
 

@@ -3,7 +3,7 @@
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
 from tests.tasks.herd import Herd
 
 

@@ -4,12 +4,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from llama_herd.tasks.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Swept, Yours
-from llama_herd.tasks.call import run
-from llama_herd.tasks.entry import Entry
 from llama_herd.tasks.events import End, Event, FinishReason, Started, Token
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Swept, Yours
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
 
 QUEUE = "herd.tales"

@@ -13,7 +13,7 @@ from kombu.exceptions import ContentDisallowed
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.startup import check_worker_start, refuse_compression, refuse_settings
+from llama_herd.tasks.worker_checks import check_worker_start, refuse_compression, refuse_settings
 
 SETTINGS = Settings(redis_url="redis://:secret@127.0.0.1:6390/2", tenant="acme", model_name="m")
 

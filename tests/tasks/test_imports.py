@@ -22,7 +22,7 @@ def modules_after(code: str) -> set[str]:
     "code",
     [
         "import llama_herd.tasks",
-        "import llama_herd.tasks.client, llama_herd.tasks.async_client",
+        "import llama_herd.tasks.client.client, llama_herd.tasks.client.async_client",
         "from llama_herd.tasks import *",
     ],
 )

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from llama_herd.tasks.answers import Swept
-from llama_herd.tasks.call import run
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Swept
+from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.priority import LANES, LOW, NORMAL, TURN, URGENT, lane_of, lanes_in_turn
 from tests.tasks.herd import QUEUE, Herd, age_messages, sweep
 

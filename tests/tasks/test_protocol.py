@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from llama_herd.tasks.ledger import PRODUCER_SCRIPTS
+from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
 from llama_herd.tasks.message import TAG_GAP, Envelope
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()

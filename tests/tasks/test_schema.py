@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import end_tail
+from llama_herd.tasks.ledger.ledger import end_tail
 from llama_herd.tasks.schema import schemas, text_of
 from tests.tasks.test_events import EVENTS
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from llama_herd.model.gguf_model import GGUFModel
-from llama_herd.model.tokenizer import Tokenizer
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.text.tokenizer import Tokenizer
 from training.bundle import CHAT_TEMPLATE, PATH
 
 

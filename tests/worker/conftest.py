@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from llama_herd.worker import boot
-from llama_herd.worker.embedded_redis import EmbeddedRedis
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.service import Service
+from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import WorkerProcess

@@ -5,10 +5,10 @@ from typing import Any
 
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine import Engine
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.output import Output
-from llama_herd.worker.sequence import Sequence
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 #: A prompt of several pages.

@@ -32,7 +32,7 @@ class ForkedCelery(context.ForkServerProcess):
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
         os.setsid()
-        from llama_herd.worker.embedded_redis import END_WITH_PARENT
+        from llama_herd.worker.local.redis_server import END_WITH_PARENT
 
         if END_WITH_PARENT:
             END_WITH_PARENT()

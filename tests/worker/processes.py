@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from redis import Redis
 
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.chaos import worker_process
 from llama_herd.worker.chaos.patience import wait_until as wait_until
 from llama_herd.worker.settings import WorkerSettings

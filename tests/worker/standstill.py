@@ -12,10 +12,10 @@ from time import sleep
 
 from llama_herd.tasks.generate import generate
 from llama_herd.tasks.result import Result
-from llama_herd.worker.channel import Channel
-from llama_herd.worker.delivery import Delivery
-from llama_herd.worker.engine import Engine
-from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.queue_channel import Channel
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 FOLDER = Path(os.environ["STANDSTILL"])

@@ -8,8 +8,8 @@ from annotated_types import Ge, Le
 from redis import Redis
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.client import Client
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.settings import MAX_TTL_S
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.processes import PATIENCE_S, WorkerProcess

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.acl import Acl, Dialect, Role
-from llama_herd.tasks.client import Client
-from llama_herd.tasks.keys import Keys
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.security.acl import Acl, Dialect, Role
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.tiny import write_tiny_gguf

@@ -15,11 +15,11 @@ from kombu.message import Message
 from pydantic import TypeAdapter
 
 from llama_herd.errors import GenerationError
-from llama_herd.worker import engine
-from llama_herd.worker.loaded_model import LoadedModel
+from llama_herd.worker.engine import engine
+from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
-from llama_herd.worker.writer import Writer
 from tests.worker.engine_run import run, sequence
 
 CANARY = "canary-4711"

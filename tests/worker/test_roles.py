@@ -9,11 +9,11 @@ from celery import Celery
 from redis import Redis
 
 from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.acl import Acl, Role
-from llama_herd.tasks.answers import DeadLetter
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.settings import WorkerSettings

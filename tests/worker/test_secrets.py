@@ -10,13 +10,13 @@ import psutil
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.acl import Acl, Role
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.call import run
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name
+from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.worker_process import WorkerProcess

@@ -12,13 +12,13 @@ from celery import Celery
 from redis import Redis
 
 from llama_herd.errors import DeadlineExceeded
-from llama_herd.tasks.acl import Acl, Role
-from llama_herd.tasks.answers import DeadLetter
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started
-from llama_herd.tasks.keys import Keys, joined
+from llama_herd.tasks.ledger.answers import DeadLetter
+from llama_herd.tasks.ledger.keys import Keys, joined
 from llama_herd.tasks.message import TASK_NAME, queue_name
+from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.boot import NUM_LOOK_AHEAD
 from tests.guarded_redis import GuardedRedis, write_users

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import PATIENCE_S, WorkerProcess
 

@@ -15,14 +15,14 @@ from redis import Redis
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.call import run
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import End, Event, Started, Token
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import NamedTuple
 
-from llama_herd.tasks.batch_row import BatchItem
 from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.worker.demo.figures import Percentiles
 
 #: Speed is that of so many last seconds.

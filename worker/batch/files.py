@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from llama_herd.tasks.batch_row import BatchItem, BatchRow
+from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.batch.answer_file import AnswerFile, line_id
 from llama_herd.worker.batch.done_lines import DoneLines

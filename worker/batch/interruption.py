@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-from llama_herd.worker.cli.signals import on_signals
+from llama_herd.worker.local.signals import on_signals
 
 
 class Wish(Enum):

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from time import time
 from typing import Any
 
-from llama_herd.tasks.batch_row import BatchItem
+from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.result import Choice, Result
 from llama_herd.worker.batch.openai_body import CHAT, Endpoint
 from llama_herd.worker.batch.request import Request

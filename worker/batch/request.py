@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.batch_feed import BULK
-from llama_herd.tasks.batch_row import BatchRow
+from llama_herd.tasks.client.batch.feed import BULK
+from llama_herd.tasks.client.batch.row import BatchRow
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams

@@ -6,9 +6,9 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.batch import Batch
-from llama_herd.tasks.batch_row import BatchItem
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.batch.batch import Batch
+from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.client import Client
 from llama_herd.worker.batch.figures import Figures
 from llama_herd.worker.batch.files import BatchFiles
 from llama_herd.worker.batch.interruption import Interruption, Wish
@@ -16,7 +16,7 @@ from llama_herd.worker.batch.screen import Screen
 from llama_herd.worker.batch.summary import Summary
 
 if TYPE_CHECKING:
-    from llama_herd.worker.batch.own_herd import OwnHerd
+    from llama_herd.worker.local.own_herd import OwnHerd
 
 #: How often it says how it is.
 REPORT_S = 1.0

@@ -4,7 +4,7 @@ from time import sleep
 
 from llama_herd.errors import JobNotFound
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.worker.batch.screen import Screen
 from llama_herd.worker.batch.summary import progress_line
 

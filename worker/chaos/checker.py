@@ -15,10 +15,10 @@ from typing import Any
 from redis import Redis
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
-from llama_herd.tasks.answers import POISONED
-from llama_herd.tasks.entry import final_state
 from llama_herd.tasks.events import End, Event, Started, Token, parse_event
-from llama_herd.tasks.ledger import SOUND_TOKENS, Ledger
+from llama_herd.tasks.ledger.answers import POISONED
+from llama_herd.tasks.ledger.entry import final_state
+from llama_herd.tasks.ledger.ledger import SOUND_TOKENS, Ledger
 from llama_herd.tasks.result import Result
 from llama_herd.worker.chaos.listener import event_print
 from llama_herd.worker.chaos.sabotage import POISONS

@@ -12,7 +12,7 @@ from typing import Any
 from redis import Redis
 
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 
 #: Less than this machine's redis-server needs: nothing more is taken.
 NO_MEMORY = 1

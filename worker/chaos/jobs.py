@@ -7,12 +7,12 @@ from itertools import count
 from typing import Any
 
 from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.answers import Record
-from llama_herd.tasks.call import run, run_many
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.events import Event, Started
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.answers import Record
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.result import Result
 from llama_herd.worker.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.worker.settings import WorkerSettings

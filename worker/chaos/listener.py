@@ -10,7 +10,7 @@ from time import sleep
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.chaos.patience import PATIENCE_S
 
 PAUSE_S = 0.05

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from llama_herd.tasks.events import Token
 from llama_herd.tasks.job import GenerationJob, seed_of
-from llama_herd.worker.device import pin_device
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.local import LocalJob
+from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.local.local_job import LocalJob
 from llama_herd.worker.settings import WorkerSettings
 
 

@@ -12,16 +12,17 @@ from typing import Any
 from kombu.transport import redis as kombu_redis
 
 from llama_herd.tasks.app import app
-from llama_herd.tasks.entry import Entry
-from llama_herd.worker import channel, engine
-from llama_herd.worker.attempt import Attempt
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.worker.broker import queue_channel as channel
+from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.chaos import stand_in
 from llama_herd.worker.chaos.sabotage import Poison, Sabotage
-from llama_herd.worker.delivery import Delivery
-from llama_herd.worker.engine import Engine
-from llama_herd.worker.loaded_model import LoadedModel
-from llama_herd.worker.publisher import Publisher
-from llama_herd.worker.scheduler import Row, Scheduler
+from llama_herd.worker.engine import engine
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.scheduler import Row, Scheduler
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.publisher import Publisher
+from llama_herd.worker.loading.loaded_model import LoadedModel
 
 #: Soon, so that a run need not wait for kombu's backstop.
 RESTORE_INTERVAL_S = 1

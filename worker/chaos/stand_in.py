@@ -9,10 +9,10 @@ from typing import Any
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.job import seed_of
-from llama_herd.worker.draw import Drawn
-from llama_herd.worker.forward import Reading
-from llama_herd.worker.noise import hash_prefix
-from llama_herd.worker.scheduler import Row
+from llama_herd.worker.engine.runner import Reading
+from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sampling.noise import hash_prefix
+from llama_herd.worker.engine.scheduler import Row
 
 #: The bytes of a to z in the vocabulary of a Llama.
 FIRST_ID, NUM_IDS = 3 + ord("a"), 26

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.worker.chaos.patience import PATIENCE_S, wait_until
-from llama_herd.worker.cli.environment import child_environment
-from llama_herd.worker.embedded_redis import END_WITH_PARENT
+from llama_herd.worker.local.environment import child_environment
+from llama_herd.worker.local.redis_server import END_WITH_PARENT
 from llama_herd.worker.settings import WorkerSettings
 
 NUM_TAIL_LINES = 12

@@ -2,7 +2,7 @@
 
 import sys
 
-from llama_herd.worker.cli.requirements import missing_cli_modules
+from llama_herd.worker.local.requirements import missing_cli_modules
 
 __all__ = ["main"]
 

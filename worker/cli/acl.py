@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from llama_herd.tasks.acl import Role
+    from llama_herd.tasks.security.acl import Role
 
 
 def acl(
@@ -35,11 +35,11 @@ def acl(
     Roles are producer, subscriber, worker and operator. Start Redis with --aclfile FOLDER/users.acl, or run
     ACL LOAD. Other users in the file stay.
     """
-    from llama_herd.tasks.acl import Acl, Dialect, Role
-    from llama_herd.tasks.acl_folder import write_users
     from llama_herd.tasks.message import queue_name
+    from llama_herd.tasks.security.acl import Acl, Dialect, Role
+    from llama_herd.tasks.security.acl_folder import write_users
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.local.environment import read
 
     found = read(Settings)
     tenants = [Settings.read(tenant=name).tenant for name in tenant or [found.tenant]]
@@ -58,7 +58,7 @@ def acl(
 def _parsed(user: str) -> "tuple[str, list[Role]]":
     """Raises BadInput."""
     from llama_herd.errors import BadInput
-    from llama_herd.tasks.acl import Role
+    from llama_herd.tasks.security.acl import Role
 
     name, _, roles = user.partition("=")
     try:

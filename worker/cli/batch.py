@@ -10,10 +10,10 @@ import typer
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.batch.own_herd import OwnHerd
     from llama_herd.worker.batch.plan import Plan
+    from llama_herd.worker.local.own_herd import OwnHerd
 
 
 Input = Annotated[
@@ -117,9 +117,9 @@ def batch(
 
 def _run(plan: "Plan", *, as_json: bool) -> int:
     """Run it at the workers that are there."""
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.local.environment import read
 
     settings = read(Settings)
     with Client(settings=settings) as client:
@@ -131,10 +131,10 @@ def _run_local(plan: "Plan", model: str | None, *, as_json: bool) -> int:
     """Run it at a worker of its own."""
     from dataclasses import replace
 
-    from llama_herd.tasks.client import Client
-    from llama_herd.worker.batch.own_herd import own_herd
-    from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.worker.local.environment import override, read
+    from llama_herd.worker.local.own_herd import own_herd
+    from llama_herd.worker.local.requirements import need_worker_extra
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd batch --local")
@@ -168,11 +168,11 @@ def _run_with(
 
 
 def _watch(run_id: str, *, as_json: bool) -> int:
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
     from llama_herd.worker.batch.screen import open_screen
     from llama_herd.worker.batch.watcher import watch
-    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.local.environment import read
 
     with Client(settings=read(Settings)) as client:
         status = watch(client, run_id, open_screen(as_json=as_json))

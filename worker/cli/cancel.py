@@ -8,10 +8,10 @@ import typer
 def cancel(job: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
     """End a job; the text so far is kept."""
     from llama_herd.errors import JobNotFound
-    from llama_herd.tasks.answers import Cancellation
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.ledger.answers import Cancellation
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.local.environment import read
 
     with Client(settings=read(Settings)) as client:
         answer = client.cancel(job)

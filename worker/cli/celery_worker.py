@@ -12,7 +12,7 @@ from celery.exceptions import SecurityWarning
 from click.exceptions import Abort
 
 from llama_herd.tasks.connection import connect, masked, redis_errors
-from llama_herd.worker.cli.environment import override
+from llama_herd.worker.local.environment import override
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)

@@ -44,7 +44,7 @@ def run_faults(
     Then read all streams and results back and hold every law to them. Exit code 0 when all hold, else 1.
     """
     from llama_herd.errors import BadInput
-    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.local.requirements import need_worker_extra
 
     need_worker_extra("herd chaos")
     if not minutes <= MAX_MINUTES:

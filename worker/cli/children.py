@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from time import sleep
 
-from llama_herd.worker.cli.signals import on_signals
+from llama_herd.worker.local.signals import on_signals
 
 POLL_S = 0.1
 

@@ -12,9 +12,9 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from llama_herd.tasks.answers import DeadJob, DeadLetter
-    from llama_herd.tasks.client import Client
-    from llama_herd.tasks.history import History
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.client.history import History
+    from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter
 
 dead = typer.Typer(no_args_is_help=True, help="Jobs that were given up, and messages that nobody could read.")
 
@@ -75,9 +75,9 @@ def drop_dead(name: Name) -> None:
 
 
 def _client() -> "Client":
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.local.environment import read
 
     return Client(settings=read(Settings))
 
@@ -92,7 +92,7 @@ def _facts(one: "DeadJob | DeadLetter") -> dict[str, Any]:
 def _table(found: "list[DeadJob | DeadLetter]") -> "Table":
     from rich.table import Table
 
-    from llama_herd.worker.cli.terminal import harmless
+    from llama_herd.worker.local.terminal import harmless
 
     table = Table("id", "kind", "when (UTC)", "reason", box=None, header_style="dim", pad_edge=False)
     table.add_column("attempts", justify="right")

@@ -20,8 +20,8 @@ def demo(
     They run through a Redis and a worker of the demo's own, at once and then one at a time. Nothing is left
     running. Exit code 0 when all jobs ended well.
     """
-    from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.local.environment import override, read
+    from llama_herd.worker.local.requirements import need_worker_extra
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd demo")
@@ -29,7 +29,7 @@ def demo(
     settings = read(WorkerSettings)
     from llama_herd.worker.demo.demo import Demo
     from llama_herd.worker.demo.next_steps import next_steps
-    from llama_herd.worker.demo.worker_process import WorkerDied
+    from llama_herd.worker.local.worker_process import WorkerDied
 
     screen = _screen(as_json)
     try:

@@ -69,8 +69,8 @@ def generate(
     Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels),
     2 when it asks for what cannot be done.
     """
-    from llama_herd.worker.cli.terminal import checked_text, text_or_stdin
     from llama_herd.worker.cli.transcript import Transcript
+    from llama_herd.worker.local.terminal import checked_text, text_or_stdin
 
     if local and (not_before is not None or idempotency_key is not None):
         raise BadInput("--not-before and --idempotency-key need the queue. Fix: leave out --local")
@@ -123,10 +123,10 @@ def named_value(text: str) -> tuple[str, Any]:
 
 
 def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.signals import on_interrupt
+    from llama_herd.worker.local.environment import override, read
+    from llama_herd.worker.local.signals import on_interrupt
 
     override(model_name=model)
     settings = read(Settings)
@@ -141,16 +141,16 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
 
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
-    from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.requirements import load_torch, need_worker_extra
-    from llama_herd.worker.cli.signals import on_interrupt
+    from llama_herd.worker.local.environment import override, read
+    from llama_herd.worker.local.requirements import load_torch, need_worker_extra
+    from llama_herd.worker.local.signals import on_interrupt
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd generate --local")
     override(model=model)
     settings = read(WorkerSettings)
     load_torch()
-    from llama_herd.worker.local import LocalJob
+    from llama_herd.worker.local.local_job import LocalJob
 
     job = LocalJob.load(fields, settings)
     with on_interrupt(job.cancel):

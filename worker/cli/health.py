@@ -18,9 +18,9 @@ def health(
     queue out is ready as long as it reads another one.
     """
     from llama_herd.errors import HerdError
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.worker_status import TROUBLE
-    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.local.environment import read
     from llama_herd.worker.settings import WorkerSettings
 
     try:

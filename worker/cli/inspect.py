@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from llama_herd.worker.model_summary import Memory, ModelSummary, TokenizerSummary, TypeShare
+    from llama_herd.worker.loading.model_summary import Memory, ModelSummary, TokenizerSummary, TypeShare
 
 
 def inspect(
@@ -22,16 +22,16 @@ def inspect(
 
     Also what a worker would need in memory at the current settings. No weight is read.
     """
-    from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.requirements import load_torch, need_worker_extra
-    from llama_herd.worker.cli.terminal import harmless
+    from llama_herd.worker.local.environment import override, read
+    from llama_herd.worker.local.requirements import load_torch, need_worker_extra
+    from llama_herd.worker.local.terminal import harmless
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd inspect")
     override(model=model)
     settings = read(WorkerSettings)
     load_torch()
-    from llama_herd.worker.model_summary import ModelSummary
+    from llama_herd.worker.loading.model_summary import ModelSummary
 
     summary = ModelSummary.of(settings)
     print(json.dumps(summary.to_dict()) if as_json else harmless("\n".join(_lines(summary))))

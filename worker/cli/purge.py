@@ -15,9 +15,9 @@ def purge(
 
     A job that waits is cancelled first; one that runs must be cancelled by you.
     """
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import read
+    from llama_herd.worker.local.environment import read
 
     if (job is None) != all_ended:
         raise BadInput("give the id of a job, or --all-ended, not both")

@@ -7,7 +7,7 @@ def settings() -> None:
     Defaults stand behind a #. Secrets are masked.
     """
     from llama_herd.tasks.connection import masked
-    from llama_herd.worker.cli.environment import read, variable
+    from llama_herd.worker.local.environment import read, variable
     from llama_herd.worker.settings import WorkerSettings
 
     found = read(WorkerSettings)

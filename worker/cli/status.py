@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from llama_herd.tasks.client_core import Status
+    from llama_herd.tasks.client.core import Status
     from llama_herd.tasks.worker_status import WorkerStatus
 
 #: Workers describe themselves once a second.
@@ -28,9 +28,9 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show the workers that are up and how full the queue is."""
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import override, read
+    from llama_herd.worker.local.environment import override, read
 
     override(model_name=model)
     with Client(settings=read(Settings)) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
@@ -47,7 +47,7 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status], None]]":
     from rich.console import Console
     from rich.live import Live
 
-    from llama_herd.tasks.client_core import Status
+    from llama_herd.tasks.client.core import Status
 
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, markup=False)
     if as_json:

@@ -18,9 +18,9 @@ def tokenize(
 
     BOS stands first where the model's file says so. Bytes that are no whole character are shown as \\xNN.
     """
-    from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.requirements import load_torch, need_worker_extra
-    from llama_herd.worker.cli.terminal import text_or_stdin
+    from llama_herd.worker.local.environment import override, read
+    from llama_herd.worker.local.requirements import load_torch, need_worker_extra
+    from llama_herd.worker.local.terminal import text_or_stdin
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd tokenize")
@@ -28,7 +28,7 @@ def tokenize(
     settings = read(WorkerSettings)
     prompt = text_or_stdin(text)
     load_torch()
-    from llama_herd.model.model_file import open_model
+    from llama_herd.model.files.model_file import open_model
 
     with open_model(settings.model) as file:
         tokenizer = file.read_tokenizer()

@@ -6,7 +6,7 @@ from typing import Literal
 
 from llama_herd.tasks.events import End, Event, Token
 from llama_herd.tasks.result import Result
-from llama_herd.worker.cli.terminal import harmless
+from llama_herd.worker.local.terminal import harmless
 
 #: The text as it grows, each event as a line of JSON, or all of it as one object at the end.
 Form = Literal["text", "events", "result"]

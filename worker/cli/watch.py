@@ -15,10 +15,10 @@ def watch(
 
     Exit code as that of generate.
     """
-    from llama_herd.tasks.client import Client
+    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.cli.environment import read
     from llama_herd.worker.cli.transcript import Transcript
+    from llama_herd.worker.local.environment import read
 
     transcript = Transcript("events" if as_json else "text")
     with Client(settings=read(Settings)) as client:

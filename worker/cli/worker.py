@@ -25,13 +25,13 @@ def worker(
 
     `herd settings` shows what else can be set.
     """
-    from llama_herd.worker.cli.requirements import need_worker_extra
+    from llama_herd.worker.local.requirements import need_worker_extra
 
     need_worker_extra("herd worker")
     from llama_herd.worker.cli.celery_worker import run_celery_worker
     from llama_herd.worker.cli.children import run_together
-    from llama_herd.worker.cli.environment import override, read
-    from llama_herd.worker.cli.own_redis import own_redis
+    from llama_herd.worker.local.environment import override, read
+    from llama_herd.worker.local.own_redis import own_redis
     from llama_herd.worker.settings import WorkerSettings
 
     _check_names(name, device, gpus)
@@ -62,7 +62,7 @@ def card_commands(gpus: str) -> list[list[str]]:
 
 def _chosen(gpus: str) -> list[int]:
     from llama_herd.errors import BadInput, DeviceError
-    from llama_herd.worker.device import visible_cards
+    from llama_herd.worker.loading.device import visible_cards
 
     cards = visible_cards()
     if gpus != "all" and re.fullmatch(r"\d+(,\d+)*", gpus) is None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any, TypeVar
 
-from llama_herd.tasks.async_client import AsyncClient
+from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.settings import ACCESS
 from llama_herd.worker.demo.figures import Figures
 from llama_herd.worker.demo.model_file import describe
@@ -15,8 +15,8 @@ from llama_herd.worker.demo.progress import Progress
 from llama_herd.worker.demo.prompts import PROMPTS, SAMPLING
 from llama_herd.worker.demo.report import Phase, Report, Round
 from llama_herd.worker.demo.screen import Screen
-from llama_herd.worker.demo.worker_process import WorkerProcess
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from pathlib import Path
 def describe(path: Path) -> str:
     """Bytes of the weights, the type of the largest, and their number. Raises ModelFileError."""
     # Brings torch: not before the demo's first line is shown.
-    from llama_herd.model.model_file import open_model
+    from llama_herd.model.files.model_file import open_model
 
     with open_model(path) as model:
         main_type = max(model.tensors, key=lambda info: info.num_bytes).type.name

@@ -6,8 +6,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from llama_herd.worker.cli.terminal import harmless
 from llama_herd.worker.demo.progress import Progress
+from llama_herd.worker.local.terminal import harmless
 
 #: Colours of the states; the rest of the panel has none.
 STYLES = {"queued": "dim", "prefill": "yellow", "decode": "cyan", "done": "green", "failed": "red"}

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-from llama_herd.worker.cli.terminal import harmless
 from llama_herd.worker.demo.comparison import comparison
 from llama_herd.worker.demo.next_steps import NextStep
 from llama_herd.worker.demo.progress import Progress
 from llama_herd.worker.demo.report import Phase, Report
+from llama_herd.worker.local.terminal import harmless
 
 
 class Screen:

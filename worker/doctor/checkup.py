@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.secret_files import exposed_files
-from llama_herd.worker.cli.environment import unknown_variables
-from llama_herd.worker.cli.requirements import missing_worker_modules
-from llama_herd.worker.device import pin_device
 from llama_herd.worker.doctor.finding import Finding
 from llama_herd.worker.doctor.machine import check_open_files, check_python, check_torch
 from llama_herd.worker.doctor.redis_server import check_redis
+from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.local.environment import unknown_variables
+from llama_herd.worker.local.requirements import missing_worker_modules
 from llama_herd.worker.settings import WorkerSettings
 
 
@@ -41,7 +41,7 @@ def check_up() -> Iterator[Finding]:
 
 def check_model(settings: WorkerSettings) -> Finding:
     """Whether the model's file can be read; its weights are not looked at."""
-    from llama_herd.model.model_file import open_model
+    from llama_herd.model.files.model_file import open_model
 
     try:
         with open_model(settings.model) as file:
@@ -54,8 +54,8 @@ def check_model(settings: WorkerSettings) -> Finding:
 
 def check_memory(settings: WorkerSettings) -> Finding:
     """Whether the model and its KV cache fit beside what runs on the device now."""
-    from llama_herd.model.model_file import open_model
-    from llama_herd.worker.memory_plan import MemoryPlan
+    from llama_herd.model.files.model_file import open_model
+    from llama_herd.worker.loading.memory_plan import MemoryPlan
 
     device = pin_device(settings.device)
     try:

@@ -6,9 +6,9 @@ import warnings
 from importlib.metadata import version
 
 from llama_herd.errors import BadInput
-from llama_herd.worker.cli.requirements import load_torch, missing_worker_modules
-from llama_herd.worker.device import pin_device, visible_cards
 from llama_herd.worker.doctor.finding import Finding
+from llama_herd.worker.loading.device import pin_device, visible_cards
+from llama_herd.worker.local.requirements import load_torch, missing_worker_modules
 from llama_herd.worker.settings import WorkerSettings
 
 #: A worker has a few connections, a client two a stream; with fewer files many clients in a process starve.

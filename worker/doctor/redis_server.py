@@ -5,9 +5,9 @@ from typing import Any
 
 from llama_herd.errors import HerdError, RedisUnavailable
 from llama_herd.tasks.connection import CLUSTER, READ_ONLY, SENTINEL, connect, masked, redis_errors
-from llama_herd.worker.cli.own_redis import is_taken, port_here
 from llama_herd.worker.doctor.finding import Finding
-from llama_herd.worker.embedded_redis import find_server
+from llama_herd.worker.local.own_redis import is_taken, port_here
+from llama_herd.worker.local.redis_server import find_server
 
 #: The scripts use commands of this version.
 MIN_VERSION = (6, 2)

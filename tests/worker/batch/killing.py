@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.batch.batch_command import Answer, BatchCommand
 from tests.worker.processes import ForkedWorker

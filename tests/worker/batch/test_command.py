@@ -14,10 +14,10 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Failure
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.embedded_redis import EmbeddedRedis
+from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.worker.batch.batch_command import BatchCommand, rows
 from tests.worker.batch.killing import size
 from tests.worker.batch.terminal import Terminal

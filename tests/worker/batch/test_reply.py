@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.batch_row import BatchItem, BatchRow
+from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
 from llama_herd.tasks.events import Failure, FinishReason, Usage
 from llama_herd.tasks.result import Choice, Result
 from llama_herd.worker.batch.openai_body import CHAT, COMPLETIONS, Endpoint

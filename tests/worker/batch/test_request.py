@@ -8,7 +8,7 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from llama_herd.tasks.batch_row import BatchRow
+from llama_herd.tasks.client.batch.row import BatchRow
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.batch.openai_body import CHAT, COMPLETIONS

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from llama_herd.tasks.answers import Record
+from llama_herd.tasks.ledger.answers import Record
 from llama_herd.worker.chaos.faults.fault import Strike
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until

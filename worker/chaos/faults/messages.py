@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 
-from llama_herd.tasks.call import run, run_many
-from llama_herd.tasks.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.hostile import TRACELESS, Harm, Hostile
 from llama_herd.worker.chaos.malformed import UNREADABLE, mutants

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 from time import sleep
 
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Event
 from llama_herd.worker.chaos.crowd import Turn, crowd_of, flapping, never, slowly
 from llama_herd.worker.chaos.faults.fault import Strike

@@ -7,13 +7,13 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.acl import Acl, Role
-from llama_herd.tasks.call import Call
-from llama_herd.tasks.client import Client
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Call
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.worker.chaos.herd import STEP_S, Herd
 from llama_herd.worker.chaos.patience import wait_until
 

@@ -1,0 +1,70 @@
+"""GGUF files: a strict, bounded header, and tensors that stay in the file until they are read."""
+
+import mmap
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.bounded_reader import Cursor
+from llama_herd.model.files.file_kind import recognise
+from llama_herd.model.files.gguf_header import (
+    MAX_HEADER_BYTES,
+    MIN_FILE_BYTES,
+    MetaValue,
+    TensorInfo,
+    read_header,
+)
+from llama_herd.model.files.mapped import MappedFile
+from llama_herd.model.metadata import Metadata
+
+__all__ = ["GGUFFile", "MetaValue", "TensorInfo"]
+
+_MAGIC = b"GGUF"
+
+
+class GGUFFile(MappedFile):
+    """A GGUF file of version 2 or 3, little-endian, mapped into memory.
+
+        with GGUFFile.open("model.gguf") as file:
+            file.metadata["general.name"]
+            file.blocks("output_norm.weight")  # uint8 (rows, bytes of a row)
+
+    `blocks` are those of the quantisation: a row of a Q8_0 tensor is a row of its blocks.
+    """
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        cursor = Cursor(data, min(len(data), MAX_HEADER_BYTES), str(path))
+        cursor.offset = len(_MAGIC)
+        header = read_header(cursor, len(data))
+        super().__init__(path, data, header.tensors)
+        self.metadata = Metadata(header.metadata, str(path))
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> Self:
+        """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
+        path = Path(path)
+        try:
+            _check_path(path)
+            with path.open("rb") as file:
+                _check_magic(path, file)
+                # A private map, since torch warns about buffers that cannot be written.
+                return cls(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        except OSError as error:
+            raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
+
+
+def _check_path(path: Path) -> None:
+    if not path.is_file():
+        problem = "not a regular file" if path.exists() else "no such file"
+        raise ModelFileError(f"{path}: {problem}. Give the path of a GGUF model file.")
+
+
+def _check_magic(path: Path, file: BinaryIO) -> None:
+    head = file.read(32)
+    if not head.startswith(_MAGIC):
+        foreign = recognise(head)
+        raise ModelFileError(f"{path}: {foreign.kind}, a GGUF file is needed. {foreign.fix}")
+    if len(head) < MIN_FILE_BYTES:
+        problem = f"{len(head)} bytes long, a GGUF file has at least {MIN_FILE_BYTES}"
+        raise ModelFileError(f"{path}: {problem}. Fetch it again.")

@@ -1,0 +1,219 @@
+"""The header of a GGUF file: what the file says about itself, and where its tensors lie.
+
+Every limit is checked before the loop or read that it bounds, so a bad file costs no more than a good one.
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.bounded_reader import Array, Cursor
+from llama_herd.model.quoted import quoted
+
+#: Version 2 has the layout of version 3; version 1 has 32-bit lengths.
+VERSIONS = (2, 3)
+MIN_FILE_BYTES = 24
+MAX_HEADER_BYTES = 256 << 20
+MAX_TENSORS = 65_536
+MAX_KEYS = 4_096
+MAX_KEY_BYTES = 256
+MAX_NAME_BYTES = 128
+MAX_STRING_BYTES = 1 << 20
+MAX_ARRAY_LENGTH = 1 << 20
+MAX_DIMS = 4
+MAX_DIM = 1 << 31
+MAX_ALIGNMENT = 65_536
+
+ALIGNMENT_KEY = "general.alignment"
+DEFAULT_ALIGNMENT = 32
+
+_SCALARS: dict[int, np.dtype[np.generic]] = {
+    GGUFValueType.UINT8: np.dtype("u1"),
+    GGUFValueType.INT8: np.dtype("i1"),
+    GGUFValueType.UINT16: np.dtype("<u2"),
+    GGUFValueType.INT16: np.dtype("<i2"),
+    GGUFValueType.UINT32: np.dtype("<u4"),
+    GGUFValueType.INT32: np.dtype("<i4"),
+    GGUFValueType.FLOAT32: np.dtype("<f4"),
+    GGUFValueType.BOOL: np.dtype("?"),
+    GGUFValueType.UINT64: np.dtype("<u8"),
+    GGUFValueType.INT64: np.dtype("<i8"),
+    GGUFValueType.FLOAT64: np.dtype("<f8"),
+}
+
+#: A value of the metadata: arrays of strings are tuples, arrays of numbers are numpy arrays.
+MetaValue = bool | int | float | str | tuple[str, ...] | Array
+
+
+class TensorInfo(NamedTuple):
+    """Where a tensor lies in its file."""
+
+    name: str
+    type: GGMLQuantizationType
+    shape: tuple[int, ...]  # torch's order: rows first
+    offset: int  # of its first byte, from the start of the file
+    num_bytes: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of blocks; a tensor of one dimension is one row."""
+        return math.prod(self.shape[:-1])
+
+
+class Header(NamedTuple):
+    """All that stands before the tensors' data."""
+
+    metadata: Mapping[str, MetaValue]
+    tensors: Mapping[str, TensorInfo]
+
+
+def read_header(cursor: Cursor, file_bytes: int) -> Header:
+    """Read and check everything up to the tensors' data, in file order; `cursor` stands after the magic.
+
+    Raises ModelFileError, which names the field, its offset and both numbers.
+    """
+    _check_version(cursor)
+    num_tensors = cursor.count(MAX_TENSORS, "tensor count")
+    num_keys = cursor.count(MAX_KEYS, "key count")
+    metadata = _read_metadata(cursor, num_keys)
+    alignment = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
+    assert isinstance(alignment, int)
+    infos = _read_tensor_infos(cursor, num_tensors, alignment)
+    data_start = _align(cursor.offset, alignment)
+    _check_layout(cursor, infos, alignment, file_bytes - data_start)
+    tensors = {name: info._replace(offset=data_start + info.offset) for name, info in infos.items()}
+    return Header(metadata, tensors)
+
+
+def _check_version(cursor: Cursor) -> None:
+    version = cursor.u32("version")
+    swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+    if version in VERSIONS:
+        return
+    if swapped in (1, *VERSIONS):
+        problem = "is a big-endian file"
+    else:
+        problem = f"GGUF version {version} cannot be read"
+    raise ModelFileError(
+        f"{cursor.source}: {problem}, only little-endian versions 2 and 3 can. Convert it again."
+    )
+
+
+def _read_metadata(cursor: Cursor, num_keys: int) -> dict[str, MetaValue]:
+    metadata: dict[str, MetaValue] = {}
+    for _ in range(num_keys):
+        key = _read_name(cursor, MAX_KEY_BYTES, "key", metadata)
+        value_type = cursor.u32(f"value type of {quoted(key)}")
+        if key == ALIGNMENT_KEY:
+            metadata[key] = _read_alignment(cursor, value_type)
+        else:
+            metadata[key] = _read_value(cursor, value_type, quoted(key))
+    return metadata
+
+
+def _read_name(cursor: Cursor, limit: int, kind: str, taken: Mapping[str, object]) -> str:
+    start = cursor.offset
+    name = cursor.string(limit, kind)
+    if not name:
+        raise cursor.error(kind, f"is empty, 1 to {limit} bytes are needed", cursor.offset - start)
+    if name in taken:
+        raise cursor.error(f"{kind} {quoted(name)}", "stands there twice", cursor.offset - start)
+    return name
+
+
+def _read_alignment(cursor: Cursor, value_type: int) -> int:
+    if value_type != GGUFValueType.UINT32:
+        raise cursor.error(ALIGNMENT_KEY, f"is of value type {value_type}, UINT32 is needed", 4)
+    alignment = cursor.u32(ALIGNMENT_KEY)
+    if not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        problem = f"{alignment} is not a power of two from 1 to {MAX_ALIGNMENT}"
+        raise cursor.error(ALIGNMENT_KEY, problem, 4)
+    return alignment
+
+
+def _read_value(cursor: Cursor, value_type: int, field: str) -> MetaValue:
+    if value_type == GGUFValueType.STRING:
+        return cursor.string(MAX_STRING_BYTES, field)
+    if value_type == GGUFValueType.ARRAY:
+        return _read_array(cursor, field)
+    (scalar,) = cursor.array(_scalar(cursor, value_type, field), 1, field)
+    if value_type == GGUFValueType.FLOAT32:
+        return float(str(scalar))  # the shortest decimal: 1e-05, not 9.999999747378752e-06
+    value: bool | int | float = scalar.item()
+    return value
+
+
+def _read_array(cursor: Cursor, field: str) -> tuple[str, ...] | Array:
+    item_type = cursor.u32(f"array type of {field}")
+    dtype = None if item_type == GGUFValueType.STRING else _scalar(cursor, item_type, f"array {field}")
+    length = cursor.count(MAX_ARRAY_LENGTH, f"array length of {field}")
+    if dtype is not None:
+        return cursor.array(dtype, length, field)
+    cursor.need(length * 8, field)  # each string has at least its length
+    return tuple([cursor.string(MAX_STRING_BYTES, field) for _ in range(length)])
+
+
+def _scalar(cursor: Cursor, value_type: int, field: str) -> np.dtype[np.generic]:
+    if value_type not in _SCALARS:
+        known = f"{min(GGUFValueType):d} to {max(GGUFValueType):d}, arrays not nested"
+        raise cursor.error(field, f"value type {value_type} is not known here ({known})", 4)
+    return _SCALARS[value_type]
+
+
+def _read_tensor_infos(cursor: Cursor, num_tensors: int, alignment: int) -> dict[str, TensorInfo]:
+    """The tensor table; offsets still count from the start of the tensors' data."""
+    infos: dict[str, TensorInfo] = {}
+    for _ in range(num_tensors):
+        name = _read_name(cursor, MAX_NAME_BYTES, "tensor name", infos)
+        infos[name] = _read_tensor_info(cursor, name, alignment)
+    return infos
+
+
+def _read_tensor_info(cursor: Cursor, name: str, alignment: int) -> TensorInfo:
+    tensor = f"tensor {quoted(name)}"
+    num_dims = cursor.u32(f"number of dimensions of {tensor}")
+    if not 1 <= num_dims <= MAX_DIMS:
+        raise cursor.error(tensor, f"has {num_dims} dimensions, 1 to {MAX_DIMS} are allowed", 4)
+    dims = [cursor.count(MAX_DIM, f"dimension of {tensor}") for _ in range(num_dims)]
+    if 0 in dims:
+        raise cursor.error(tensor, f"has dimensions {dims}, each must be at least 1", 8 * num_dims)
+    type_id = cursor.u32(f"type of {tensor}")
+    if type_id not in GGML_QUANT_SIZES:
+        raise cursor.error(tensor, f"is of type {type_id}, which is not known here", 4)
+    tensor_type = GGMLQuantizationType(type_id)
+    block_values, block_bytes = GGML_QUANT_SIZES[tensor_type]
+    if dims[0] % block_values:
+        problem = f"has rows of {dims[0]} values, {tensor_type.name} needs a multiple of {block_values}"
+        raise cursor.error(tensor, problem, 4)
+    offset = cursor.u64(f"offset of {tensor}")
+    if offset % alignment:
+        raise cursor.error(tensor, f"has offset {offset}, not a multiple of the alignment {alignment}", 8)
+    num_bytes = math.prod(dims) // block_values * block_bytes
+    return TensorInfo(name, tensor_type, tuple(reversed(dims)), offset, num_bytes)
+
+
+def _check_layout(cursor: Cursor, infos: Mapping[str, TensorInfo], alignment: int, data_bytes: int) -> None:
+    """Tensors follow each other without overlap or gap, all inside the file, with nothing after them."""
+    end = 0
+    for info in sorted(infos.values(), key=lambda info: info.offset):
+        expected = _align(end, alignment)
+        if info.offset != expected:
+            raise cursor.error(
+                f"tensor {quoted(info.name)}", f"has offset {info.offset}, expected {expected}"
+            )
+        end = info.offset + info.num_bytes
+        if end > data_bytes:
+            raise cursor.error(f"tensor {quoted(info.name)}", f"ends at data byte {end} of {data_bytes}")
+    if data_bytes - end >= alignment:
+        raise cursor.error(
+            "end of data", f"{data_bytes - end} bytes follow the last tensor, under {alignment} may"
+        )
+
+
+def _align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment

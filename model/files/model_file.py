@@ -1,0 +1,78 @@
+"""A model as a person names it: a GGUF file, or a Hugging Face folder. One opener for both."""
+
+from collections.abc import Collection
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.files.gguf_header import TensorInfo
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.weight import Weight
+
+_ACCEPTED = (
+    "A model is a GGUF file, or a Hugging Face folder with config.json, tokenizer.json and model.safetensors"
+)
+
+
+class ModelFile(Protocol):
+    """What a Llama is loaded from. Names of weights are GGUF's."""
+
+    config: LlamaConfig
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the model says about itself."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all weights, as they are stored."""
+
+    @property
+    def tensors(self) -> Collection[TensorInfo]:
+        """All weights, as they are stored, by the names in their file."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether an optional weight is there itself."""
+
+    def weight(self, name: str) -> Weight:
+        """A weight, rows of attn_q and attn_k half-split; a missing `output.weight` is the embedding."""
+
+    def release(self, name: str) -> None:
+        """Let a weight's pages go from memory once it has been laid out elsewhere."""
+
+    def read_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, with a piece for each of its rows. Raises ModelFileError."""
+
+    def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
+        """The names of its control tokens, which chat templates write."""
+
+    def close(self) -> None:
+        """Give up the files; weights that were asked for stay good."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_model(path: str | PathLike[str]) -> ModelFile:
+    """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama."""
+    path = Path(path)
+    if (path / CONFIG_NAME).is_file():
+        return SafetensorsModel.open(path)
+    if path.is_dir():
+        found = "".join(f" Here lies {file.name}." for file in sorted(path.glob("*.gguf"))[:1])
+        raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{found}")
+    if not path.exists():
+        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}.")
+    if path.suffix in (".safetensors", ".json"):
+        raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
+    return GGUFModel.open(path)

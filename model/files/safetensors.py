@@ -1,0 +1,139 @@
+"""Safetensors files: a strict, bounded header, and tensors that stay in the file until they are read.
+
+Source: https://github.com/huggingface/safetensors#format
+"""
+
+import json
+import math
+import mmap
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.bounded_reader import Cursor
+from llama_herd.model.files.file_kind import recognise
+from llama_herd.model.files.gguf_header import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS, TensorInfo
+from llama_herd.model.files.mapped import MappedFile
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
+
+#: The format's own limit is 100 MB; a Llama of 512 layers needs less than one.
+MAX_HEADER_BYTES = 16 << 20
+#: The header's length and "{}".
+MIN_FILE_BYTES = 10
+
+#: Where a file's own notes stand in its header; nothing here reads them.
+NOTES_KEY = "__metadata__"
+
+#: The types that are read here, by their names in a header.
+DTYPES = {
+    "F32": GGMLQuantizationType.F32,
+    "F16": GGMLQuantizationType.F16,
+    "BF16": GGMLQuantizationType.BF16,
+}
+
+
+class SafetensorsFile(MappedFile):
+    """A safetensors file, mapped into memory.
+
+    with SafetensorsFile.open("model.safetensors") as file:
+        file.blocks("model.norm.weight")  # uint8 (rows, bytes of a row)
+    """
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> Self:
+        """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
+        path = Path(path)
+        try:
+            with path.open("rb") as file:
+                _check_kind(path, file)
+                # A private map, since torch warns about buffers that cannot be written.
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
+        return cls(path, data, _read_header(Cursor(data, len(data), str(path))))
+
+
+def _check_kind(path: Path, file: BinaryIO) -> None:
+    head = file.read(32)
+    foreign = recognise(head)
+    if foreign.magic:
+        raise ModelFileError(f"{path}: {foreign.kind}, a safetensors file is needed. {foreign.fix}")
+    if len(head) < MIN_FILE_BYTES:
+        raise ModelFileError(
+            f"{path}: {len(head)} bytes long, a safetensors file has at least {MIN_FILE_BYTES}. Fetch it."
+        )
+
+
+def _read_header(cursor: Cursor) -> dict[str, TensorInfo]:
+    """Read and check the header, at which `cursor` stands. Raises ModelFileError, which names the tensor."""
+    entries = _parse(cursor.string(MAX_HEADER_BYTES, "header"), cursor.source)
+    entries.pop(NOTES_KEY, None)
+    if len(entries) > MAX_TENSORS:
+        raise _damaged(cursor, f"the header names {len(entries)} tensors, limit {MAX_TENSORS}")
+    infos = {name: _tensor_info(name, entry, cursor) for name, entry in entries.items()}
+    _check_layout(infos, cursor)
+    return infos
+
+
+def _parse(header: str, source: str) -> dict[str, Any]:
+    try:
+        if not header.startswith("{"):
+            raise ValueError("it does not begin with '{'")
+        entries: dict[str, Any] = json.loads(header, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{source}: the header is not JSON: {error}. Fetch or save it again.") from error
+    return entries
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return entries
+
+
+def _tensor_info(name: str, values: object, cursor: Cursor) -> TensorInfo:
+    """A tensor's entry in the header; its data begins after the header, where `cursor` stands."""
+    if len(name) > MAX_NAME_BYTES:
+        raise _damaged(cursor, f"a tensor's name has {len(name)} characters, limit {MAX_NAME_BYTES}")
+    entry = Metadata(values if isinstance(values, dict) else {}, f"{cursor.source}: tensor {quoted(name)}")
+    dtype = entry.text("dtype")
+    if dtype not in DTYPES:
+        raise entry.error("dtype", f"is {quoted(dtype)}, supported are {', '.join(DTYPES)}")
+    shape = _integers(entry, "shape")
+    if not 1 <= len(shape) <= MAX_DIMS or not all(1 <= dim <= MAX_DIM for dim in shape):
+        raise entry.error("shape", f"is {shape}, 1 to {MAX_DIMS} sizes of 1 to {MAX_DIM} are allowed")
+    offsets = _integers(entry, "data_offsets")
+    num_bytes = math.prod(shape) * GGML_QUANT_SIZES[DTYPES[dtype]][1]
+    if len(offsets) != 2 or offsets[1] - offsets[0] != num_bytes:
+        raise entry.error("data_offsets", f"are {offsets}, {dtype} of shape {shape} has {num_bytes} bytes")
+    return TensorInfo(name, DTYPES[dtype], tuple(shape), cursor.offset + offsets[0], num_bytes)
+
+
+def _integers(entry: Metadata, key: str) -> list[int]:
+    values = entry.get(key)
+    if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
+        raise entry.error(key, "is not a list of whole numbers from 0 on")
+    return values
+
+
+def _check_layout(infos: Mapping[str, TensorInfo], cursor: Cursor) -> None:
+    """Tensors follow each other without overlap or gap, up to the end of the file and no further."""
+    end = cursor.offset
+    for info in sorted(infos.values(), key=lambda info: info.offset):
+        if info.offset != end:
+            raise _damaged(cursor, f"tensor {quoted(info.name)} begins at byte {info.offset}, expected {end}")
+        end = info.offset + info.num_bytes
+        if end > cursor.end:
+            raise _damaged(cursor, f"tensor {quoted(info.name)} ends at byte {end}, the file at {cursor.end}")
+    if end < cursor.end:
+        raise _damaged(cursor, f"{cursor.end - end} bytes follow the last tensor, none may")
+
+
+def _damaged(cursor: Cursor, problem: str) -> ModelFileError:
+    return ModelFileError(f"{cursor.source}: {problem}. Fetch or save the file again.")

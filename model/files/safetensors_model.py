@@ -1,0 +1,180 @@
+"""A Llama in a Hugging Face folder: its shape, and exactly the weights that such a Llama has."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.files.gguf_header import TensorInfo
+from llama_herd.model.files.gguf_model import Shape, expected_shapes
+from llama_herd.model.files.safetensors import SafetensorsFile
+from llama_herd.model.files.shards import weight_paths
+from llama_herd.model.json_file import read_json
+from llama_herd.model.quoted import quoted
+from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.padded_codec import PaddedCodec
+from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.weight import Weight
+
+CONFIG_NAME = "config.json"
+TOKENIZER_NAME = "tokenizer.json"
+MAX_CONFIG_BYTES = 1 << 20
+
+#: RoPE's frequencies in old files; they follow from config.json.
+IGNORED_SUFFIX = ".rotary_emb.inv_freq"
+
+HEAD_NAME = "lm_head.weight"
+
+_OUTER_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": HEAD_NAME,
+}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+class StoredTensor(NamedTuple):
+    """A tensor and the file that holds it."""
+
+    file: SafetensorsFile
+    info: TensorInfo
+
+
+class SafetensorsModel:
+    """The checked view of a folder with config.json and model.safetensors, whole or in shards.
+
+        with SafetensorsModel.open("Llama-2-7b-hf") as model:
+            model.config.num_layers
+            model.weight("blk.0.attn_q.weight")
+
+    Names are GGUF's. The rows of attn_q and attn_k come in the half-split RoPE layout, as they are stored.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.metadata = read_json(folder / CONFIG_NAME, MAX_CONFIG_BYTES)
+        self.config = LlamaConfig.from_json(self.metadata, self.metadata.source)
+        self._files = [SafetensorsFile.open(path) for path in weight_paths(folder)]
+        self._weights = self._checked(_gather(self._files))
+
+    @classmethod
+    def open(cls, folder: str | PathLike[str]) -> Self:
+        """Open a folder. Raises ModelFileError when a file is missing or damaged, or it is no known Llama."""
+        return cls(Path(folder))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all weights, as they are stored."""
+        return sum(info.num_bytes for info in self.tensors)
+
+    @property
+    def tensors(self) -> Collection[TensorInfo]:
+        """All weights, as they are stored, by the names in their file."""
+        return [stored.info for stored in self._weights.values()]
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the folder holds an optional weight itself."""
+        return name in self._weights
+
+    def weight(self, name: str) -> Weight:
+        """A weight by its GGUF name; a missing `output.weight` is the embedding."""
+        file, info = self._stored(name)
+        return Weight(info.type, info.shape, file.blocks(info.name))
+
+    def read_tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer, with a piece for each of the model's rows. Raises ModelFileError."""
+        path = self.folder / TOKENIZER_NAME
+        if not path.is_file():
+            raise ModelFileError(
+                f"{path}: missing. Fetch it, or load the tokenizer with transformers and save it there."
+            )
+        tokenizer, num_rows = Tokenizer.from_json(path), self.config.vocab_size
+        if tokenizer.vocab_size > num_rows:
+            complaint = f"is {num_rows}, but {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens"
+            raise self.metadata.error("vocab_size", complaint)
+        return replace(tokenizer, codec=PaddedCodec(tokenizer.codec, num_rows))
+
+    def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
+        """The names of its control tokens, which chat templates write."""
+        return ControlTokens.from_json(self.folder / TOKENIZER_NAME, tokenizer)
+
+    def release(self, name: str) -> None:
+        """Let a weight's pages go from memory once it has been laid out elsewhere."""
+        file, info = self._stored(name)
+        file.release(info.name)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stored(self, name: str) -> StoredTensor:
+        is_tied = name == "output.weight" and name not in self
+        return self._weights["token_embd.weight" if is_tied else name]
+
+    def _checked(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+        """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
+        shapes = expected_shapes(self.config)
+        names = {hf_name(name): name for name in shapes if name != "rope_freqs.weight"}
+        is_tied = self.metadata.flag("tie_word_embeddings", HEAD_NAME not in tensors)
+        optional = {HEAD_NAME} if is_tied else set()
+        for name in names.keys() - tensors.keys() - optional:
+            raise ModelFileError(f"{self.folder}: tensor {name} is missing. Fetch the folder again.")
+        for name, stored in tensors.items():
+            _check_tensor(stored, shapes.get(names.get(name, "")))
+        return {names[name]: stored for name, stored in tensors.items() if name not in optional}
+
+
+def hf_name(name: str) -> str:
+    """What transformers calls a weight, by its GGUF name."""
+    if name in _OUTER_NAMES:
+        return _OUTER_NAMES[name]
+    _, layer, part, _ = name.split(".")
+    return f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
+
+
+def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:
+    """All tensors of a folder's files but those that a Llama does not need."""
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
+        for name, info in file.tensors.items():
+            if name in tensors:
+                first = tensors[name].file.path.name
+                raise ModelFileError(
+                    f"{file.path}: tensor {quoted(name)} is in {first} as well. Fetch them again."
+                )
+            if not name.endswith(IGNORED_SUFFIX):
+                tensors[name] = StoredTensor(file, info)
+    return tensors
+
+
+def _check_tensor(stored: StoredTensor, shape: Shape | None) -> None:
+    """Raise ModelFileError unless a tensor has the shape that is expected of it, if it is expected at all."""
+    tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
+    if stored.info.name.endswith(".bias"):
+        raise ModelFileError(f"{tensor} is a bias, and biases are not supported. Take another model.")
+    if shape is None:
+        raise ModelFileError(f"{tensor} is no part of a Llama of this shape. Take another model.")
+    if stored.info.shape != shape:
+        raise ModelFileError(f"{tensor} has shape {stored.info.shape}, expected {shape}. Fetch it again.")

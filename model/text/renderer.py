@@ -1,0 +1,121 @@
+"""Renders a chat template in a helper process, so that a bad template can neither hang nor bloat this one."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from multiprocessing import Pipe
+from threading import Lock
+
+from llama_herd.errors import GenerationError, ModelFileError
+from llama_herd.model.text.sandbox import Answer, Limits
+
+#: For an interpreter to start on a busy machine.
+START_S = 30.0
+
+#: Bytes of a character in JSON at most.
+JSON_BYTES = 12
+
+
+class Helper:
+    """A process that runs `sandbox`: a new interpreter, not a fork, so CUDA and held locks stay out of it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._connection, theirs = Pipe()
+        with theirs:
+            # A session of its own: Ctrl-C is for the worker, which still needs the helper while it drains.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "llama_herd.model.text.sandbox", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def ask(self, request: object, timeout_s: float) -> Answer:
+        """What the process answers; one that does not answer in time is ended."""
+        try:
+            self._connection.send_bytes(json.dumps(request).encode())
+            if self._connection.poll(timeout_s):
+                most = JSON_BYTES * self._limits.max_chars + 1_000
+                return Answer(*json.loads(self._connection.recv_bytes(most)))
+        except (OSError, EOFError):
+            return Answer("limit", self._cause_of_death())
+        return Answer("limit", f"takes longer than {timeout_s:g} s")
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _cause_of_death(self) -> str:
+        try:
+            code = self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            return "broke off the connection to its process"
+        if code == -signal.SIGPROF:
+            return f"takes more than {self._limits.cpu_s:g} s of CPU time"
+        return f"ended its process with code {code}"
+
+
+class Renderer:
+    """One template, ready to render.
+
+        renderer = Renderer("Hello {{ name }}", Limits())
+        renderer.render({"name": "herd"})
+
+    A helper that went over a limit is replaced at the next call. Calls from several threads take turns.
+    """
+
+    def __init__(self, source: str, limits: Limits) -> None:
+        """Start the helper. Raises ModelFileError when it cannot compile the template."""
+        self._source = source
+        self._limits = limits
+        self._lock = Lock()
+        self._helper: Helper | None = None
+        started = self._start()
+        if started.kind != "ready":
+            self.close()
+            raise ModelFileError(f"the chat template {_explained(started)}. Mend it or leave it out.")
+
+    def render(self, variables: Mapping[str, object]) -> str:
+        """The text. Raises GenerationError "template_error", which quotes nothing of the variables."""
+        with self._lock:
+            started = self._start() if self._helper is None else Answer("ready")
+            answer = self._ask(variables, self._limits.wall_s) if started.kind == "ready" else started
+        if answer.kind == "text":
+            return answer.text
+        raise GenerationError("template_error", f"messages: the chat template {_explained(answer)}")
+
+    def close(self) -> None:
+        if self._helper is not None:
+            self._helper.close()
+            self._helper = None
+
+    def _start(self) -> Answer:
+        """Start a helper and give it the template."""
+        try:
+            self._helper = Helper(self._limits)
+        except OSError as error:
+            return Answer("limit", f"gets no process: {error.strerror}")
+        started = self._ask(self._limits, START_S)
+        return self._ask(self._source, self._limits.wall_s) if started.kind == "ready" else started
+
+    def _ask(self, request: object, timeout_s: float) -> Answer:
+        assert self._helper is not None
+        answer = self._helper.ask(request, timeout_s)
+        if answer.kind == "limit":
+            self.close()
+        return answer
+
+
+def _explained(answer: Answer) -> str:
+    """What the template did, in a text that can be printed and stored."""
+    reason = answer.text.encode(errors="backslashreplace").decode()
+    if answer.kind == "limit":
+        return reason
+    verb = "refuses them" if answer.kind == "refused" else "fails"
+    return f"{verb}: {reason}" if reason else verb

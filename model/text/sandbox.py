@@ -1,0 +1,147 @@
+"""Renders a chat template in jinja2's sandbox: the program `python -m llama_herd.model.text.sandbox FD`.
+
+jinja2 keeps a template from reaching Python, but not from taking time and memory without end: the kernel
+does.
+Requests come as JSON over the connection FD: the limits, the template, then one set of variables after the
+other. Each gets an Answer.
+"""
+
+import json
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from jinja2 import Template, TemplateSyntaxError, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+REFUSE = "raise_exception"
+
+
+class Limits(NamedTuple):
+    """What compiling or rendering a template may take."""
+
+    cpu_s: float = 0.25
+    wall_s: float = 2.0
+    memory_bytes: int = 64 << 20  # beyond what the process has when it starts
+    max_chars: int = 1 << 20  # of a rendered text
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Answer(NamedTuple):
+    """How a request ended: `text` is the rendered text, else the reason, which quotes no variable."""
+
+    kind: Literal["ready", "text", "refused", "failed", "limit"]
+    text: str = ""
+
+
+class Refusal(Exception):
+    """The template has called `raise_exception`."""
+
+
+class TooLong(Exception):
+    """The rendered text goes over its limit."""
+
+
+class Sandbox:
+    """One template, in the environment that chat templates are written for (transformers')."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        self._environment.filters["tojson"] = _to_json
+        self._environment.globals[REFUSE] = _refuse
+        self._template: Template | None = None
+        self._reasons: set[object] = set()
+
+    def compile(self, source: str) -> Answer:
+        tree = self._environment.parse(source)
+        self._reasons = {
+            call.args[0].value
+            for call in tree.find_all(nodes.Call)
+            if isinstance(call.node, nodes.Name) and call.node.name == REFUSE
+            if call.args and isinstance(call.args[0], nodes.Const)
+        }
+        self._template = self._environment.from_string(tree)
+        return Answer("ready")
+
+    def render(self, variables: Mapping[str, Any]) -> Answer:
+        assert self._template is not None
+        pieces, num_chars = [], 0
+        for piece in self._template.generate(variables):
+            num_chars += len(piece)
+            if num_chars > self._limits.max_chars:
+                raise TooLong
+            pieces.append(piece)
+        return Answer("text", "".join(pieces))
+
+    def answer(self, work: Callable[[Any], Answer], request: Any) -> Answer:
+        """Do the work within its time. When the time is up the kernel ends this process."""
+        signal.setitimer(signal.ITIMER_PROF, self._limits.cpu_s)
+        try:
+            return work(request)
+        except MemoryError:
+            return Answer("limit", f"needs more than {self._limits.memory_bytes:,} bytes of memory")
+        except TooLong:
+            return Answer("limit", f"writes more than {self._limits.max_chars:,} characters")
+        except Refusal as error:
+            # A reason that the template puts together may quote a message.
+            return Answer("refused", str(error) if str(error) in self._reasons else "")
+        except TemplateSyntaxError as error:
+            return Answer("failed", f"line {error.lineno}: {error.message}")
+        except Exception as error:  # templates raise anything; the text may quote a message
+            return Answer("failed", type(error).__name__)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise Refusal(reason)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja2's own filter would escape what HTML gives a meaning to."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _hold_memory(num_bytes: int) -> None:
+    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = num_pages * resource.getpagesize() + num_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold messages
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the other side is gone."""
+    limits = Limits(*json.loads(connection.recv_bytes()))
+    _hold_memory(limits.memory_bytes)
+    connection.send_bytes(json.dumps(Answer("ready")).encode())
+    sandbox = Sandbox(limits)
+    work: Callable[[Any], Answer] = sandbox.compile
+    while True:
+        answer = sandbox.answer(work, json.loads(connection.recv_bytes()))
+        connection.send_bytes(json.dumps(answer).encode())
+        work = sandbox.render
+
+
+if __name__ == "__main__":
+    with Connection(int(sys.argv[1])) as connection:
+        try:
+            serve(connection)
+        except EOFError:
+            sys.exit(0)

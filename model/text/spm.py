@@ -1,0 +1,88 @@
+"""SentencePiece BPE, the vocabulary of Llama 2: text to ids, and the bytes of each id."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gguf import TokenType
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
+
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.vocabulary import TOKENS_KEY, Vocabulary
+
+SCORES_KEY = "tokenizer.ggml.scores"
+SPACE = "\u2581"  # ▁, what stands for a space in a token
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Merge(NamedTuple):
+    """Two tokens that may be joined; merges sort by rank, the first to be done first."""
+
+    cost: float
+    token_id: int
+    left_id: int
+    right_id: int
+    left: str
+    right: str
+
+
+class SpmCodec:
+    """Encodes as sentencepiece does with Llama's settings: no normalisation, byte fallback.
+
+    Control tokens are left out of the engine, so no text can become one.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Metadata) -> None:
+        self.pieces = tuple(map(_piece, vocabulary.tokens, vocabulary.types))
+        self._prefix = SPACE if metadata.flag("tokenizer.ggml.add_space_prefix", True) else ""
+        normal_ids = vocabulary.ids({TokenType.NORMAL})
+        user_defined_ids = vocabulary.ids({TokenType.USER_DEFINED})
+        byte_ids = _byte_ids(vocabulary, metadata)
+        scores = metadata.array(SCORES_KEY, "f", len(vocabulary.tokens)).tolist()
+        merges = [(merge.left, merge.right) for merge in recover_merges(normal_ids, scores)]
+        self._engine = Tokenizer(
+            BPE(vocab=normal_ids | user_defined_ids | byte_ids, merges=merges, byte_fallback=True)
+        )
+        self._engine.add_tokens([AddedToken(token, normalized=False) for token in user_defined_ids])
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, none of them a control token's."""
+        # No normalizer of the engine: it would prefix the text after a user-defined token, too.
+        spaced = text.replace(" ", SPACE)
+        ids: list[int] = self._engine.encode(self._prefix + spaced if text else "").ids
+        return ids
+
+
+def recover_merges(ids: dict[str, int], scores: Sequence[float]) -> list[Merge]:
+    """All pairs of tokens whose join is a token, best score first: GGUF files hold scores only.
+
+    sentencepiece joins the neighbours of the best score first; BPE with merges in this order does the same.
+    """
+    merges = []
+    for token, token_id in ids.items():
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in ids and right in ids:
+                merges.append(Merge(-scores[token_id], token_id, ids[left], ids[right], left, right))
+    return sorted(merges)
+
+
+def spm_piece(token: str) -> bytes:
+    """What a token adds to a text."""
+    byte = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE, " ").encode()
+
+
+def _piece(token: str, kind: int) -> bytes:
+    return b"" if kind in (TokenType.CONTROL, TokenType.UNKNOWN) else spm_piece(token)
+
+
+def _byte_ids(vocabulary: Vocabulary, metadata: Metadata) -> dict[str, int]:
+    """The byte tokens. With all 256 any text can be encoded, and none needs the unknown token."""
+    byte_ids = vocabulary.ids({TokenType.BYTE})
+    missing = {f"<0x{byte:02X}>" for byte in range(256)} - byte_ids.keys()
+    if missing or len(byte_ids) > 256:
+        raise metadata.error(TOKENS_KEY, f"holds {len(byte_ids)} byte tokens, <0x00> to <0xFF> are needed")
+    return byte_ids

@@ -1,0 +1,97 @@
+"""Text to token ids and back, for both kinds of Llama vocabularies and both kinds of files."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Protocol, Self
+
+from llama_herd.errors import BadInput, GenerationError, ModelFileError
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
+from llama_herd.model.text.byte_level import ByteLevelCodec
+from llama_herd.model.text.spm import SpmCodec
+from llama_herd.model.text.tokenizer_engine import no_panic
+from llama_herd.model.text.tokenizer_json import TokenizerJson
+from llama_herd.model.text.vocabulary import Vocabulary
+
+
+class Codec(Protocol):
+    """What a kind of vocabulary must do: `encode`, and tell what bytes each id stands for."""
+
+    pieces: tuple[bytes, ...]
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Encodes prompts and decodes what was generated.
+
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        tokenizer.decode(tokenizer.encode("Once upon a time"))  # " Once upon a time"
+
+    No text becomes a control token: "</s>" in a prompt is four characters.
+    """
+
+    codec: Codec
+    bos_id: int | None
+    eos_ids: frozenset[int]  # each of them ends a generation
+    adds_bos: bool
+    chat_template: str | None  # Jinja, as the file gives it: untrusted
+
+    @classmethod
+    def from_metadata(cls, metadata: Metadata) -> Self:
+        """Build from the metadata of a GGUF file. Raises ModelFileError, which names the key."""
+        kind = metadata.text("tokenizer.ggml.model")
+        if kind not in ("llama", "gpt2"):
+            raise metadata.error(
+                "tokenizer.ggml.model", f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
+            )
+        vocabulary = Vocabulary.from_metadata(metadata)
+        codec = SpmCodec(vocabulary, metadata) if kind == "llama" else ByteLevelCodec(vocabulary, metadata)
+        has_bos = vocabulary.bos_id is not None
+        adds_bos = metadata.flag("tokenizer.ggml.add_bos_token", has_bos)
+        if adds_bos and not has_bos:
+            raise metadata.error("tokenizer.ggml.bos_token_id", "is missing, and add_bos_token is true")
+        has_template = "tokenizer.chat_template" in metadata
+        template = metadata.text("tokenizer.chat_template") if has_template else None
+        return cls(codec, vocabulary.bos_id, vocabulary.eos_ids, adds_bos, template)
+
+    @classmethod
+    def from_json(cls, path: str | PathLike[str]) -> Self:
+        """Build from a tokenizer.json and the files beside it. Raises ModelFileError."""
+        with no_panic(ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
+            file = TokenizerJson(Path(path))
+        return cls(file, file.bos_id, file.eos_ids, file.adds_bos, file.chat_template)
+
+    @property
+    def pieces(self) -> tuple[bytes, ...]:
+        """The bytes that each id adds to a text; control and unknown tokens add none."""
+        return self.codec.pieces
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.pieces)
+
+    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
+        """The ids of a text, after BOS if `add_bos`, or if it is None and the model's file says so.
+
+        A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD. Raises GenerationError "tokenizer_error"
+        when the engine fails on the text.
+        """
+        adds_bos = self.adds_bos if add_bos is None else add_bos
+        if adds_bos and self.bos_id is None:
+            raise BadInput("this vocabulary has no BOS token; encode with add_bos=False")
+        with no_panic(GenerationError("tokenizer_error", "prompt: the model's tokenizer fails on this text")):
+            ids = self.codec.encode(_well_formed(text))
+        return [self.bos_id, *ids] if adds_bos and self.bos_id is not None else ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """What `ids` add to a text, a leading space kept; bytes that are not UTF-8 become U+FFFD."""
+        pieces = self.pieces
+        return b"".join([pieces[token_id] for token_id in ids]).decode(errors="replace")
+
+
+def _well_formed(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,43 @@
+"""The border to the `tokenizers` library: what goes in is checked, what it throws becomes our errors."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tokenizers import Tokenizer as Engine
+
+from llama_herd.errors import HerdError, ModelFileError
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
+from llama_herd.model.text.tokenizer_steps import check_steps
+
+#: The largest of a Llama, that of Llama 4, has 28 MB.
+MAX_FILE_BYTES = 32 << 20
+
+
+def load_engine(file: Metadata) -> Engine:
+    """The engine of a tokenizer.json. Raises ModelFileError, which names the part that cannot be used."""
+    kind = file.nested("model").get("type")
+    if kind not in (None, "BPE"):
+        raise file.error("model.type", f"is {quoted(kind)}, only 'BPE' is supported")
+    check_steps(file)
+    # The text of what was checked: of a key that stands there twice the library might take the other value.
+    # A text is neither cut, filled nor put into a template, whatever somebody trained with.
+    checked = json.dumps({**file, "truncation": None, "padding": None, "post_processor": None})
+    with no_panic(ModelFileError(f"{file.source}: not a tokenizer. Fetch it again.")):
+        try:
+            return Engine.from_str(checked)
+        except Exception as error:  # the library raises nothing narrower
+            problem = str(error)[:200]
+            raise ModelFileError(f"{file.source}: not a tokenizer: {problem}. Fetch it again.") from error
+
+
+@contextmanager
+def no_panic(failure: HerdError) -> Iterator[None]:
+    """Raise `failure` where the library panics: for Python that is no Exception, and would end a worker."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            raise failure from None
+        raise

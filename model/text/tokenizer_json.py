@@ -1,0 +1,120 @@
+"""A Hugging Face tokenizer.json with the files beside it, which name its special tokens."""
+
+from pathlib import Path
+from typing import TypeGuard
+
+from tokenizers import AddedToken
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.json_file import read_json, read_text
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.byte_level import byte_level_piece
+from llama_herd.model.text.spm import spm_piece
+from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, load_engine
+from llama_herd.model.text.tokenizer_steps import decoder_kinds, leading_token
+from llama_herd.model.text.vocabulary import MAX_TOKENS
+
+#: Of each file beside it.
+MAX_CONFIG_BYTES = 16 << 20
+#: As of a GGUF file's template.
+MAX_TEMPLATE_BYTES = 1 << 20
+
+
+class TokenizerJson:
+    """Encodes as the file says, except that names of special tokens in a text are text like any other.
+
+    BOS, EOS and the chat template come from tokenizer_config.json, generation_config.json (else config.json)
+    and chat_template.jinja, as far as they lie in the same folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise ModelFileError(f"{path}: no such file. Give the path of a tokenizer.json.")
+        self._path = path
+        self._file = _read_object(path, MAX_FILE_BYTES)
+        self._config = _read_object(path.with_name("tokenizer_config.json"))
+        self._generation = _read_object(path.with_name("generation_config.json"))
+        if not self._generation:
+            self._generation = _read_object(path.with_name("config.json"))
+        self._engine = load_engine(self._file)
+        bos_ids, eos_ids = self._role_ids("bos_token"), self._role_ids("eos_token")
+        self.bos_id = bos_ids[0] if bos_ids else None
+        self.eos_ids = frozenset(eos_ids)
+        self.adds_bos = self._config.flag("add_bos_token", self._template_adds_bos())
+        if self.adds_bos and self.bos_id is None:
+            raise self._config.error("bos_token", "is missing, and add_bos_token is true")
+        self._keep_from_text([*bos_ids, *eos_ids])
+        self.pieces = self._read_pieces()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, none of them a special token's."""
+        ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
+        return ids
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja file's template, else tokenizer_config.json's; of several, the one named "default"."""
+        jinja = self._path.with_name("chat_template.jinja")
+        if jinja.is_file():
+            return read_text(jinja, MAX_TEMPLATE_BYTES)
+        template = self._config.get("chat_template")
+        if isinstance(template, list):
+            named = [Metadata(entry, self._config.source) for entry in template if isinstance(entry, dict)]
+            template = next(
+                (entry.text("template") for entry in named if entry.text("name") == "default"), None
+            )
+        return template if isinstance(template, str) else None
+
+    def _template_adds_bos(self) -> bool:
+        name = leading_token(self._file)
+        return name is not None and self.bos_id is not None and self._engine.token_to_id(name) == self.bos_id
+
+    def _role_ids(self, role: str) -> list[int]:
+        """Ids of "bos_token" or "eos_token": first the configured token's, then those of the generation."""
+        token = self._config.get(role)
+        if isinstance(token, dict):
+            token = token.get("content")
+        generation_ids = self._generation.get(f"{role}_id", [])
+        named = generation_ids if isinstance(generation_ids, list) else [generation_ids]
+        if isinstance(token, str):
+            named = [self._engine.token_to_id(token), *named]
+        ids = [token_id for token_id in named if self._is_id(token_id)]
+        if len(ids) < len(named):
+            raise self._config.error(role, "or its id is not in the vocabulary")
+        return ids
+
+    def _is_id(self, value: object) -> TypeGuard[int]:
+        if not isinstance(value, int) or not 0 <= value < MAX_TOKENS:
+            return False
+        return self._engine.id_to_token(value) is not None
+
+    def _keep_from_text(self, token_ids: list[int]) -> None:
+        """Make these tokens special, should the file not do so; special ones are not looked for in texts."""
+        tokens = [self._engine.id_to_token(token_id) for token_id in token_ids]
+        self._engine.add_special_tokens([AddedToken(token, normalized=False) for token in tokens])
+        self._engine.encode_special_tokens = True
+
+    def _read_pieces(self) -> tuple[bytes, ...]:
+        piece_of = byte_level_piece if self._is_byte_level() else spm_piece
+        pieces = {token_id: piece_of(token) for token, token_id in self._engine.get_vocab().items()}
+        for token_id, token in self._engine.get_added_tokens_decoder().items():
+            pieces[token_id] = b"" if token.special else token.content.encode()
+        if not pieces or max(pieces) >= MAX_TOKENS:
+            raise self._file.error(
+                "model.vocab", f"has ids up to {max(pieces, default=0)}, limit {MAX_TOKENS}"
+            )
+        return tuple(pieces.get(token_id, b"") for token_id in range(max(pieces) + 1))
+
+    def _is_byte_level(self) -> bool:
+        """Whether tokens are bytes in disguise (Llama 3) or text with marked spaces (Llama 2)."""
+        kinds = decoder_kinds(self._file)
+        if "ByteLevel" in kinds:
+            return True
+        if kinds & {"Replace", "Metaspace"}:
+            return False
+        raise self._file.error("decoder", "is neither ByteLevel nor one that replaces \u2581")
+
+
+def _read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> Metadata:
+    """A JSON file's keys, without the null ones; none if there is no such file."""
+    return read_json(path, max_bytes) if path.is_file() else Metadata({}, str(path))

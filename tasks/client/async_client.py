@@ -1,0 +1,193 @@
+"""The client for asyncio; `llama_herd.tasks.client.client` method by method."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from redis.exceptions import NoPermissionError
+
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.client.batch.async_batch import AsyncBatch
+from llama_herd.tasks.client.batch.row import BatchJob
+from llama_herd.tasks.client.batch.window import BatchWindow
+from llama_herd.tasks.client.core import ClientCore, Status
+from llama_herd.tasks.client.dead import Retried
+from llama_herd.tasks.client.follow import Follower
+from llama_herd.tasks.client.history import History, history
+from llama_herd.tasks.client.purge import purge, purge_ended
+from llama_herd.tasks.client.submission import checked_id
+from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.job_fields import JobFields
+from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter
+from llama_herd.tasks.ledger.notice import CancelReason
+from llama_herd.tasks.ledger.redis_call import Talk, run_async, run_talk_async
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.worker_status import WorkerStatus
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Talks to the herd through Redis, without blocking the event loop.
+
+        async with AsyncClient() as client:
+            job_id = await client.submit(prompt="Once upon a time")
+            async for event in client.stream(job_id):
+                ...
+            print((await client.result(job_id)).text)
+
+    Each method is that of `Client`, with its arguments and errors.
+    """
+
+    def __init__(
+        self,
+        redis_url: str | None = None,
+        *,
+        tenant: str | None = None,
+        model: str | None = None,
+        settings: Settings | None = None,
+        max_queue: int | None = None,
+    ) -> None:
+        self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
+        self._redis = connect_async(self._core.url)
+        self._subscriber = connect_async(self._core.url, SUBSCRIBER_TRIES)
+
+    async def submit(
+        self,
+        job: GenerationJob | None = None,
+        *,
+        job_id: str | None = None,
+        idempotency_key: str | None = None,
+        **fields: Unpack[JobFields],
+    ) -> str:
+        """Enqueue a job and return its id."""
+        return await self._hold(self._core.submit(job, fields, job_id, idempotency_key))
+
+    async def stream(
+        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
+    ) -> AsyncIterator[Event]:
+        """The job's events after number `after`, up to its end."""
+        follower = Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=wait)
+        with redis_errors(self._core.url):
+            for event in await self._catch_up(follower):
+                yield event
+            if follower.has_ended:
+                return
+            async with aclosing(self._subscriber.pubsub()) as pubsub:
+                await pubsub.subscribe(self._core.ledger.channel(job_id))
+                while not follower.has_ended:
+                    events = follower.live(await pubsub.get_message(timeout=follower.wait_s()))
+                    for event in await self._catch_up(follower) if follower.is_behind else events:
+                        yield event
+
+    async def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
+        """Wait for the end and return what came of the job."""
+        wait = wait or timeout_s is not None
+        events = self.stream(job_id, timeout_s=timeout_s, wait=wait)
+        return Result.from_events([event async for event in events])
+
+    async def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
+        """End a job early."""
+        with redis_errors(self._core.url):
+            return await run_async(self._redis, self._core.ledger.cancel(checked_id(job_id), reason))
+
+    async def purge(self, job_id: str) -> None:
+        """Forget a job."""
+        await self._hold(purge(self._core.ledger, checked_id(job_id), self._core.queue))
+
+    async def purge_ended(self) -> int:
+        """Forget all jobs that are over; return how many."""
+        return await self._hold(purge_ended(self._core.ledger))
+
+    async def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
+        """Jobs that were given up and messages that could not be accepted."""
+        return await self._hold(self._core.dead.list(limit))
+
+    async def retry(self, name: str) -> Retried:
+        """Run a dead job again under a new id, or push a dead message back to its queue."""
+        return await self._hold(self._core.dead.retry(name))
+
+    async def letter(self, number: str) -> DeadLetter | None:
+        """A dead message by its number."""
+        return await self._hold(self._core.dead.letter(number))
+
+    async def drop(self, name: str) -> None:
+        """Forget a dead message, or purge a job."""
+        await self._hold(self._core.dead.drop(name, self._core.queue))
+
+    async def history(self, job_id: str) -> History:
+        """All that is kept of a job."""
+        return await self._hold(history(self._core.ledger, job_id))
+
+    def batch(
+        self,
+        jobs: Iterable[BatchJob],
+        *,
+        run_id: str | None = None,
+        window: int | None = None,
+        in_order: bool = False,
+    ) -> AsyncBatch:
+        """Run many jobs through a bounded window, and iterate over what came of each."""
+        with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
+        return AsyncBatch(self._redis, self._core.url, with_window)
+
+    async def batches(self) -> list[BatchStatus]:
+        """Every `herd batch` that runs or ended within the hour."""
+        with redis_errors(self._core.url):
+            return await run_async(self._redis, self._core.ledger.batches())
+
+    async def report_batch(self, status: BatchStatus) -> None:
+        """Let `batches` show a batch."""
+        with redis_errors(self._core.url):
+            await run_async(self._redis, self._core.ledger.report_batch(status))
+
+    async def workers(self) -> list[WorkerStatus]:
+        """Every worker that lives."""
+        with redis_errors(self._core.url):
+            return await run_async(self._redis, self._core.ledger.workers())
+
+    async def status(self) -> Status:
+        """How the queue of this client's model and the tenant's jobs stand."""
+        ledger, queue = self._core.ledger, self._core.queue
+        with redis_errors(self._core.url):
+            return Status(
+                queue=queue,
+                depth=await run_async(self._redis, ledger.queue_depth(queue)),
+                pending=await run_async(self._redis, ledger.num_pending()),
+                running=await run_async(self._redis, ledger.num_running()),
+                workers=await run_async(self._redis, ledger.workers()),
+                batches=await run_async(self._redis, ledger.batches()),
+            )
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._redis.aclose()
+        await self._subscriber.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _hold(self, talk: Talk[T]) -> T:
+        with redis_errors(self._core.url):
+            return await run_talk_async(self._redis, talk)
+
+    async def _catch_up(self, follower: Follower) -> list[Event]:
+        ledger = self._core.ledger
+        stored = await run_async(self._redis, ledger.read(follower.job_id, follower.last))
+        events = follower.stored(stored)
+        if not events:
+            try:
+                follower.settle(await run_async(self._redis, ledger.record(follower.job_id)))
+            except NoPermissionError:  # a user in the role of a subscriber
+                last = ledger.read(follower.job_id, max(0, follower.last - 1))
+                follower.settle_by(await run_async(self._redis, last))
+        return events

@@ -1,0 +1,1 @@
+"""Many jobs through a bounded window."""

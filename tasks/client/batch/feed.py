@@ -1,0 +1,64 @@
+"""Takes a batch's rows one by one, and makes jobs of them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.client.batch.attempt import BatchTry
+from llama_herd.tasks.client.batch.row import BatchItem, BatchJob, BatchRow
+from llama_herd.tasks.events import Failure
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.settings import Settings
+
+#: Fields of a job that says nothing else: all others go first, and few events are enough.
+BULK: Mapping[str, Any] = {"priority": -10, "flush_ms": 500}
+
+
+class RowFeed:
+    """Reads rows when there is room for them, never ahead."""
+
+    def __init__(self, jobs: Iterable[BatchJob], settings: Settings, run_id: str) -> None:
+        self.is_open = True
+        self._rows = _rows(jobs)
+        self._settings = settings
+        self._run_id = run_id
+
+    def close(self) -> None:
+        """Take no more."""
+        self.is_open = False
+
+    def take(self) -> BatchTry | BatchItem | None:
+        """The next row's job; its item, when it is no job; None when there is no next row, or not yet."""
+        if not self.is_open:
+            return None
+        try:
+            row = next(self._rows)
+        except StopIteration:
+            self.close()
+            return None
+        return None if row is None else self._try(row)
+
+    def _try(self, row: BatchRow) -> BatchTry | BatchItem:
+        if row.failure is not None:
+            return BatchItem(row, rejection=row.failure)
+        try:
+            return BatchTry(row, self._job(row.job or {}), self._run_id)
+        except InvalidJob as error:
+            return BatchItem(row, rejection=Failure(code="invalid_job", message=str(error)))
+
+    def _job(self, job: GenerationJob | Mapping[str, Any]) -> GenerationJob:
+        """A job with all that it does not say itself. Raises InvalidJob."""
+        given = job.model_dump(exclude_unset=True) if isinstance(job, GenerationJob) else job
+        checked = GenerationJob.parse({**BULK, **given}, self._settings)
+        return checked.model_copy(update={"model": checked.model or self._settings.default_model})
+
+
+def _rows(jobs: Iterable[BatchJob]) -> Iterator[BatchRow | None]:
+    """What was given as rows; a bare job's number is its place among all that were."""
+    index = 0
+    for job in jobs:
+        if job is None:
+            yield None
+            continue
+        yield job if isinstance(job, BatchRow) else BatchRow(index, job)
+        index += 1

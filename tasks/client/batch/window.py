@@ -1,0 +1,281 @@
+"""A bounded window over many jobs: what to submit, to ask and to read next. It holds no connection.
+
+Nothing but a job's id carries a row through a crash: the id is a pure function of run and row, so submitting
+again names the same job, whose tokens so far go on, or whose result is read.
+"""
+
+import uuid
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from itertools import accumulate, islice, takewhile
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from llama_herd.errors import RecordUnreadable
+from llama_herd.tasks.client.batch.attempt import BatchTry
+from llama_herd.tasks.client.batch.feed import RowFeed
+from llama_herd.tasks.client.batch.ordering import InOrder
+from llama_herd.tasks.client.batch.polling import Pace
+from llama_herd.tasks.client.batch.row import BatchItem, BatchJob
+from llama_herd.tasks.client.core import ClientCore
+from llama_herd.tasks.client.submission import Order, checked_run, queue_full
+from llama_herd.tasks.events import Event, Failure
+from llama_herd.tasks.ledger.answers import Submission
+from llama_herd.tasks.ledger.redis_call import Call
+from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.result import Result
+
+#: Jobs under way while no worker is known.
+MIN_WINDOW = 32
+#: Jobs that a worker holds beside those in its batch: enough to fill a slot at once, none left in the queue.
+LOOK_AHEAD = 8
+#: How often workers are counted.
+MEASURE_S = 3.0
+
+#: How long to wait after Redis has answered a submission with an error.
+REFUSED_S = 1.0
+
+#: Bytes of prompts that are submitted at once.
+MAX_SUBMIT_BYTES = 4 << 20
+
+#: Rows that are handed out at once, at most about so many.
+MAX_GROUP = 1024
+#: Ended rows that may wait for an earlier one, as a multiple of the window.
+HELD_BACK = 4
+
+#: Calls of one round trip, and what their answers come to.
+Exchange = Generator[Sequence[Call[Any]], list[Any], "list[BatchItem]"]
+_Step = Generator[Sequence[Call[Any]], list[Any], None]
+
+
+class BatchWindow:
+    """Keeps so many of the rows' jobs under way as the workers hold, and hands out what came of them.
+
+    Both batches are this class and a connection: they run `round` after round, and what one has handed out
+    is forgotten by Redis in the next.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        jobs: Iterable[BatchJob],
+        *,
+        run_id: str | None = None,
+        size: int | None = None,
+        in_order: bool = False,
+    ) -> None:
+        """`size`: most jobs under way; None follows the workers that are up. Raises InvalidJob."""
+        self.run_id = checked_run(run_id or uuid.uuid4().hex)
+        self.size = size or MIN_WINDOW
+        self._core = core
+        self._feed = RowFeed(jobs, core.settings, self.run_id)
+        self._follows_workers = size is None
+        self._measure_at_s = 0.0
+        self._submit_at_s = 0.0
+        self._models: set[str] = set()
+        self._unserved: frozenset[str] = frozenset()
+        self._waiting: deque[BatchTry] = deque()
+        self._under_way: dict[str, BatchTry] = {}
+        self._ended: list[BatchItem] = []
+        self._order = InOrder() if in_order else None
+        self._handed_out: list[str] = []
+        self._pace = Pace()
+
+    @property
+    def num_under_way(self) -> int:
+        """Jobs that have been submitted and not ended, as far as is known."""
+        return len(self._under_way)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to come, and Redis has forgotten what came."""
+        is_busy = self._waiting or self._under_way or self._ended or self._order or self._handed_out
+        return not (self._feed.is_open or is_busy)
+
+    @property
+    def models(self) -> frozenset[str]:
+        """The models whose queues jobs went to."""
+        return frozenset(self._models)
+
+    @property
+    def unserved(self) -> frozenset[str]:
+        """Those that no worker had when they were last counted: their jobs wait."""
+        return self._unserved
+
+    @property
+    def is_in_order(self) -> bool:
+        return self._order is not None
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next round."""
+        return self._pace.pause_s
+
+    def stop(self) -> None:
+        """Take no more rows; those that were taken go on to their end."""
+        self._feed.close()
+
+    def cancel(self) -> _Step:
+        """Take no more rows, and end what is under way. It comes out as cancelled."""
+        self.stop()
+        unsent = Failure(code="cancelled", message="the job was never submitted")
+        self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
+        self._waiting.clear()
+        yield [self._core.ledger.cancel(job_id) for job_id in self._under_way]
+
+    def round(self, now_s: float) -> Exchange:
+        """Forget what was handed out, submit what there is room for, and return what has ended since.
+
+        Each step counts only once its answers are there: after a lost connection the next round goes on.
+        """
+        yield from self._forget()
+        if now_s >= self._measure_at_s:
+            yield from self._measure(now_s)
+        self._fill()
+        if self._waiting and now_s >= self._submit_at_s:
+            yield from self._submit(now_s)
+        yield from self._collect()
+        return self._hand_out()
+
+    def _forget(self) -> _Step:
+        if self._handed_out:
+            _check((yield [self._core.ledger.purge(job_id) for job_id in self._handed_out]))
+            self._handed_out.clear()
+
+    def _measure(self, now_s: float) -> _Step:
+        (workers,) = _check((yield [self._core.ledger.workers()]))
+        self._measure_at_s = now_s + MEASURE_S
+        self._unserved = frozenset(self._models - {worker.model for worker in workers})
+        if self._follows_workers:
+            room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self._models)
+            self.size = room or MIN_WINDOW
+
+    def _fill(self) -> None:
+        """Take rows as long as there is room for their jobs."""
+        while len(self._waiting) + len(self._under_way) < self.size and self._has_room:
+            taken = self._feed.take()
+            if taken is None:
+                return
+            if self._order is not None:
+                self._order.expect(taken.row.index)
+            if isinstance(taken, BatchItem):
+                self._ended.append(taken)
+            else:
+                self._waiting.append(taken)
+                self._note_model(str(taken.job.model))
+
+    def _note_model(self, model: str) -> None:
+        if model not in self._models:
+            self._models.add(model)
+            self._measure_at_s = 0.0
+
+    @property
+    def _has_room(self) -> bool:
+        num_held = len(self._order) if self._order is not None else 0
+        return len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
+
+    def _submit(self, now_s: float) -> _Step:
+        tries = self._portion()
+        orders = [_order(one, self._core.ledger.tenant) for one in tries]
+        answers = yield [
+            self._core.ledger.submit(order.job_id, order.job, order.envelope) for order in orders
+        ]
+        for _ in tries:
+            self._waiting.popleft()
+        for one, order, answer in zip(tries, orders, answers, strict=True):
+            self._note_submission(one, order, answer, now_s)
+        refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
+        if refusals and not self._under_way:
+            raise refusals[0]
+        if refusals:
+            # Redis may be full: what is under way makes room by its end.
+            self._submit_at_s = now_s + REFUSED_S
+
+    def _portion(self) -> list[BatchTry]:
+        """Those that wait longest, as many as one round trip should carry."""
+        sizes = accumulate(one.job.num_prompt_bytes for one in self._waiting)
+        num_small = sum(1 for _ in takewhile(lambda size: size <= MAX_SUBMIT_BYTES, sizes))
+        return list(islice(self._waiting, max(1, num_small)))
+
+    def _note_submission(self, one: BatchTry, order: Order, answer: Any, now_s: float) -> None:
+        if isinstance(answer, ResponseError):
+            self._waiting.append(one)
+        elif answer.kind is Submission.CONFLICT:
+            # The id names what was purged, or was asked for otherwise: the row gets the next one.
+            one.number += 1
+            self._waiting.append(one)
+        elif answer.kind in (Submission.QUEUE_FULL, Submission.TOKENS_FULL):
+            self._submit_at_s = now_s + queue_full(self._core.ledger, order, answer).retry_after_s
+            self._waiting.append(one)
+        else:
+            self._under_way[one.job_id] = one
+
+    def _collect(self) -> _Step:
+        """Ask how far all are, and read the events of those that have ended."""
+        ledger = self._core.ledger
+        tries = list(self._under_way.values())
+        states = _check((yield [ledger.state(one.job_id) for one in tries])) if tries else []
+        over = []
+        for one, state in zip(tries, states, strict=True):
+            if state is None:
+                self._submit_again(one)
+            elif state not in ("queued", "running"):
+                over.append(one)
+        self._pace.note(len(over))
+        if over:
+            streams = _check((yield [ledger.read(one.job_id) for one in over]), RecordUnreadable)
+            for one, events in zip(over, streams, strict=True):
+                self._note_end(one, events)
+
+    def _submit_again(self, one: BatchTry) -> None:
+        """Redis does not know the job any more: it was away too long, or has lost data."""
+        del self._under_way[one.job_id]
+        self._waiting.append(one)
+
+    def _note_end(self, one: BatchTry, events: Sequence[Event] | RecordUnreadable) -> None:
+        if not events:
+            self._submit_again(one)
+            return
+        job_id = one.job_id
+        del self._under_way[job_id]
+        try:
+            result = _result(events)
+        except RecordUnreadable as error:
+            lost = Failure(code="unreadable", message=str(error))
+            self._ended.append(BatchItem(one.row, job_id, one.job.model, rejection=lost))
+            return
+        if one.is_worth_another(result.error):
+            self._handed_out.append(job_id)
+            one.number += 1
+            self._waiting.append(one)
+        else:
+            self._ended.append(BatchItem(one.row, job_id, one.job.model, result))
+
+    def _hand_out(self) -> list[BatchItem]:
+        items, self._ended = self._ended, []
+        if self._order is not None:
+            items = self._order.sort(items)
+        self._handed_out += (item.job_id for item in items if item.job_id)
+        return items
+
+
+def _order(one: BatchTry, tenant: str) -> Order:
+    """Celery is to keep no result: the batch reads the events, and then forgets the job."""
+    envelope = Envelope.of(one.job_id, queue_name(str(one.job.model), tenant), ignore_result=True)
+    return Order(one.job_id, "job_id", envelope, one.job)
+
+
+def _result(events: Sequence[Event] | RecordUnreadable) -> Result:
+    """What came of a job. Raises RecordUnreadable."""
+    if isinstance(events, RecordUnreadable):
+        raise events
+    return Result.from_events(events)
+
+
+def _check(answers: list[Any], expected: type[Exception] | tuple[()] = ()) -> list[Any]:
+    """The answers, none of which is an error but an `expected` one. Raises the first one that is."""
+    for answer in answers:
+        if isinstance(answer, ResponseError) and not isinstance(answer, expected):
+            raise answer
+    return answers

@@ -1,0 +1,38 @@
+"""All that is kept of a job."""
+
+import json
+from typing import Any, NamedTuple
+
+from llama_herd.errors import JobNotFound, RecordUnreadable
+from llama_herd.tasks.client.submission import checked_id
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.ledger.answers import Record
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Talk
+
+
+class History(NamedTuple):
+    """A job's record, its events, and `body`, the job as it was accepted, with its prompt."""
+
+    record: Record
+    events: list[Event]
+    body: dict[str, Any]
+
+
+def history(ledger: Ledger, job_id: str) -> Talk[History]:
+    """Read it all. Raises JobNotFound."""
+    record = yield ledger.record(checked_id(job_id))
+    body = yield ledger.body(job_id)
+    if record is None or body is None:
+        raise JobNotFound.of(job_id)
+    return History(record, (yield ledger.read(job_id)), _fields(job_id, body))
+
+
+def _fields(job_id: str, body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise RecordUnreadable(f"the record of job {job_id} holds no job. Fix: purge it")
+    return fields

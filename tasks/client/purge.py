@@ -1,0 +1,131 @@
+"""Forgetting jobs: afterwards no key of Redis holds a byte of what they were asked or said.
+
+The record, the events and Celery's result go in one script. A message that was sent without our client
+carries its prompt itself: it is looked for in the queue, in Celery's notes of what is under way, and among
+the dead letters.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from llama_herd.errors import JobNotFound, JobRunning
+from llama_herd.tasks.ledger.answers import Purge, Record
+from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Call, Talk
+from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.message import is_queue_of
+from llama_herd.tasks.priority import LANES
+
+#: Messages and keys that are looked at in one round trip.
+STEP = 1000
+
+
+def purge(ledger: Ledger, job_id: str, queue: str) -> Talk[None]:
+    """Forget one job. `queue` is where its message may be if there is no record.
+
+    Raises JobRunning, and JobNotFound when nothing at all of the job was found.
+    """
+    record = yield ledger.record(job_id)
+    answer = yield ledger.purge(job_id)
+    if answer is Purge.RUNNING:
+        raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
+    num_messages = yield from _forget_messages(ledger, {job_id}, _own(ledger, record) or {queue})
+    if answer is Purge.UNKNOWN and not num_messages:
+        raise JobNotFound.of(job_id)
+
+
+def purge_ended(ledger: Ledger) -> Talk[int]:
+    """Forget every job that is over; return how many."""
+    prefix, _, suffix = ledger.job_key("\0").partition("\0")
+    pattern = f"{_literal(prefix)}*{_literal(suffix)}"
+    purged: set[str] = set()
+    queues: set[str] = set()
+    cursor: int | None = 0
+    while cursor is not None:
+        cursor, keys = yield _scan("SCAN", (), cursor, "MATCH", pattern, "TYPE", "hash")
+        job_ids = [text(key).removeprefix(prefix).removesuffix(suffix) for key in keys]
+        records = yield [ledger.record(job_id) for job_id in job_ids]
+        over = {
+            job_id: record
+            for job_id, record in zip(job_ids, records, strict=True)
+            if record is not None and record.is_final
+        }
+        yield [ledger.purge(job_id) for job_id in over]
+        purged.update(over)
+        queues.update(*(_own(ledger, record) for record in over.values()))
+    yield from _forget_messages(ledger, purged, queues)
+    return len(purged)
+
+
+def _own(ledger: Ledger, record: Record | None) -> set[str]:
+    """The queue in a record, unless somebody has written another key there."""
+    return {record.queue} if record is not None and is_queue_of(ledger.tenant, record.queue) else set()
+
+
+def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collection[str]) -> Talk[int]:
+    """Remove the jobs' messages from queues, from those that workers hold and from the dead letters.
+
+    Returns how many there were.
+    """
+    num_found = 0
+    for messages in (queue + lane for queue in queues for lane in LANES):
+        num_found += yield from _forget_waiting(messages, job_ids)
+    num_found += yield from _forget_unacked(ledger, job_ids)
+    return num_found + (yield from _forget_letters(DeadLetters(ledger.tenant), job_ids))
+
+
+def _forget_waiting(queue: str, job_ids: Collection[str]) -> Talk[int]:
+    """From the side where messages enter: one that comes meanwhile moves the others, but hides none."""
+    num_found, place = 0, 0
+    while messages := (yield Call("LRANGE", (queue,), (place, place + STEP - 1), list)):
+        for message in messages:
+            if _job_of(message) in job_ids:
+                num_found += yield Call("LREM", (queue,), (1, message), int)
+                place -= 1
+        place += len(messages)
+    return num_found
+
+
+def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> Talk[int]:
+    num_found = 0
+    cursor: int | None = 0
+    while cursor is not None:
+        cursor, fields = yield _scan("HSCAN", (ledger.unacked_key,), cursor)
+        for tag, held in fields.items():
+            if _job_of(held) in job_ids:
+                num_found += yield Call("HDEL", (ledger.unacked_key,), (tag,), int)
+                yield Call("ZREM", (f"{ledger.unacked_key}_index",), (tag,), int)
+    return num_found
+
+
+def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> Talk[int]:
+    num_found = 0
+    for letter in (yield letters.letters(MAX_LETTERS)):
+        if _job_of(letter.raw) in job_ids:
+            num_found += yield letters.drop(letter.number)
+    return num_found
+
+
+def _scan(command: str, keys: Sequence[str], cursor: int, *args: str) -> Call[tuple[int | None, Any]]:
+    """One step of a scan: the cursor of the next one, None after the last; and what was found."""
+    return Call(
+        command, keys, (cursor, *args, "COUNT", STEP), lambda reply: (int(reply[0]) or None, reply[1])
+    )
+
+
+def _literal(text: str) -> str:
+    """A part of a key as a pattern that means itself."""
+    return "".join(f"\\{char}" if char in "[]?*\\^{}" else char for char in text)
+
+
+def _job_of(message: bytes) -> str | None:
+    """The job that a message names; in Celery's notes it is the first of three."""
+    try:
+        found = json.loads(message)
+        found = found[0] if isinstance(found, list) else found
+        job_id = found["headers"]["id"]
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return None
+    return job_id if isinstance(job_id, str) else None

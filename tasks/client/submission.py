@@ -1,0 +1,93 @@
+"""How a job comes into the ledger: its name, and what its producer is told when it may not."""
+
+import uuid
+from math import ceil
+from typing import NamedTuple
+
+from llama_herd.errors import FieldError, InvalidJob, JobConflict, QueueFull
+from llama_herd.tasks.job import GenerationJob, is_job_id
+from llama_herd.tasks.ledger.answers import Submission, Submitted
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Talk
+from llama_herd.tasks.message import Envelope
+
+#: Of the ids that are made of names.
+_NAMESPACE = uuid.UUID("5c1a7e6e-50a5-5d0e-9d1f-0e6f6c6c616d")
+MAX_KEY_CHARS = 255
+
+#: Of a batch's name: the ids of its jobs are made of it.
+MAX_RUN_CHARS = 100
+
+#: Bounds of the advice when to submit again.
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+
+
+class Order(NamedTuple):
+    """A checked job on its way into the ledger. `name` is what it was given to be known by."""
+
+    job_id: str
+    name: str
+    envelope: Envelope
+    job: GenerationJob
+
+
+def accept(ledger: Ledger, order: Order) -> Talk[str]:
+    """Enqueue a job and return its id. Raises JobConflict, QueueFull."""
+    answer = yield ledger.submit(order.job_id, order.job, order.envelope)
+    match answer.kind:
+        case Submission.QUEUE_FULL | Submission.TOKENS_FULL:
+            raise queue_full(ledger, order, answer)
+        case Submission.CONFLICT:
+            raise JobConflict(
+                f"{order.name}: already names another job, {order.job_id}. "
+                "Fix: send the very same job again, or take another name"
+            )
+    return order.job_id
+
+
+def queue_full(ledger: Ledger, order: Order, answer: Submitted) -> QueueFull:
+    """What is over the limit goes first, at the rate at which jobs were taken lately."""
+    queue = order.envelope.queue
+    if answer.kind is Submission.QUEUE_FULL:
+        retry_s = _retry_s(answer.num_jobs - ledger.max_queue + 1, answer)
+        return QueueFull(queue, "jobs", answer.num_jobs, ledger.max_queue, retry_s)
+    excess = answer.num_tokens + order.job.estimated_tokens - ledger.max_queue_tokens
+    retry_s = _retry_s(ceil(excess * max(answer.num_jobs, 1) / answer.num_tokens), answer)
+    return QueueFull(queue, "tokens", answer.num_tokens, ledger.max_queue_tokens, retry_s)
+
+
+def _retry_s(num_jobs: int, answer: Submitted) -> float:
+    if answer.taken_per_s == 0:
+        return MAX_RETRY_S
+    return min(max(num_jobs / answer.taken_per_s, MIN_RETRY_S), MAX_RETRY_S)
+
+
+def id_of_key(tenant: str, key: str) -> str:
+    """The id of the job with an idempotency key. Raises InvalidJob."""
+    if not 1 <= len(key) <= MAX_KEY_CHARS:
+        raise InvalidJob(
+            [FieldError("idempotency_key", f"must be 1 to {MAX_KEY_CHARS} characters long, got {len(key)}")]
+        )
+    return str(uuid.uuid5(_NAMESPACE, f"{tenant}/key/{key}"))
+
+
+def id_of_retry(tenant: str, job_id: str) -> str:
+    """The id of the job that runs a dead one again."""
+    return str(uuid.uuid5(_NAMESPACE, f"{tenant}/retry/{job_id}"))
+
+
+def checked_id(job_id: str) -> str:
+    """`job_id` if it can name a job. Raises InvalidJob."""
+    if not is_job_id(job_id):
+        raise InvalidJob(
+            [FieldError("job_id", "must be 1 to 128 letters, digits, dots, underscores, colons or dashes")]
+        )
+    return job_id
+
+
+def checked_run(run_id: str) -> str:
+    """`run_id` if it can name a batch. Raises InvalidJob."""
+    if not is_job_id(run_id) or len(run_id) > MAX_RUN_CHARS:
+        message = f"must be 1 to {MAX_RUN_CHARS} letters, digits, dots, underscores, colons or dashes"
+        raise InvalidJob([FieldError("run_id", message)])
+    return run_id

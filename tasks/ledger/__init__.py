@@ -1,0 +1,1 @@
+"""The ledger in Redis: the only room that names a key."""

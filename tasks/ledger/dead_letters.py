@@ -1,0 +1,99 @@
+"""What nobody is going to run: messages that could not be read, and jobs that their workers died of."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
+from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.replies import read_dead_jobs, read_letter, text
+from llama_herd.tasks.settings import Settings
+
+MAX_LETTERS = 1000
+MAX_LETTER_BYTES = 65_536
+
+_NUMBER = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+
+_DEAD = Script("dead")
+_REVIVE = Script("revive", "queue")
+_QUARANTINE = Script("quarantine")
+
+
+@dataclass(frozen=True)
+class DeadLetters(Keys):
+    """All calls on one tenant's dead letters and quarantined jobs.
+
+    A letter holds a message as it came. A quarantined job is its own record and stream, which live `ttl_s`
+    instead of a stream's time; what is kept here is their list.
+    """
+
+    ttl_s: int = 604_800
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(settings.tenant, settings.dead_ttl_s)
+
+    def bury(self, raw: bytes, *, queue: str, reason: str, worker: str) -> Call[None]:
+        """Keep a message that could not be accepted, cut to 64 KiB, among the newest thousand."""
+        letter: Mapping[str, Any] = {
+            "reason": reason,
+            "worker": worker,
+            "queue": queue,
+            "num_bytes": len(raw),
+            "raw": raw[:MAX_LETTER_BYTES],
+        }
+        fields = [part for field in letter.items() for part in field]
+        return Call(_DEAD, (self._dead,), (MAX_LETTERS, self.ttl_s, *fields), lambda reply: None)
+
+    def letters(self, limit: int = 100) -> Call[list[DeadLetter]]:
+        """The newest messages that could not be accepted."""
+        return Call(
+            "XREVRANGE",
+            (self._dead,),
+            ("+", "-", "COUNT", limit),
+            lambda reply: [read_letter(*entry) for entry in reply],
+        )
+
+    def letter(self, number: str) -> Call[DeadLetter | None]:
+        """One of them by its number."""
+        return Call(
+            "XRANGE",
+            (self._dead,),
+            (number, number),
+            lambda reply: read_letter(*reply[0]) if reply else None,
+        )
+
+    def revive(self, number: str) -> Call[Revival]:
+        """Push a letter back to the queue that it came from; it is a letter no more."""
+        return Call(_REVIVE, (self._dead,), (number,), lambda reply: Revival(text(reply)))
+
+    def drop(self, number: str) -> Call[bool]:
+        """Forget a letter; whether there was one."""
+        return Call("XDEL", (self._dead,), (number,), bool)
+
+    def jobs(self, limit: int = 100) -> Call[list[DeadJob]]:
+        """The jobs that were given up last."""
+        prefix, _, suffix = self.job_key("\0").partition("\0")
+        return Call(_QUARANTINE, (self._quarantine,), (limit, prefix, suffix), read_dead_jobs)
+
+    def is_quarantined(self, job_id: str) -> Call[bool]:
+        return Call("ZSCORE", (self._quarantine,), (job_id,), lambda reply: reply is not None)
+
+    def pardon(self, job_id: str) -> Call[bool]:
+        """Take a job off the list, as it runs again under another id; whether it was on it."""
+        return Call("ZREM", (self._quarantine,), (job_id,), bool)
+
+    @property
+    def _dead(self) -> str:
+        return self.key("dead")
+
+    @property
+    def _quarantine(self) -> str:
+        return self.key("quarantine")
+
+
+def is_letter_number(text: str) -> bool:
+    """Whether `text` can be the number of a dead letter."""
+    return _NUMBER.fullmatch(text) is not None

@@ -1,0 +1,405 @@
+"""The ledger: who owns which job, and what is recorded of it.
+
+`Ledger` builds calls and reads replies; it holds no connection (see `redis_call.py`). Its rules lie in the
+scripts of `lua/`, its keys in `keys.py`. All times are those of Redis.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import BaseModel
+
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.events import Event, parse_event
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import (
+    POISONED,
+    Busy,
+    Cancellation,
+    ClaimAnswer,
+    Emitted,
+    Part,
+    Purge,
+    Record,
+    Release,
+    Renewal,
+    Renewed,
+    Settled,
+    Settling,
+    Submitted,
+    Swept,
+)
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.notice import CancelReason, notice_text
+from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.replies import (
+    read_claim,
+    read_emit,
+    read_part,
+    read_record,
+    read_reports,
+    read_settling,
+    read_state,
+    read_submitted,
+    text,
+)
+from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.priority import lane_of
+from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.worker_status import WorkerStatus
+
+#: Age of a waiting job, against the front of its queue, at which its message is taken for lost.
+SWEEP_PATIENCE_MS = 3_000
+#: A shorter time between two sweeps is never a gap, since they come about once a second.
+SWEEP_GAP_MS = 1_500
+SWEEP_MAX_PUSHES = 64
+#: Jobs of dead workers that one sweep takes back: all those of the largest worker at once.
+SWEEP_MAX_TAKEN = 1_100
+SWEEP_MAX_LOOKS = 512
+#: An attempt that has recorded so many tokens, or some after so long a time, was sound: the deaths before it
+#: do not count against the job any more.
+SOUND_TOKENS = 32
+SOUND_MS = 30_000
+#: Where the first event of any stream is.
+FIRST = "-"
+#: A worker that is silent this long is not listed any more.
+WORKER_TTL_S = 10
+
+_SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
+_CLAIM = Script("claim", "clock", "waiting", "record", "end")
+_EMIT = Script("emit", "clock")
+_PREPARE = Script("prepare")
+_RELEASE = Script("release", "clock", "queue", "push", "front", "waiting")
+_RENEW = Script("renew", "clock")
+_SETTLING = Script("settling", "clock")
+_SETTLE = Script("settle")
+_CANCEL = Script("cancel", "clock", "waiting", "end")
+_PURGE = Script("purge", "clock", "waiting", "end")
+_SWEEP = Script("sweep", "clock", "queue", "push", "front", "waiting", "end")
+_READ = Script("read")
+_DEPTH = Script("depth", "queue")
+_REPORT = Script("report", "clock")
+_REPORTS = Script("reports", "clock")
+
+#: Where reports of a kind are listed.
+_INDEXES = {"worker": "workers", "batch": "batches"}
+
+#: What a producer runs. By its role it may not load scripts: the workers see to it that these are there.
+PRODUCER_SCRIPTS = (_SUBMIT, _CANCEL)
+
+
+@dataclass(frozen=True)
+class Ledger(Keys):
+    """All calls for one tenant. Same values in every process, or leases and ends differ between workers.
+
+    `worker` is the name under which this process claims jobs.
+    """
+
+    lease_ms: int = 3000
+    stream_ttl_s: int = 3600
+    max_attempts: int = 3
+    max_queue: int = 0
+    max_queue_tokens: int = 0
+    dead_ttl_s: int = 604_800
+    worker: str = ""
+    sound_tokens: int = SOUND_TOKENS
+    sound_ms: int = SOUND_MS
+
+    @classmethod
+    def of(cls, settings: Settings, worker: str = "") -> Self:
+        return cls(
+            settings.tenant,
+            settings.lease_ms,
+            settings.stream_ttl_s,
+            settings.max_attempts,
+            settings.max_queue,
+            settings.max_queue_tokens,
+            settings.dead_ttl_s,
+            worker,
+        )
+
+    # The life of a job
+
+    def submit(self, job_id: str, job: GenerationJob, envelope: Envelope) -> Call[Submitted]:
+        """Accept a job: record, pending mark and message at once. The same id again changes nothing.
+
+        The message of a job with `not_before` is pushed by the first sweep after that time.
+        """
+        return Call(
+            _SUBMIT,
+            (*self.job_keys(job_id), envelope.queue),
+            (job_id, self.max_queue, self.max_queue_tokens, *_brought(job, envelope)),
+            read_submitted,
+        )
+
+    def claim(
+        self,
+        job_id: str,
+        owner: str,
+        *,
+        job: GenerationJob | None = None,
+        envelope: Envelope | None = None,
+    ) -> Call[ClaimAnswer]:
+        """Ask for a job whose message has come.
+
+        A message that was not sent by our client brings `job` and `envelope`; the record is made of them if
+        there is none. The final event of a cancelled, expired or poisonous job is written before the answer.
+        """
+        keys = (*self.job_keys(job_id), self.key("quarantine"))
+        args: tuple[str | int, ...] = (
+            job_id,
+            self.channel(job_id),
+            self.stream_ttl_s,
+            owner,
+            self.worker,
+            self.lease_ms,
+            self.max_attempts,
+            self.dead_ttl_s,
+            end_tail("cancelled"),
+            end_tail("deadline"),
+            end_tail("error", POISONED, f"{self.max_attempts} workers died while they prepared or ran it"),
+        )
+        if job is not None and envelope is not None:
+            keys, args = (*keys, envelope.queue), (*args, *_brought(job, envelope))
+        return Call(_CLAIM, keys, args, read_claim)
+
+    def emit(self, owner: str, entries: Sequence[Entry]) -> Call[list[Emitted]]:
+        """Record and publish the events of one step; one answer an entry, in order.
+
+        Sent again byte for byte it changes nothing: all are duplicates.
+        """
+        keys = [self.key("leases")]
+        args: list[str | int] = [owner, self.lease_ms, self.stream_ttl_s, self.channel("")]
+        args += [self.sound_tokens, self.sound_ms]
+        for e in entries:
+            keys += (self.job_key(e.job_id), self.events_key(e.job_id))
+            args += (e.job_id, e.epoch, e.seq, e.i, e.num_ids, e.kind, e.state, e.event)
+        return Call(_EMIT, keys, args, read_emit)
+
+    def prepare(
+        self, owner: str, claims: Sequence[tuple[str, int]], *, is_done: bool = False
+    ) -> Call[list[bool]]:
+        """Note that claimed jobs, given by id and epoch, are about to be prepared, or that this is done.
+
+        If the worker dies in between, that counts against them. Whether each is still this owner's.
+        """
+        return Call(
+            _PREPARE,
+            [self.job_key(job_id) for job_id, _ in claims],
+            (owner, int(not is_done), *(epoch for _, epoch in claims)),
+            lambda reply: [answer == b"ok" for answer in reply],
+        )
+
+    def renew(self, job_id: str, owner: str, epoch: int) -> Call[Renewed]:
+        """Prolong the lease of a job that emits nothing at the moment."""
+        return Call(
+            _RENEW,
+            (self.job_key(job_id), self.key("leases")),
+            (job_id, owner, epoch, self.lease_ms),
+            lambda reply: Renewed(Renewal(text(reply[0])), text(reply[1])),
+        )
+
+    def release(self, job_id: str, owner: str, epoch: int, *, push: bool = False) -> Call[Release]:
+        """Give a claimed job back; this is no death. `push`: its message will not come back by itself."""
+        return Call(
+            _RELEASE,
+            self.job_keys(job_id),
+            (job_id, owner, epoch, int(push)),
+            lambda reply: Release(text(reply)),
+        )
+
+    def settling(self, job_id: str, by: str, for_ms: int) -> Call[Settling | Busy | Settled]:
+        """Ask to be the one who tells Celery how the job ended, for so long or until asked again."""
+        return Call(_SETTLING, (self.job_key(job_id),), (by, for_ms), read_settling)
+
+    def settle(self, job_id: str) -> Call[bool]:
+        """Note that Celery has stored the result and sent the links. Whether the job was purged meanwhile."""
+        return Call(_SETTLE, (self.job_key(job_id),), (), lambda reply: reply == b"purged")
+
+    def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Call[Cancellation]:
+        """End a job early: here if nobody runs it, else by asking its owner."""
+        is_late = reason in ("deadline", "expired")
+        return Call(
+            _CANCEL,
+            (*self.job_keys(job_id), self.control_channel),
+            (
+                job_id,
+                self.channel(job_id),
+                self.stream_ttl_s,
+                reason,
+                "failed" if is_late else "cancelled",
+                end_tail("deadline" if is_late else "cancelled"),
+                notice_text(job_id, reason),
+            ),
+            lambda reply: Cancellation(text(reply)),
+        )
+
+    def purge(self, job_id: str) -> Call[Purge]:
+        """Forget a job's body, events and result, unless a worker runs it; one that waits is cancelled first.
+
+        Messages of the job that are still about hold no prompt if our client sent them, and are not run.
+        """
+        return Call(
+            _PURGE,
+            (*self.job_keys(job_id), self.key("quarantine"), self.result_key(job_id)),
+            (job_id, self.channel(job_id), self.stream_ttl_s, end_tail("cancelled")),
+            lambda reply: Purge(text(reply)),
+        )
+
+    def sweep(self) -> Call[Swept]:
+        """Push the messages that were lost, and those of jobs whose time has come.
+
+        Call it about once a second in every worker; most calls do nothing. A job that nobody runs and that is
+        cancelled or past its deadline ends here within some sweeps, whether or not anybody serves its queue.
+        """
+        prefix, _, record = self.job_key("\0").partition("\0")
+        events = self.events_key("\0").removeprefix(f"{prefix}\0")
+        return Call(
+            _SWEEP,
+            [self.key(name) for name in ("pending", "delayed", "leases", "waiting", "sweep", "dead")],
+            (
+                prefix,
+                record,
+                events,
+                self.channel(""),
+                self.lease_ms // 6,
+                max(SWEEP_GAP_MS, self.lease_ms * 2 // 3),
+                self.lease_ms,
+                SWEEP_PATIENCE_MS,
+                SWEEP_MAX_PUSHES,
+                SWEEP_MAX_LOOKS,
+                self.stream_ttl_s,
+                self.dead_ttl_s,
+                end_tail("deadline"),
+                end_tail("cancelled"),
+                SWEEP_MAX_TAKEN,
+            ),
+            lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
+        )
+
+    # Reading
+
+    def read(self, job_id: str, after: int = 0) -> Call[list[Event]]:
+        """The events of a job after the one with number `after`."""
+        return Call(
+            "XRANGE",
+            (self.events_key(job_id),),
+            (f"({after}-0" if after else "-", "+"),
+            lambda reply: [parse_event(fields[b"e"]) for _, fields in reply],
+        )
+
+    def read_part(
+        self, job_id: str, start: str, part_bytes: int, most_bytes: int, *, with_scores: bool
+    ) -> Call[Part]:
+        """Events of a job from `start` on, until they are `part_bytes` long.
+
+        An event of more than `most_bytes` is an error, as is all that workers do not write.
+        """
+        return Call(
+            _READ,
+            (self.job_key(job_id), self.events_key(job_id)),
+            (start, part_bytes, most_bytes, int(with_scores)),
+            read_part,
+        )
+
+    def record(self, job_id: str) -> Call[Record | None]:
+        """Where a job stands; None when it is not known."""
+        names = Record.__slots__
+        return Call(
+            "HMGET",
+            (self.job_key(job_id),),
+            names,
+            lambda reply: read_record(dict(zip(names, reply, strict=True))),
+        )
+
+    def state(self, job_id: str) -> Call[str | None]:
+        """The state of a job alone; None when it is not known."""
+        return Call("HGET", (self.job_key(job_id),), ("state",), read_state)
+
+    def is_purged(self, job_id: str) -> Call[bool]:
+        """Whether all that is left of a job is the mark that it is over."""
+        return Call("HGET", (self.job_key(job_id),), ("state",), lambda reply: reply == b"purged")
+
+    def body(self, job_id: str) -> Call[bytes | None]:
+        """The JSON of a job as it was accepted; None when it is not known."""
+        return Call("HGET", (self.job_key(job_id),), ("body",), lambda reply: reply)
+
+    def queue_depth(self, queue: str) -> Call[int]:
+        """Messages in a model's queue."""
+        return Call(_DEPTH, (queue,), (), int)
+
+    def num_pending(self) -> Call[int]:
+        """Jobs that wait."""
+        return Call("ZCARD", (self.key("pending"),), (), int)
+
+    def num_running(self) -> Call[int]:
+        """Jobs that a worker owns."""
+        return Call("ZCARD", (self.key("leases"),), (), int)
+
+    # Workers
+
+    def report(self, status: WorkerStatus) -> Call[None]:
+        """Say that a worker lives, and how it is."""
+        return self._report("worker", status.name, WORKER_TTL_S, status)
+
+    def workers(self) -> Call[list[WorkerStatus]]:
+        """Every worker that lives."""
+        return Call(
+            _REPORTS,
+            (self.key("workers"),),
+            (self.key("worker:"),),
+            lambda reply: read_reports(reply, WorkerStatus),
+        )
+
+    # Batches
+
+    def report_batch(self, status: BatchStatus) -> Call[None]:
+        """Say that a batch runs and how it is, or how it has ended."""
+        return self._report("batch", status.run_id, status.ttl_s, status)
+
+    def batches(self) -> Call[list[BatchStatus]]:
+        """Every batch that runs or ended lately."""
+        return Call(
+            _REPORTS,
+            (self.key("batches"),),
+            (self.key("batch:"),),
+            lambda reply: read_reports(reply, BatchStatus),
+        )
+
+    def _report(self, kind: str, name: str, ttl_s: int, status: BaseModel) -> Call[None]:
+        fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
+        keys = (self.key(f"{kind}:{name}"), self.key(_INDEXES[kind]))
+        return Call(_REPORT, keys, (name, ttl_s, *fields), lambda reply: None)
+
+
+def end_tail(finish_reason: str, code: str = "", message: str = "") -> str:
+    """The part of a final event's JSON that a script does not have to fill in."""
+    error = {"code": code, "message": message, "retriable": False} if code else None
+    tail = {
+        "final": True,
+        "finish_reason": finish_reason,
+        "usage": None,
+        "text_sha256": None,
+        "error": error,
+        "timings": None,
+    }
+    return json.dumps(tail, separators=(",", ":"))[1:]
+
+
+def _brought(job: GenerationJob, envelope: Envelope) -> tuple[str | int, ...]:
+    """A new job as `record.lua` takes it."""
+    return (
+        job.to_json(),
+        envelope.text,
+        _optional(job.deadline_ms),
+        _optional(job.not_before),
+        job.estimated_tokens,
+        lane_of(job.priority),
+    )
+
+
+def _optional(number: int | None) -> str:
+    return "" if number is None else str(number)

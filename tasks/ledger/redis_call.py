@@ -1,0 +1,200 @@
+"""A command or script with the meaning of its reply, and the ways to run it.
+
+The ledger builds calls and holds no connection; the client and the worker run them over theirs. A script that
+Redis has forgotten (a restart, SCRIPT FLUSH) is loaded again by whoever meets that.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from typing import Any, Generic, Self, TypeVar
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoScriptError, ResponseError
+
+from llama_herd.errors import RecordUnreadable
+
+T = TypeVar("T")
+#: Calls of which each depends on the answers before, alone or several at once; it returns what they come to.
+Talk = Generator["Call[Any] | Sequence[Call[Any]]", Any, T]
+Part = str | bytes | int | float
+Command = tuple[Part, ...]
+
+
+class Unreadable(RecordUnreadable, ResponseError):
+    """What stands in Redis is not what the call expects: somebody else has written it."""
+
+    __repr__ = RecordUnreadable.__repr__  # redis-py's needs what only its own constructor sets
+
+    @classmethod
+    def of(cls, call: "Call[Any]", error: Exception) -> Self:
+        place = call.keys[0] if call.keys else "Redis"
+        return cls(
+            f"{place} holds what cannot be read ({type(error).__name__}): this version has not written it. "
+            "Fix: purge what is broken, or read it with the version that wrote it"
+        )
+
+
+#: What a reader of replies raises for one that it does not expect.
+_MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+
+
+class Script:
+    """A Lua script of `lua/`, with the parts that it shares with others put before it."""
+
+    def __init__(self, name: str, *parts: str) -> None:
+        self.files = (*parts, name)
+
+    @cached_property
+    def source(self) -> str:
+        folder = resources.files("llama_herd.tasks.ledger") / "lua"
+        return "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in self.files)
+
+    @cached_property
+    def sha(self) -> str:
+        return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    @property
+    def commands(self) -> frozenset[str]:
+        """The Redis commands that it calls; whoever runs it needs the right to each."""
+        return commands_of(self.source)
+
+
+def commands_of(source: str) -> frozenset[str]:
+    """The Redis commands that a script's text calls."""
+    return frozenset(re.findall(r"redis\.p?call\('([A-Z]+)'", source))
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """What to send and how to read the answer. `what` is a script, or the name of a Redis command."""
+
+    what: Script | str
+    keys: Sequence[str]
+    args: Sequence[Part]
+    parse: Callable[[Any], T]
+
+    @property
+    def command(self) -> Command:
+        if isinstance(self.what, str):
+            return (self.what, *self.keys, *self.args)
+        return ("EVALSHA", self.what.sha, len(self.keys), *self.keys, *self.args)
+
+
+def run(connection: redis.Redis, call: Call[T]) -> T:
+    """One round trip. Raises `redis.exceptions.RedisError`."""
+    (answer,) = run_many(connection, [call])
+    return _raised(answer)
+
+
+def run_many(connection: redis.Redis, calls: Sequence[Call[T]]) -> list[T | ResponseError]:
+    """One round trip for calls that do not depend on each other.
+
+    An error of one call stands in its place and does not touch the others; a lost connection raises.
+    """
+    exchange = _exchange(calls)
+    commands = next(exchange)
+    try:
+        while True:
+            with connection.pipeline(transaction=False) as pipeline:
+                _fill(pipeline, commands)
+                commands = exchange.send(pipeline.execute(raise_on_error=False))
+    except StopIteration as end:
+        answers: list[T | ResponseError] = end.value
+        return answers
+
+
+def run_talk(connection: redis.Redis, talk: Talk[T]) -> T:
+    """One round trip a turn. Raises `redis.exceptions.RedisError` and what the talk raises."""
+    answer: Any = None
+    while True:
+        try:
+            asked = talk.send(answer)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+        if isinstance(asked, Call):
+            answer = run(connection, asked)
+        else:
+            answer = [_raised(one) for one in run_many(connection, asked)]
+
+
+def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
+    """Load what Redis has forgotten, for those who may run these scripts and not load them."""
+    known = connection.script_exists(*(script.sha for script in scripts))
+    for script, is_known in zip(scripts, known, strict=True):
+        if not is_known:
+            connection.script_load(script.source)
+
+
+async def run_async(connection: redis.asyncio.Redis, call: Call[T]) -> T:
+    """`run` for asyncio."""
+    (answer,) = await run_many_async(connection, [call])
+    return _raised(answer)
+
+
+async def run_many_async(
+    connection: redis.asyncio.Redis, calls: Sequence[Call[T]]
+) -> list[T | ResponseError]:
+    """`run_many` for asyncio."""
+    exchange = _exchange(calls)
+    commands = next(exchange)
+    try:
+        while True:
+            async with connection.pipeline(transaction=False) as pipeline:
+                _fill(pipeline, commands)
+                commands = exchange.send(await pipeline.execute(raise_on_error=False))
+    except StopIteration as end:
+        answers: list[T | ResponseError] = end.value
+        return answers
+
+
+async def run_talk_async(connection: redis.asyncio.Redis, talk: Talk[T]) -> T:
+    """`run_talk` for asyncio."""
+    answer: Any = None
+    while True:
+        try:
+            asked = talk.send(answer)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+        if isinstance(asked, Call):
+            answer = await run_async(connection, asked)
+        else:
+            answer = [_raised(one) for one in await run_many_async(connection, asked)]
+
+
+def _exchange(
+    calls: Sequence[Call[T]],
+) -> Generator[list[Command], list[Any], list[T | ResponseError]]:
+    """What to send next, given the replies to what was sent before: the talk without the connection."""
+    replies = yield [call.command for call in calls]
+    forgotten = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    if forgotten:
+        scripts = {call.what for call in calls if isinstance(call.what, Script)}
+        yield [("SCRIPT LOAD", script.source) for script in scripts]
+        again = yield [calls[place].command for place in forgotten]
+        for place, reply in zip(forgotten, again, strict=True):
+            replies[place] = reply
+    answers: list[T | ResponseError] = []
+    for call, reply in zip(calls, replies, strict=True):
+        try:
+            answers.append(reply if isinstance(reply, ResponseError) else call.parse(reply))
+        except _MISREAD as error:
+            answers.append(Unreadable.of(call, error))
+    return answers
+
+
+def _fill(pipeline: Any, commands: Sequence[Command]) -> None:
+    for command in commands:
+        pipeline.execute_command(*command)
+
+
+def _raised(answer: T | ResponseError) -> T:
+    if isinstance(answer, ResponseError):
+        raise answer
+    return answer

@@ -1,0 +1,174 @@
+"""What Redis replies to the ledger's calls, read into the ledger's answers."""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from math import isfinite
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from llama_herd.tasks.events import parse_event
+from llama_herd.tasks.ledger.answers import (
+    Adopt,
+    Busy,
+    ClaimAnswer,
+    DeadJob,
+    DeadLetter,
+    Early,
+    Emission,
+    Emitted,
+    Ended,
+    Part,
+    Record,
+    Settled,
+    Settling,
+    Submission,
+    Submitted,
+    Unknown,
+    Yours,
+)
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def text(value: bytes) -> str:
+    """What others have written, in whatever encoding."""
+    return value.decode(errors="replace")
+
+
+_NUMBER = re.compile(rb"-?[0-9]{1,20}")
+
+
+def number(value: bytes | None) -> int:
+    """A whole number that others may have written; 0 for anything else."""
+    return int(value) if value is not None and _NUMBER.fullmatch(value) else 0
+
+
+def score(value: bytes) -> int:
+    """A sorted set's score, which may be any float, to the whole."""
+    found = float(value)
+    return int(found) if isfinite(found) else 0
+
+
+def read_submitted(reply: list[Any]) -> Submitted:
+    kind, num_jobs, num_tokens, num_taken, span_ms = reply
+    # Within its first second a span says nothing of a rate.
+    taken_per_s = num_taken / max(span_ms / 1000, 1.0)
+    return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s)
+
+
+#: What stands in a record may be anybody's writing. With other numbers a worker could not go on.
+_NUMBERS = range(10**16)
+#: A job that another worker runs is asked for again after so long at the latest.
+_MAX_BUSY_MS = 60_000
+
+
+def _number(raw: bytes | int) -> int:
+    """Raises ValueError."""
+    number = int(raw)
+    if number not in _NUMBERS:
+        raise ValueError("no number that the ledger writes")
+    return number
+
+
+def read_claim(reply: list[Any]) -> ClaimAnswer:
+    kind = text(reply[0])
+    match kind:
+        case "yours" | "adopt":
+            now_ms, epoch, n, seq, attempts, starts, due_ms = map(_number, reply[1:8])
+            deadline_ms = _number(reply[8]) if reply[8] else None
+            claimed = Yours if kind == "yours" else Adopt
+            return claimed(epoch, n, seq, attempts, starts, due_ms, text(reply[9]), now_ms, deadline_ms)
+        case "busy":
+            return Busy(min(int(reply[1]), _MAX_BUSY_MS))
+        case "early":
+            return Early()
+        case "settled":
+            return Settled()
+        case "unknown":
+            return Unknown()
+        case _:
+            return Ended(kind)
+
+
+def read_settling(reply: list[Any]) -> Settling | Busy | Settled:
+    """Of a job that is purged Celery has been told all; one that is forgotten is nobody else's."""
+    match text(reply[0]):
+        case "busy":
+            return Busy(int(reply[1]))
+        case "settled" | "purged":
+            return Settled()
+        case _:
+            return Settling()
+
+
+_WRITTEN = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}
+
+
+def read_emit(reply: list[Any]) -> list[Emitted]:
+    return [
+        _WRITTEN[answer]
+        if isinstance(answer, bytes)
+        else Emitted(Emission(text(answer[0])), answer[1], answer[2], text(answer[3]))
+        for answer in reply
+    ]
+
+
+def read_part(reply: list[Any]) -> Part:
+    n, start, *events = reply
+    return Part(n, text(start), list(map(parse_event, events)), sum(map(len, events)))
+
+
+_NUMERIC_FIELDS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms"})
+
+
+def read_record(fields: dict[str, bytes | None]) -> Record | None:
+    """Whatever others have written there, it is read: what is broken must still be found and purged."""
+    if fields["state"] in (None, b"purged"):
+        return None
+    values: dict[str, Any] = {
+        name: number(value) if name in _NUMERIC_FIELDS else None if value is None else text(value)
+        for name, value in fields.items()
+    }
+    deadline_ms = fields["deadline_ms"]
+    values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
+    return Record(**values | {"queue": values["queue"] or ""})
+
+
+def read_state(reply: bytes | None) -> str | None:
+    return None if reply in (None, b"purged") else text(reply)
+
+
+def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
+    """Those that can be read: what another version has written may not be."""
+    reports = []
+    for flat in reply:
+        texts = [text(part) for part in flat]
+        with suppress(ValueError):
+            reports.append(kind.model_validate(dict(zip(texts[::2], texts[1::2], strict=True))))
+    return reports
+
+
+def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
+    """A letter, whichever fields it has: one of another version may lack some, and have others."""
+    return DeadLetter(
+        number=text(entry_id),
+        at_ms=number(entry_id.partition(b"-")[0]),
+        reason=text(fields.get(b"reason", b"")),
+        worker=text(fields.get(b"worker", b"")),
+        queue=text(fields.get(b"queue", b"")),
+        raw=fields.get(b"raw", b""),
+        num_bytes=number(fields.get(b"num_bytes")),
+    )
+
+
+def read_dead_jobs(reply: list[list[Any]]) -> list[DeadJob]:
+    return [_dead_job(*row) for row in reply]
+
+
+def _dead_job(
+    job_id: bytes, at_ms: bytes, worker: bytes | None, queue: bytes, starts: bytes | None
+) -> DeadJob:
+    last_worker = None if worker is None else text(worker)
+    return DeadJob(text(job_id), score(at_ms), last_worker, text(queue), number(starts))

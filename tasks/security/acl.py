@@ -1,0 +1,261 @@
+"""Users of Redis by role: what each may run, on which keys and channels.
+
+Rights of the roles that come from outside follow from the very calls that they make: the keys of a call for
+the job "*" are the patterns to allow, and its script's text names the commands. Nothing is allowed by
+category, since every category holds a command that lists names of other tenants.
+
+From Redis 7 on each command is allowed on keys of its own type alone, so nobody can put a set where a list
+should be. Redis 6.2 allows each command of a user on each of the user's keys.
+
+    producer    submits and cancels jobs, by our client or by Celery
+    subscriber  reads events and results of jobs whose ids it knows; no prompts, no list of jobs
+    worker      runs jobs; all that is its tenant's
+    operator    the whole client: also status, dead letters and purge
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Any, Self
+
+from llama_herd.errors import BadInput
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.keys import joined
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Call, Script, commands_of
+from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.priority import LANES, SEPARATOR
+
+#: Jobs of every id, in the place of one.
+ANY = "*"
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: What every connection needs.
+_CONNECTION = _names("PING SELECT")
+_SUBSCRIPTION = _names("SUBSCRIBE UNSUBSCRIBE")
+#: How Celery puts a message into a queue: it looks up which queues an exchange goes to.
+_SEND = _names("LPUSH SADD SMEMBERS MULTI EXEC")
+#: How Celery consumes a queue, notes what is under way, and stores results and chords.
+_CONSUME = _names(
+    """BRPOP RPOP LPUSH RPUSH LLEN HSET HGET HDEL ZADD ZREM ZRANGE ZCOUNT LRANGE SADD SMEMBERS SREM
+    GET MGET SET SETEX INCR EXPIRE PEXPIRE EXISTS TYPE DEL PUBLISH XRANGE MULTI EXEC DISCARD WATCH UNWATCH"""
+)
+#: How our client looks at jobs, batches and dead letters, and forgets them.
+_OPERATE = _names(
+    """LLEN LRANGE LREM ZCARD ZSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
+    XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
+)
+_SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
+
+#: Celery's sets of the queues that an exchange goes to.
+_BINDINGS = ("_kombu.binding", "_kombu.binding_permanent")
+#: Celery's names of results and of chords.
+_RESULT_NAMES = ("celery-task-meta-*", "celery-taskset-meta-*", "chord-unlock-*")
+_MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class Dialect(StrEnum):
+    """Which Redis is to read the rules: 6.2, or 7 and newer, which has selectors."""
+
+    FLAT = "6"
+    SELECTORS = "7"
+
+
+class Kind(StrEnum):
+    """What a key holds."""
+
+    HASH = "hash"
+    LIST = "list"
+    SET = "set"
+    SORTED_SET = "sorted set"
+    STREAM = "stream"
+    STRING = "string"
+
+
+#: The tenant's keys, by what follows the tenant in their names.
+_KINDS = {
+    **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked"), Kind.HASH),
+    **dict.fromkeys(("pending", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
+    **dict.fromkeys(("workers", "batches", "unacked_index"), Kind.SORTED_SET),
+    **dict.fromkeys(("{*}:events", "dead"), Kind.STREAM),
+    "unacked_mutex": Kind.STRING,
+    "ctl": None,  # a channel
+}
+
+_OF_KIND = {
+    Kind.HASH: _names("HSET HSETNX HGET HMGET HGETALL HSCAN HDEL HINCRBY HEXISTS"),
+    Kind.LIST: _names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
+    Kind.SET: _names("SADD SREM SMEMBERS"),
+    Kind.SORTED_SET: _names("ZADD ZREM ZSCORE ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"),
+    Kind.STREAM: _names("XADD XDEL XTRIM XRANGE XREVRANGE XREAD"),
+    Kind.STRING: _names("GET MGET SET SETEX INCR"),
+}
+#: Commands on keys of any kind; but queues and bindings are neither deleted nor watched.
+_OF_ANY_KIND = _names("DEL EXISTS EXPIRE PEXPIRE WATCH")
+_NEVER_DELETED = frozenset({Kind.LIST, Kind.SET})
+_WITHOUT_KEYS = _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
+
+
+class Role(StrEnum):
+    """What a user of Redis is there for."""
+
+    PRODUCER = "producer"
+    SUBSCRIBER = "subscriber"
+    WORKER = "worker"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True)
+class Rights:
+    """Commands, patterns of keys and patterns of channels that are allowed; nothing else is."""
+
+    commands: frozenset[str]
+    keys: frozenset[str] = frozenset()
+    channels: frozenset[str] = frozenset()
+
+    @classmethod
+    def to_run(cls, *calls: Call[Any]) -> Self:
+        """What it takes to make these calls."""
+        commands = (_commands(call) for call in calls)
+        keys = (key for call in calls for key in call.keys)
+        return cls(frozenset().union(*commands), frozenset(keys))
+
+    def __add__(self, other: "Rights") -> "Rights":
+        return Rights(self.commands | other.commands, self.keys | other.keys, self.channels | other.channels)
+
+    def user(self, name: str, password: str, dialect: Dialect) -> str:
+        """The line of a user with these rights in an ACL file; of the password it shows the SHA-256."""
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        channels = " ".join(f"&{channel}" for channel in sorted(self.channels))
+        head, tail = f"user {name} on #{digest} resetkeys", f"resetchannels {channels} -@all"
+        if dialect is Dialect.FLAT:
+            return f"{head} {_rules(self.keys)} {tail} {_rules(commands=self.commands)}"
+        selectors = " ".join(f"({_rules(*selector)})" for selector in self._selectors())
+        return f"{head} {tail} {_rules(commands=self.commands & _WITHOUT_KEYS)} {selectors}"
+
+    def _selectors(self) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
+        """Keys, and the commands that are allowed on them."""
+        by_kind = {kind: frozenset(key for key in self.keys if kind in _kinds_of(key)) for kind in Kind}
+        for kind, commands in _OF_KIND.items():
+            yield by_kind[kind], self.commands & commands
+        others = (keys for kind, keys in by_kind.items() if kind not in _NEVER_DELETED)
+        yield frozenset().union(*others), self.commands & _OF_ANY_KIND
+        yield self.keys, self.commands & {"EVALSHA"}
+
+
+@dataclass(frozen=True)
+class Acl:
+    """The rights of each role in one tenant, whose models have these queues."""
+
+    tenant: str
+    queues: Collection[str]
+
+    def __post_init__(self) -> None:
+        """Raises BadInput: a name that is none could write rules of its own."""
+        prefix = queue_name("", self.tenant)
+        for model in (queue.removeprefix(prefix) for queue in self.queues):
+            if not _MODEL_NAME.fullmatch(model):
+                raise BadInput(
+                    f"model {model!r}: must be 1 to 128 letters, digits, dots, underscores or dashes"
+                )
+
+    @classmethod
+    def rights_in(cls, acls: "Collection[Acl]", *roles: Role) -> Rights:
+        """These roles' rights in several tenants, and those of a worker that serves all of them at once."""
+        together = cls(joined([acl.tenant for acl in acls]), ())
+        return sum((acl.rights(role) for acl in [together, *acls] for role in roles), Rights(frozenset()))
+
+    def rights(self, role: Role) -> Rights:
+        match role:
+            case Role.PRODUCER:
+                return self._producer
+            case Role.SUBSCRIBER:
+                return self._subscriber
+            case Role.WORKER:
+                return self._everything(_CONSUME)
+            case Role.OPERATOR:
+                return self._everything(_OPERATE)
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.tenant)
+
+    @property
+    def _producer(self) -> Rights:
+        ledger, job = self._ledger, GenerationJob(prompt=ANY)
+        submits = (ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues)
+        channels = self._results | {ledger.channel(ANY), ledger.control_channel}
+        return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY)) + Rights(
+            _CONNECTION | _SEND | _SUBSCRIPTION, self._queue_keys, channels
+        )
+
+    @property
+    def _subscriber(self) -> Rights:
+        ledger = self._ledger
+        reading = _CONNECTION | _SUBSCRIPTION | {"XREAD", "GET", "MGET"}
+        channels = self._results | {ledger.channel(ANY)}
+        return Rights.to_run(ledger.read(ANY)) + Rights(reading, self._results, channels)
+
+    def _everything(self, commands: frozenset[str]) -> Rights:
+        """All that is the tenant's, by our scripts and `commands`."""
+        all_keys = frozenset(map(self._ledger.key, _KINDS))
+        # Celery's events of workers: a fan-out exchange is a channel that the database's number comes before.
+        events = {f"/{number}.{self._ledger.key('celeryev')}/*" for number in ("[0-9]", "[0-9][0-9]")}
+        return Rights(
+            _CONNECTION | _SUBSCRIPTION | _SCRIPTS | commands | _script_commands(),
+            self._queue_keys | self._results | all_keys,
+            self._results | {self._ledger.key(ANY)} | events,
+        )
+
+    @property
+    def _results(self) -> frozenset[str]:
+        """Celery's keys of results, and the channels of the same names."""
+        return frozenset(f"{self._ledger.results_prefix}{name}" for name in _RESULT_NAMES)
+
+    @property
+    def _queue_keys(self) -> frozenset[str]:
+        """A queue's lists, and the bindings of its exchange. An ACL file holds no control characters."""
+        lanes = {lane.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR)) for lane in LANES}
+        lists = {f"{queue}{lane}" for queue in self.queues for lane in lanes}
+        bindings = {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
+        return frozenset(lists | bindings)
+
+
+def _rules(keys: Iterable[str] = (), commands: Iterable[str] = ()) -> str:
+    return " ".join(
+        [*(f"~{key}" for key in sorted(keys)), *(f"+{name.lower()}" for name in sorted(commands))]
+    )
+
+
+def _kinds_of(key: str) -> Collection[Kind]:
+    """What a key of this pattern may hold. Celery's names of results are those of chords' parts, too."""
+    if key.startswith(_BINDINGS):
+        return {Kind.SET}
+    if key.endswith(_RESULT_NAMES):
+        return {Kind.STRING, Kind.SORTED_SET}
+    if key.startswith("herd."):
+        return {Kind.LIST}
+    kind = _KINDS[key.split(":", 2)[2]]
+    return {kind} if kind else ()
+
+
+def _commands(call: Call[Any]) -> frozenset[str]:
+    if isinstance(call.what, Script):
+        return frozenset({"EVALSHA"}) | call.what.commands
+    return frozenset({call.what})
+
+
+@cache
+def _script_commands() -> frozenset[str]:
+    """All that our scripts call."""
+    folder = resources.files("llama_herd.tasks.ledger") / "lua"
+    sources = (file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".lua"))
+    return frozenset({"EVALSHA"}).union(*map(commands_of, sources))

@@ -1,0 +1,65 @@
+"""A folder with an ACL file for Redis and the passwords of its users, each in a file of its own."""
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from llama_herd.errors import BadInput
+from llama_herd.tasks.security.acl import Dialect, Rights
+
+FILE_NAME = "users.acl"
+
+#: Nobody comes in without a name.
+_DEFAULT_USER = "user default off resetkeys resetchannels -@all"
+
+_USER_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect = Dialect.SELECTORS) -> Path:
+    """Write these users into the folder's ACL file and return its path.
+
+    Other users stay as they are. A user's password is what the file <name>.password says, and is drawn if
+    there is none; the ACL file holds its SHA-256 only. Raises BadInput.
+    """
+    for name in users:
+        if name == "default":
+            raise BadInput(
+                "user default: whoever gives Redis no name and no password is this one, so it stays off. "
+                "Fix: another name"
+            )
+        if not _USER_NAME.fullmatch(name):
+            raise BadInput(f"user {name!r}: must be 1 to 128 letters, digits, dots, underscores or dashes")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / FILE_NAME
+        lines = {line.split(" ")[1]: line for line in _lines(path)}
+        lines.setdefault("default", _DEFAULT_USER)
+        for name, rights in users.items():
+            lines[name] = rights.user(name, _password(folder / f"{name}.password"), dialect)
+        _write(path, "".join(f"{line}\n" for line in lines.values()))
+    except OSError as error:
+        raise BadInput(f"{error.filename} cannot be used: {error.strerror}") from None
+    return path
+
+
+def _lines(path: Path) -> list[str]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in lines if line.startswith("user ")]
+
+
+def _password(path: Path) -> str:
+    if not path.exists():
+        _write(path, secrets.token_urlsafe(32))
+    if password := path.read_text().removesuffix("\n"):
+        return password
+    raise BadInput(f"{path} is empty. Fix: put a password into it, or remove it to have one drawn")
+
+
+def _write(path: Path, text: str) -> None:
+    """Readable by nobody else, and never half written."""
+    new = path.with_name(f"{path.name}.new")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)

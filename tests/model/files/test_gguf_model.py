@@ -1,0 +1,143 @@
+"""A model file holds exactly a Llama's weights; they come out in their blocks, Q and K un-permuted."""
+
+import gc
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.weight import unpermute_rows
+from tests.tiny import permute_rows, random_weights, tiny_config, write_tiny_gguf
+
+CONFIG = tiny_config(num_layers=1, hidden_size=256, ffn_size=32)
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A tensor to put into a file, or with no rows to leave out."""
+
+    name: str
+    rows: np.ndarray | None = None
+    type: GGMLType | None = None
+
+
+def write_changed(path: Path, change: Change) -> Path:
+    """A model of one layer, right but for the change."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_embedding_length(CONFIG.hidden_size)
+    writer.add_block_count(CONFIG.num_layers)
+    writer.add_head_count(CONFIG.num_heads)
+    writer.add_head_count_kv(CONFIG.num_kv_heads)
+    writer.add_feed_forward_length(CONFIG.ffn_size)
+    writer.add_context_length(CONFIG.context_length)
+    writer.add_layer_norm_rms_eps(CONFIG.rms_eps)
+    writer.add_vocab_size(CONFIG.vocab_size)
+    for name, weight in random_weights(CONFIG, seed=0, tied=False).items():
+        if name != change.name:
+            writer.add_tensor(name, weight.numpy())
+    if change.rows is not None:
+        writer.add_tensor(change.name, change.rows, raw_dtype=change.type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
+def test_blocks_come_back_byte_equal(tmp_path: Path, kind: str) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=kind)
+    written = random_weights(tiny_config(), seed=0, tied=False)
+    with GGUFModel.open(path) as model:
+        for name, values in written.items():
+            weight = model.weight(name)
+            stored_type = GGMLType[kind] if values.ndim == 2 else GGMLType.F32
+            expected = gguf.quants.quantize(values.numpy(), stored_type).view(np.uint8)
+            assert (weight.type, weight.shape) == (stored_type, tuple(values.shape))
+            np.testing.assert_array_equal(weight.blocks.numpy(), expected.reshape(weight.blocks.shape))
+
+
+def test_without_un_permuting_q_and_k_the_rows_stand_elsewhere(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", permute=False)
+    written = random_weights(tiny_config(), seed=0, tied=False)
+    with GGUFModel.open(path) as model:
+        for name in ("blk.0.attn_q.weight", "blk.1.attn_k.weight"):
+            assert not torch.equal(model.weight(name).blocks.view(torch.float32), written[name])
+
+
+def test_un_permuting_undoes_the_converters_order() -> None:
+    rows = torch.arange(4 * 6 * 3, dtype=torch.uint8).view(4 * 6, 3)
+    assert torch.equal(unpermute_rows(permute_rows(rows, 4), 4), rows)
+    one_head = torch.tensor([[0], [1], [2], [3]])  # pairs (0, 1) and (2, 3) are neighbours in the file
+    assert unpermute_rows(one_head, 1).flatten().tolist() == [0, 2, 1, 3]
+
+
+def test_a_missing_output_is_the_embedding(tmp_path: Path) -> None:
+    with GGUFModel.open(write_tiny_gguf(tmp_path / "tied.gguf", tied=True)) as model:
+        assert "output.weight" not in model
+        assert torch.equal(model.weight("output.weight").blocks, model.weight("token_embd.weight").blocks)
+    with GGUFModel.open(write_tiny_gguf(tmp_path / "untied.gguf")) as model:
+        assert "output.weight" in model
+        assert not torch.equal(model.weight("output.weight").blocks, model.weight("token_embd.weight").blocks)
+
+
+def test_the_models_bytes_are_those_of_its_tensors(tmp_path: Path) -> None:
+    num_values = sum(weight.numel() for weight in random_weights(tiny_config(), 0, tied=False).values())
+    with GGUFModel.open(write_tiny_gguf(tmp_path / "tiny.gguf")) as model:
+        assert model.num_bytes == 4 * num_values
+        assert model.config == tiny_config()
+
+
+def open_files() -> set[Path]:
+    """What this process has open."""
+    return {descriptor.resolve() for descriptor in Path("/proc/self/fd").iterdir()}
+
+
+def test_reading_every_weight_warns_of_nothing_and_leaves_no_file_open(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type="Q8_0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with GGUFModel.open(path) as model:
+            assert path in open_files()
+            for name in random_weights(tiny_config(), 0, tied=False):
+                model.weight(name)
+                model.release(name)
+    del model
+    gc.collect()
+    assert path not in open_files()
+
+
+def test_rope_factors_are_an_optional_part(tmp_path: Path) -> None:
+    factors = np.arange(32, dtype=np.float32)
+    path = write_changed(tmp_path / "m.gguf", Change("rope_freqs.weight", factors))
+    with GGUFModel.open(path) as model:
+        assert model.weight("rope_freqs.weight").blocks.view(torch.float32).tolist() == [factors.tolist()]
+
+
+BAD_SETS = {
+    "missing": (Change("blk.0.ffn_up.weight"), r"blk\.0\.ffn_up\.weight is missing"),
+    "extra": (Change("blk.1.ffn_up.weight", np.ones((1, 1), "f")), r"'blk\.1\.ffn_up.weight' is no part"),
+    "bias": (Change("blk.0.attn_q.bias", np.ones(64, "f")), r"'blk\.0\.attn_q\.bias' is a bias"),
+    "shape": (
+        Change("output_norm.weight", np.ones(32, "f")),
+        r"'output_norm\.weight' has shape \(32,\), expected \(256,\)",
+    ),
+    "type": (
+        Change("blk.0.ffn_gate.weight", np.zeros((32, 144), np.uint8), GGMLType.Q4_K),
+        r"'blk\.0\.ffn_gate\.weight' is of type Q4_K, supported are F32, F16, BF16, Q8_0, Q4_0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_SETS.values(), ids=BAD_SETS.keys())
+def test_another_set_of_tensors_is_refused_by_name(tmp_path: Path, change: Change, message: str) -> None:
+    path = write_changed(tmp_path / "m.gguf", change)
+    with pytest.raises(ModelFileError, match=rf"m\.gguf: tensor {message}"):
+        GGUFModel.open(path)

@@ -1,0 +1,103 @@
+"""One opener takes a GGUF file or a folder, and says what it takes when it is given something else."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.files.model_file import open_model
+from llama_herd.model.files.safetensors_model import SafetensorsModel
+from llama_herd.model.text.control_tokens import ControlTokens
+from tests.model.corpus import mixed_texts
+from tests.model.tiny_folder import write_tiny_folder
+from tests.tiny import BOS_ID, EOS_ID, UNK_ID, tiny_vocabulary, write_tiny_gguf
+
+CONTROL_TOKENS = ControlTokens({"<unk>": UNK_ID, "<s>": BOS_ID, "</s>": EOS_ID}, "<s>", "</s>")
+ACCEPTED = "A model is a GGUF file, or a Hugging Face folder with config"
+
+
+@pytest.fixture(scope="module")
+def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def saved(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_folder(tmp_path_factory.mktemp("hf") / "tiny", gguf_file)
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A copy of the folder that a test may change."""
+    return shutil.copytree(saved, tmp_path / "tiny")
+
+
+def change_vocab_size(folder: Path, vocab_size: int) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": vocab_size}))
+
+
+def test_what_a_path_is_decides_how_it_is_opened(gguf_file: Path, saved: Path) -> None:
+    with open_model(gguf_file) as file, open_model(str(saved)) as folder:
+        assert isinstance(file, GGUFModel)
+        assert isinstance(folder, SafetensorsModel)
+        assert file.config == folder.config
+
+
+def test_a_gguf_file_needs_no_suffix(gguf_file: Path, tmp_path: Path) -> None:
+    shutil.copy(gguf_file, tmp_path / "blob")
+    with open_model(tmp_path / "blob") as model:
+        assert isinstance(model, GGUFModel)
+
+
+def test_anything_else_is_told_what_a_model_is(folder: Path, gguf_file: Path) -> None:
+    with pytest.raises(ModelFileError, match=f"none: no such file or folder. {ACCEPTED}"):
+        open_model(folder / "none")
+    with pytest.raises(ModelFileError, match=f"safetensors: a part of a model. {ACCEPTED}.*: give .*tiny"):
+        open_model(folder / "model.safetensors")
+    with pytest.raises(ModelFileError, match=f"json: a part of a model. {ACCEPTED}.*: give .*tiny"):
+        open_model(folder / "config.json")
+    with pytest.raises(ModelFileError, match=r"a folder without config\.json.* Here lies tiny\.gguf"):
+        open_model(gguf_file.parent)
+
+
+def test_both_kinds_have_the_same_tokenizer(gguf_file: Path, saved: Path) -> None:
+    with open_model(gguf_file) as file, open_model(saved) as folder:
+        ours, theirs = file.read_tokenizer(), folder.read_tokenizer()
+        assert file.read_control_tokens(ours) == folder.read_control_tokens(theirs) == CONTROL_TOKENS
+    assert ours.pieces == theirs.pieces
+    assert (ours.bos_id, ours.eos_ids, ours.adds_bos) == (theirs.bos_id, theirs.eos_ids, theirs.adds_bos)
+    assert [text for text in mixed_texts()[:500] if ours.encode(text) != theirs.encode(text)] == []
+
+
+def test_rows_beyond_the_tokens_add_nothing_to_a_text(folder: Path, tmp_path: Path) -> None:
+    num_rows = len(tiny_vocabulary()) + 5
+    padded = write_tiny_gguf(tmp_path / "padded.gguf", vocab_size=num_rows)
+    write_tiny_folder(folder, padded, vocab_size=num_rows)
+    with open_model(folder) as model:
+        tokenizer = model.read_tokenizer()
+        assert tokenizer.vocab_size == model.config.vocab_size == num_rows
+        assert tokenizer.decode([*tokenizer.encode("the herd"), num_rows - 1]) == " the herd"
+        assert model.read_control_tokens(tokenizer) == CONTROL_TOKENS
+
+
+def test_tokens_without_a_row_are_refused_by_both_numbers(folder: Path, tmp_path: Path) -> None:
+    short = write_tiny_gguf(tmp_path / "short.gguf", vocab_size=300)
+    write_tiny_folder(folder, short, vocab_size=300)
+    with (
+        open_model(folder) as model,
+        pytest.raises(ModelFileError, match=r"vocab_size is 300, .* has 315 tokens"),
+    ):
+        model.read_tokenizer()
+
+
+def test_a_folder_without_a_tokenizer_is_told_how_to_get_one(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with (
+        open_model(folder) as model,
+        pytest.raises(ModelFileError, match=r"tokenizer\.json: missing\. Fetch it"),
+    ):
+        model.read_tokenizer()

@@ -1,0 +1,243 @@
+"""A Hugging Face folder gives the Llama that a GGUF file of the same weights gives, however it is stored."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.files.safetensors_model import SafetensorsModel, hf_name
+from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.llama2 import Llama
+from tests.model.test_llama2 import greedy, logits_after, random_ids
+from tests.tiny import load_tiny, oracle, random_weights, tiny_config, write_tiny_gguf
+
+INDEX = "model.safetensors.index.json"
+WEIGHT_NAMES = list(random_weights(tiny_config(), seed=0, tied=False))
+
+
+@pytest.fixture(scope="session")
+def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def saved(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same weights, as transformers saves them."""
+    folder = tmp_path_factory.mktemp("hf") / "tiny"
+    oracle(gguf_file).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A copy of the folder that a test may change."""
+    return shutil.copytree(saved, tmp_path / "tiny")
+
+
+@pytest.fixture
+def sharded(gguf_file: Path, tmp_path: Path) -> Path:
+    oracle(gguf_file).save_pretrained(tmp_path / "sharded", max_shard_size="100KB")
+    return tmp_path / "sharded"
+
+
+def load(folder: Path) -> Llama:
+    with SafetensorsModel.open(folder) as model:
+        return Llama.load(model)
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+# The same Llama
+
+
+def test_logits_are_bit_equal_to_those_of_a_gguf_file(gguf_file: Path, saved: Path) -> None:
+    ids = random_ids(150)
+    llama = load(saved)
+    assert llama.config == tiny_config()
+    assert logits_after(llama, ids).equal(logits_after(load_tiny(gguf_file), ids))
+
+
+def test_ids_are_equal_to_those_of_a_gguf_file(gguf_file: Path, saved: Path) -> None:
+    prompts = [random_ids(2 * seed + 1, seed) for seed in range(10)]
+    assert greedy(load(saved), prompts, 40) == greedy(load_tiny(gguf_file), prompts, 40)
+
+
+def test_shards_give_the_same_model_as_one_file(saved: Path, sharded: Path) -> None:
+    assert len(list(sharded.glob("model-*.safetensors"))) > 3
+    ids = random_ids(100)
+    assert logits_after(load(sharded), ids).equal(logits_after(load(saved), ids))
+    with SafetensorsModel.open(sharded) as parts, SafetensorsModel.open(saved) as whole:
+        assert parts.num_bytes == whole.num_bytes
+
+
+@pytest.mark.parametrize("says_so", [True, None])
+def test_a_tied_model_uses_its_embedding_twice(tmp_path: Path, says_so: bool | None) -> None:
+    gguf_file = write_tiny_gguf(tmp_path / "tied.gguf", tied=True)
+    oracle(gguf_file).save_pretrained(tmp_path / "tied")
+    change_config(tmp_path / "tied", tie_word_embeddings=says_so)
+    ids = random_ids(100)
+    assert logits_after(load(tmp_path / "tied"), ids).equal(logits_after(load_tiny(gguf_file), ids))
+    with SafetensorsModel.open(tmp_path / "tied") as model:
+        assert "output.weight" not in model
+        assert torch.equal(model.weight("output.weight").blocks, model.weight("token_embd.weight").blocks)
+
+
+def test_a_head_that_is_stored_counts_only_when_it_is_not_tied(folder: Path) -> None:
+    with SafetensorsModel.open(folder) as model:
+        assert "output.weight" in model
+    change_config(folder, tie_word_embeddings=True)
+    with SafetensorsModel.open(folder) as model:
+        assert "output.weight" not in model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_values_are_those_that_transformers_saved(
+    gguf_file: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    source = oracle(gguf_file).to(dtype)
+    source.save_pretrained(tmp_path / "m")
+    expected = {name: tensor.float() for name, tensor in source.state_dict().items()}
+    with SafetensorsModel.open(tmp_path / "m") as model:
+        for name in WEIGHT_NAMES:
+            weight = model.weight(name)
+            assert torch.equal(
+                dequantize(weight.blocks, weight.type).view(weight.shape), expected[hf_name(name)]
+            )
+        assert model.num_bytes == sum(value.numel() for value in expected.values()) * dtype.itemsize
+
+
+def test_old_rope_frequencies_are_ignored(folder: Path, saved: Path) -> None:
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    change_weights(folder, lambda tensors: tensors.update({name: torch.ones(8)}))
+    ids = random_ids(40)
+    assert logits_after(load(folder), ids).equal(logits_after(load(saved), ids))
+
+
+def test_a_model_outlives_its_folder(folder: Path, saved: Path) -> None:
+    llama = load(folder)
+    shutil.rmtree(folder)
+    ids = random_ids(40)
+    assert logits_after(llama, ids).equal(logits_after(load(saved), ids))
+
+
+# What is refused
+
+
+def test_a_missing_shard_is_named(sharded: Path) -> None:
+    (sharded / "model-00002-of-00005.safetensors").unlink()
+    with pytest.raises(ModelFileError, match=r"model-00002-of-00005\.safetensors: missing, .* names 5 files"):
+        SafetensorsModel.open(sharded)
+
+
+def test_a_tensor_in_two_shards_is_named(sharded: Path) -> None:
+    shutil.copy(sharded / "model-00001-of-00005.safetensors", sharded / "model-00002-of-00005.safetensors")
+    with pytest.raises(ModelFileError, match=r"00002.*: tensor '.*' is in model-00001-of-00005\.safetensors"):
+        SafetensorsModel.open(sharded)
+
+
+BAD_INDEXES: dict[str, tuple[Any, str]] = {
+    "no map": ({}, "weight_map is missing"),
+    "a list": ([], "holds a list, an object is needed"),
+    "no files": ({"weight_map": {}}, "weight_map names 0 files, allowed are 1 to 1024"),
+    "many files": (
+        {"weight_map": {str(n): f"{n}.safetensors" for n in range(1_025)}},
+        "weight_map names 1025 files",
+    ),
+    "another folder": (
+        {"weight_map": {"w": "../m.safetensors"}},
+        r"weight_map names '\.\./m\.safetensors', which is no",
+    ),
+    "a pickle": (
+        {"weight_map": {"w": "model.bin"}},
+        r"weight_map names 'model\.bin', which is no safetensors file",
+    ),
+    "an object": ({"weight_map": {"w": {}}}, r"weight_map names '\{\}', which is no"),
+    "a number": ({"weight_map": {"w": 7}}, "weight_map names '7', which is no"),
+}
+
+
+@pytest.mark.parametrize(("index", "message"), BAD_INDEXES.values(), ids=BAD_INDEXES.keys())
+def test_a_broken_index_is_named(folder: Path, index: object, message: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / INDEX).write_text(json.dumps(index))
+    with pytest.raises(ModelFileError, match=rf"index\.json: {message}"):
+        SafetensorsModel.open(folder)
+
+
+def test_pickles_are_never_opened(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelFileError, match=r"pytorch_model\.bin is a pickle, which can run code"):
+        SafetensorsModel.open(folder)
+
+
+def test_a_folder_without_weights_says_which_files_it_needs(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(
+        ModelFileError, match=r"holds neither model\.safetensors nor model\.safetensors\.index"
+    ):
+        SafetensorsModel.open(folder)
+
+
+UP = "model.layers.0.mlp.up_proj.weight"
+BAD_SETS: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
+    "missing": (lambda tensors: tensors.pop(UP), rf"tensor {UP} is missing"),
+    "no head": (lambda tensors: tensors.pop("lm_head.weight"), r"tensor lm_head\.weight is missing"),
+    "extra": (
+        lambda tensors: tensors.update({"model.layers.2.mlp.up_proj.weight": torch.ones(1)}),
+        r"tensor 'model\.layers\.2\.mlp\.up_proj\.weight' is no part of a Llama",
+    ),
+    "bias": (
+        lambda tensors: tensors.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(64)}),
+        r"tensor 'model\.layers\.0\.self_attn\.q_proj\.bias' is a bias",
+    ),
+    "shape": (
+        lambda tensors: tensors.update({UP: tensors[UP].T.contiguous()}),
+        rf"tensor '{UP}' has shape \(64, 128\), expected \(128, 64\)",
+    ),
+    "dtype": (
+        lambda tensors: tensors.update({UP: tensors[UP].to(torch.int8)}),
+        rf"tensor '{UP}': dtype is 'I8', supported are F32, F16, BF16",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_SETS.values(), ids=BAD_SETS.keys())
+def test_another_set_of_tensors_is_refused_by_name(
+    folder: Path, change: Callable[[dict[str, Tensor]], object], message: str
+) -> None:
+    change_weights(folder, change)
+    with pytest.raises(ModelFileError, match=message):
+        SafetensorsModel.open(folder)
+
+
+BAD_CONFIGS = {
+    "not JSON": ("{", "not JSON"),
+    "nested too deep": ("[" * 100_000, "not JSON"),
+    "a list": ("[]", "holds a list, an object is needed"),
+    "too long": (" " * (2**20 + 1), "longer than the limit of 1048576 bytes"),
+    "another model": ('{"model_type": "bert"}', "model_type is 'bert', only 'llama' is supported"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_CONFIGS.values(), ids=BAD_CONFIGS.keys())
+def test_a_broken_config_is_named(folder: Path, content: str, message: str) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(ModelFileError, match=rf"config\.json: {message}"):
+        SafetensorsModel.open(folder)

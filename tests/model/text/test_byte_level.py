@@ -1,0 +1,112 @@
+"""Byte-level BPE from a GGUF file equals the engine that made it, and lets no text become a control token."""
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import TokenType
+from tokenizers import AddedToken, Regex, Tokenizer as Engine
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from tokenizers.trainers import BpeTrainer
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.tokenizer import Tokenizer
+from tests.model.corpus import mixed_texts, words
+
+CONTROL = ("<s>", "</s>", "<|end|>")
+USER_DEFINED = "<|tool|>"
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return mixed_texts()
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """A small byte-level vocabulary, cut into words as Llama 3's is; some of its tokens no merge makes."""
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    engine = Engine(BPE())
+    engine.pre_tokenizer = Sequence([Split(Regex(pattern), "isolated"), ByteLevel(False, use_regex=False)])
+    rng = random.Random(0)
+    trainer = BpeTrainer(vocab_size=600, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
+    engine.train_from_iterator([words(rng, 12) + " 1234 ..." for _ in range(1_000)], trainer)
+    trained = json.loads(engine.to_str())["model"]
+    merges = [(left, right) for left, right in trained["merges"][:-100]]
+    engine.model = BPE(vocab=trained["vocab"], merges=merges, ignore_merges=True)
+    engine.add_special_tokens([*CONTROL])
+    engine.add_tokens([AddedToken(USER_DEFINED, normalized=False)])
+    engine.encode_special_tokens = True
+    return engine
+
+
+@pytest.fixture(scope="session")
+def values(engine: Engine) -> dict[str, Any]:
+    """The metadata that llama.cpp's converter writes for this vocabulary."""
+    size = engine.get_vocab_size()
+    tokens = tuple(engine.id_to_token(token_id) for token_id in range(size))
+    special = dict.fromkeys(CONTROL, TokenType.CONTROL) | {USER_DEFINED: TokenType.USER_DEFINED}
+    kinds = [special.get(token, TokenType.NORMAL) for token in tokens]
+    merges = json.loads(engine.to_str())["model"]["merges"]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "llama-bpe",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": np.array(kinds, np.int32),
+        "tokenizer.ggml.merges": tuple(" ".join(merge) for merge in merges),
+        "tokenizer.ggml.bos_token_id": tokens.index("<s>"),
+        "tokenizer.ggml.eos_token_id": tokens.index("</s>"),
+        "tokenizer.ggml.eot_token_id": tokens.index("<|end|>"),
+    }
+
+
+@pytest.fixture(scope="session")
+def tokenizer(values: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.from_metadata(Metadata(values))
+
+
+def test_ids_equal_the_engines(tokenizer: Tokenizer, engine: Engine, texts: list[str]) -> None:
+    wrong = [text for text in texts if tokenizer.encode(text, add_bos=False) != engine.encode(text).ids]
+    assert wrong == []
+
+
+def test_a_text_comes_back_as_it_is(tokenizer: Tokenizer, texts: list[str]) -> None:
+    for text in texts:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_no_text_becomes_a_control_token(tokenizer: Tokenizer, texts: list[str]) -> None:
+    control_ids = {tokenizer.bos_id, *tokenizer.eos_ids}
+    assert len(control_ids) == 3
+    for text in [*texts, "".join(CONTROL)]:
+        assert control_ids.isdisjoint(tokenizer.encode(text, add_bos=False))
+
+
+BAD_VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "another cut": ({"pre": "qwen2"}, "pre is 'qwen2', only 'llama-bpe' is supported"),
+    "no cut": ({"pre": None}, "pre is missing"),
+    "no merges": ({"merges": None}, "merges is missing"),
+    "merge of no token": ({"merges": ("q \u0100",)}, "merges joins 'q \u0100'"),
+    "merge of one part": ({"merges": ("the",)}, "merges joins 'the'"),
+    "too few bytes": (
+        {"tokens": ("a",), "token_type": np.ones(1, np.int32)},
+        "tokens lacks a token for some bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
+def test_a_broken_vocabulary_is_refused_by_its_key(
+    values: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    without_ids = {key: value for key, value in values.items() if not key.endswith("_id")}
+    changed = without_ids | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
+    with pytest.raises(ModelFileError, match=rf"tokenizer\.ggml\.{message}"):
+        Tokenizer.from_metadata(Metadata({key: value for key, value in changed.items() if value is not None}))

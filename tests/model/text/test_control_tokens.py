@@ -1,0 +1,71 @@
+"""Control tokens are named as the model's files name them, with BOS and EOS among them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import TokenType
+
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.tokenizer import Tokenizer
+from tests.model.sentence_piece import BOS_ID, EOS_ID, UNK_ID, gguf_values, train_sentence_piece
+from tests.model.tiny_folder import tiny_tokenizer
+
+SPECIALS = {"<unk>": UNK_ID, "<s>": BOS_ID, "</s>": EOS_ID}
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    return gguf_values(train_sentence_piece())
+
+
+def of_gguf(values: dict[str, Any]) -> ControlTokens:
+    metadata = Metadata(values)
+    return ControlTokens.from_metadata(metadata, Tokenizer.from_metadata(metadata))
+
+
+def of_folder(folder: Path, **tokenizer_config: object) -> ControlTokens:
+    tiny_tokenizer().save_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", **tokenizer_config}))
+    path = folder / "tokenizer.json"
+    return ControlTokens.from_json(path, Tokenizer.from_json(path))
+
+
+def test_a_gguf_file_names_its_control_tokens(values: dict[str, Any]) -> None:
+    assert of_gguf(values) == ControlTokens(SPECIALS, "<s>", "</s>")
+
+
+def test_of_several_ends_a_gguf_file_names_one_eos(values: dict[str, Any]) -> None:
+    turn_end = values["tokenizer.ggml.tokens"][300]
+    tokens = of_gguf({**values, "tokenizer.ggml.eot_token_id": 300})
+    assert tokens == ControlTokens({**SPECIALS, turn_end: 300}, "<s>", "</s>")
+
+
+def test_a_user_defined_token_is_text(values: dict[str, Any]) -> None:
+    assert TokenType.USER_DEFINED in values["tokenizer.ggml.token_type"]
+    assert of_gguf(values).ids == SPECIALS
+
+
+def test_a_model_may_have_neither_bos_nor_eos(values: dict[str, Any]) -> None:
+    plain = {key: value for key, value in values.items() if key[-12:] not in ("bos_token_id", "eos_token_id")}
+    assert of_gguf(plain) == ControlTokens(SPECIALS, None, None)
+
+
+@pytest.mark.parametrize("eos", ["</s>", {"content": "</s>", "lstrip": False}])
+def test_a_folder_names_its_control_tokens(tmp_path: Path, eos: object) -> None:
+    assert of_folder(tmp_path, eos_token=eos) == ControlTokens(SPECIALS, "<s>", "</s>")
+
+
+def test_of_several_ends_a_folder_names_one_eos(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [EOS_ID, 300]}))
+    tokens = of_folder(tmp_path, eos_token="</s>")
+    assert tokens.eos == "</s>"
+    assert set(tokens.ids.values()) == {*SPECIALS.values(), 300}
+    assert of_folder(tmp_path).eos is None
+
+
+def test_an_only_end_is_eos(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS_ID}))
+    assert of_folder(tmp_path).eos == "</s>"

@@ -1,0 +1,151 @@
+"""The tokenizer equals sentencepiece, gives back what it got, and lets no text become a control token."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from llama_herd.errors import BadInput, ModelFileError
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.tokenizer import Tokenizer
+from tests.model.corpus import mixed_texts
+from tests.model.sentence_piece import BOS_ID, CONTROL_IDS, EOS_ID, gguf_values, train_sentence_piece
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return mixed_texts()
+
+
+@pytest.fixture(scope="session")
+def sentence_piece() -> sentencepiece.SentencePieceProcessor:
+    return train_sentence_piece()
+
+
+@pytest.fixture(scope="session")
+def spm_values(sentence_piece: sentencepiece.SentencePieceProcessor) -> dict[str, Any]:
+    return gguf_values(sentence_piece)
+
+
+@pytest.fixture(scope="session")
+def spm(spm_values: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.from_metadata(Metadata(spm_values))
+
+
+def test_ids_equal_sentencepieces(
+    spm: Tokenizer, sentence_piece: sentencepiece.SentencePieceProcessor, texts: list[str]
+) -> None:
+    wrong = [text for text in texts if spm.encode(text, add_bos=False) != sentence_piece.encode(text)]
+    assert wrong == []
+
+
+def test_a_text_comes_back_with_a_space_before_it(spm: Tokenizer, texts: list[str]) -> None:
+    for text in texts:
+        expected = (" " + text if text else "").replace("▁", " ")
+        assert spm.decode(spm.encode(text, add_bos=False)) == expected
+
+
+def test_decoding_equals_sentencepieces(
+    spm: Tokenizer, sentence_piece: sentencepiece.SentencePieceProcessor, texts: list[str]
+) -> None:
+    """But for the leading space, which sentencepiece drops."""
+    for text in texts:
+        ids = sentence_piece.encode(text)
+        assert spm.decode(ids).removeprefix(" ") == sentence_piece.decode(ids)
+
+
+def test_no_text_becomes_a_control_token(spm: Tokenizer, texts: list[str]) -> None:
+    for text in texts:
+        assert CONTROL_IDS.isdisjoint(spm.encode(text, add_bos=False))
+
+
+def test_bos_comes_first_when_the_file_or_the_caller_says_so(
+    spm: Tokenizer, spm_values: dict[str, Any]
+) -> None:
+    bare = spm.encode("the", add_bos=False)
+    assert spm.encode("the") == spm.encode("the", add_bos=True) == [BOS_ID, *bare]
+    without = Tokenizer.from_metadata(Metadata({**spm_values, "tokenizer.ggml.add_bos_token": False}))
+    assert without.encode("the") == bare
+    assert without.encode("the", add_bos=True) == [BOS_ID, *bare]
+
+
+def test_without_a_bos_token_none_is_added(spm_values: dict[str, Any]) -> None:
+    values = {key: value for key, value in spm_values.items() if "bos" not in key}
+    tokenizer = Tokenizer.from_metadata(Metadata(values))
+    assert tokenizer.bos_id is None
+    assert tokenizer.encode("the") == tokenizer.encode("the", add_bos=False)
+    with pytest.raises(BadInput, match="no BOS token"):
+        tokenizer.encode("the", add_bos=True)
+    with pytest.raises(ModelFileError, match="bos_token_id is missing"):
+        Tokenizer.from_metadata(Metadata({**values, "tokenizer.ggml.add_bos_token": True}))
+
+
+def test_without_a_space_prefix_a_text_comes_back_as_it_is(spm_values: dict[str, Any]) -> None:
+    values = {**spm_values, "tokenizer.ggml.add_space_prefix": False}
+    tokenizer = Tokenizer.from_metadata(Metadata(values))
+    assert tokenizer.decode(tokenizer.encode("the  other ")) == "the  other "
+
+
+def test_every_end_that_the_file_names_ends_a_generation(spm_values: dict[str, Any]) -> None:
+    ends = {"tokenizer.ggml.eot_token_id": 300, "tokenizer.ggml.eom_token_id": 301}
+    tokenizer = Tokenizer.from_metadata(Metadata({**spm_values, **ends}))
+    assert tokenizer.eos_ids == {EOS_ID, 300, 301}
+    assert tokenizer.pieces[300] == b""
+    assert tokenizer.chat_template is None
+
+
+def test_pieces_are_the_bytes_of_each_token(spm: Tokenizer, spm_values: dict[str, Any]) -> None:
+    tokens = spm_values["tokenizer.ggml.tokens"]
+    assert spm.vocab_size == len(tokens) == 1_000
+    assert [spm.pieces[token_id] for token_id in CONTROL_IDS] == [b"", b"", b""]
+    assert spm.pieces[tokens.index("<0xE4>")] == b"\xe4"
+    assert spm.pieces[tokens.index("<|tool|>")] == b"<|tool|>"
+    assert spm.pieces[tokens.index("▁the")] == b" the"
+
+
+def test_bytes_that_are_no_text_are_replaced(spm: Tokenizer) -> None:
+    llama = spm.encode("🦙", add_bos=False)
+    assert spm.decode(llama) == " 🦙"
+    assert spm.decode(llama[:-1]) == " \ufffd"
+    assert spm.decode([]) == ""
+
+
+def test_a_lone_surrogate_is_replaced(spm: Tokenizer) -> None:
+    assert spm.decode(spm.encode("a\ud800b", add_bos=False)) == " a\ufffdb"
+
+
+BAD_VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "another model": ({"model": "bert"}, "model is 'bert', 'llama' and 'gpt2' are supported"),
+    "no model": ({"model": None}, "model is missing"),
+    "no tokens": ({"tokens": None}, "tokens is missing"),
+    "empty tokens": ({"tokens": ()}, "tokens has 0 elements"),
+    "tokens of numbers": (
+        {"tokens": np.zeros(1_000, np.int32)},
+        "tokens is of type ndarray, an array of strings",
+    ),
+    "a long token": ({"tokens": ("a" * 1_025,)}, "tokens has a token of 1025 characters, limit 1024"),
+    "few types": ({"token_type": np.ones(999, np.int32)}, "token_type has 999 elements, 1000 are needed"),
+    "types of fractions": ({"token_type": np.ones(1_000, np.float32)}, "token_type holds float32"),
+    "unknown type": ({"token_type": np.full(1_000, 7, np.int32)}, "token_type holds 7, known are 1 to 6"),
+    "no byte tokens": (
+        {"token_type": np.ones(1_000, np.int32)},
+        "tokens holds 0 byte tokens, <0x00> to <0xFF>",
+    ),
+    "no scores": ({"scores": None}, "scores is missing"),
+    "many scores": ({"scores": np.ones(1_001, np.float32)}, "scores has 1001 elements, 1000 are needed"),
+    "scores of numbers": ({"scores": np.ones(1_000, np.int32)}, "scores holds int32"),
+    "bos outside": ({"bos_token_id": 1_000}, "bos_token_id is 1000, allowed are 0 to 999"),
+    "eos outside": ({"eos_token_id": -1}, "eos_token_id is -1, allowed are 0 to 999"),
+    "bos of text": ({"bos_token_id": "<s>"}, "bos_token_id is of type str, an integer is needed"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
+def test_a_broken_vocabulary_is_refused_by_its_key(
+    spm_values: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    changed = {**spm_values, **{f"tokenizer.ggml.{key}": value for key, value in changes.items()}}
+    values = {key: value for key, value in changed.items() if value is not None}
+    with pytest.raises(ModelFileError, match=rf"my\.gguf: tokenizer\.ggml\.{message}"):
+        Tokenizer.from_metadata(Metadata(values, "my.gguf"))

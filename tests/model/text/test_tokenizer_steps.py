@@ -1,0 +1,190 @@
+"""What a hostile tokenizer.json is refused for, and that what is taken is quick on every text."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from tokenizers import Regex, pre_tokenizers
+
+from llama_herd.errors import GenerationError, ModelFileError
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.tokenizer_engine import no_panic
+from llama_herd.model.text.tokenizer_steps import KNOWN_PATTERNS, check_steps
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+PLAIN = {"decoder": BYTE_LEVEL, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}
+
+#: Those of models of the Llama family that are not known by heart.
+SIMPLE_PATTERNS = (
+    r"[\r\n]",
+    r"\s?[A-Za-zµÀ-ÖØ-öø-ƺ]+",
+    r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+    r"[一-龥ࠀ-一가-퟿]+",
+    r"[0-9][0-9][0-9]",
+    r"\p{N}{1,3}",
+    r" ?\p{L}+| ?\p{N}+|\s+",
+)
+
+HOSTILE_PATTERNS = (
+    "(a+)+$",
+    "(a|a)*b",
+    "a?a?a?a?a?a?a?aaaaaaa",
+    r"\s*\s*#",
+    r"\s+$",
+    r"(?<=a+)b",
+    r"(a)\1+",
+    "a{0,99}a{0,99}a{0,99}b",
+    "((a{1000}){1000}){1000}",
+    "[" + r"\p{L}" * 40,
+    "a" * 1_000_000,
+)
+
+
+def split(regex: object) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+
+
+def replace(pattern: object, content: object) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def normalizers(*steps: object) -> dict[str, Any]:
+    return {"normalizer": {"type": "Sequence", "normalizers": list(steps)}}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    step: dict[str, Any] = {"type": "NFC"}
+    for _ in range(depth):
+        step = {"type": "Sequence", "normalizers": [step]}
+    return {"normalizer": step}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a bomb": (normalizers(*[replace({"String": "a"}, "aa")] * 4), "makes a text up to 16 times as long"),
+    "one long replacement": (normalizers(replace({"String": "a"}, "a" * 9)), "up to 9 times as long"),
+    "an empty pattern": (normalizers(replace({"String": ""}, "b")), "pattern is empty"),
+    "a pattern's pattern": (normalizers(replace({"Regex": "(a+)+$"}, "b")), "pattern: String is missing"),
+    "a long prefix": (normalizers({"type": "Prepend", "prepend": "b" * 17}), "has 17 characters, limit 16"),
+    "a map that panics": (
+        normalizers({"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        "type is 'Precompiled', supported are NFC",
+    ),
+    "a type that is a list": ({"decoder": {"type": ["x"]}}, "decoder: type is of type list"),
+    "an inner type that is an object": (
+        {"decoder": {"type": "Sequence", "decoders": [{"type": {}}]}},
+        "decoder: type is of type dict",
+    ),
+    "steps that are no list": ({"decoder": {"type": "Sequence", "decoders": 1}}, "decoders is of type int"),
+    "a step that is no object": (
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [[]]}},
+        "holds a list",
+    ),
+    "a part that is no object": ({"normalizer": "NFC"}, "normalizer holds a str"),
+    "many steps": (normalizers(*[{"type": "NFC"}] * 17), "has over 16 steps"),
+    "a second alphabet": (
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, BYTE_LEVEL]}},
+        "has 2 steps of type ByteLevel, limit 1",
+    ),
+    "a template that is no list": ({"post_processor": {"type": "TemplateProcessing"}}, "single is of type"),
+    "marked tokens": (
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "continuing_subword_prefix": "ä"}},
+        "model.continuing_subword_prefix is not empty",
+    ),
+    "a model's type that is a list": ({"model": {"type": []}}, "model.type is \\[\\], only 'BPE'"),
+    "a deep file": (nested(300), "not a tokenizer"),
+    **{
+        f"pattern {number}": (
+            {"pre_tokenizer": split(regex)},
+            "Regex may take for ever on some texts: ",
+        )
+        for number, regex in enumerate(HOSTILE_PATTERNS)
+    },
+    "a pattern that is a list": ({"pre_tokenizer": split([])}, "Regex is of type list"),
+}
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(("parts", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_file_that_could_hold_a_worker_up_is_refused_by_name(
+    tmp_path: Path, parts: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**PLAIN, **parts}))
+    with pytest.raises(ModelFileError, match=words) as caught:
+        Tokenizer.from_json(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_template_that_names_no_token_adds_none(tmp_path: Path) -> None:
+    items = [{"SpecialToken": {"id": "none", "type_id": 0}}] * 1_000
+    template = {"type": "TemplateProcessing", "single": items, "pair": items, "special_tokens": {}}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**PLAIN, "post_processor": template}))
+    assert Tokenizer.from_json(path).encode("a") == [0]
+
+
+def test_of_a_key_that_stands_twice_the_library_takes_what_was_checked(tmp_path: Path) -> None:
+    steps = json.dumps(split(r"\s+")).replace('"Regex"', '"Regex": "(a+)+$", "Regex"')
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(PLAIN)[:-1] + f', "pre_tokenizer": {steps}}}')
+    assert Tokenizer.from_json(path).encode("a" * 30 + "b") == [0] * 30
+
+
+@pytest.mark.parametrize("regex", [*sorted(KNOWN_PATTERNS), *SIMPLE_PATTERNS])
+def test_a_pattern_that_is_taken_is_quick_on_runs_of_any_character(regex: str) -> None:
+    check_steps(Metadata({**PLAIN, "pre_tokenizer": split(regex)}))
+    cutter = pre_tokenizers.Split(Regex(regex), "isolated")
+    started_s = monotonic()
+    for run in (" ", "\n", "a", "A", "一", "1", "'", "#", "\r\n", "́", " a", "a ", "\t ", "Aa"):
+        for end in ("", "x", "#", " ", "\n", "1"):
+            cutter.pre_tokenize_str(run * 20_000 + end)
+    assert monotonic() - started_s < 40
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja"])
+def test_the_files_beside_it_are_read_with_a_limit(tmp_path: Path, name: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(PLAIN))
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(1 << 34)
+    with pytest.raises(ModelFileError, match=f"{name}: longer than the limit of"):
+        _ = Tokenizer.from_json(tmp_path / "tokenizer.json").chat_template
+
+
+def test_a_panic_of_the_library_becomes_an_error_and_other_ends_stay() -> None:
+    with pytest.raises(KeyboardInterrupt), no_panic(GenerationError("x", "y")):
+        raise KeyboardInterrupt
+    script = """
+import json, sys
+from unittest import mock
+from llama_herd.errors import GenerationError, ModelFileError
+from llama_herd.model.text import tokenizer_engine
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.tokenizer import Tokenizer
+plain, split, charsmap = json.loads(sys.argv[1])
+with mock.patch.object(tokenizer_engine, "check_steps"):
+    engine = tokenizer_engine.load_engine(Metadata(plain | {"pre_tokenizer": split}))
+    try:
+        tokenizer_engine.load_engine(Metadata(plain | {"normalizer": charsmap}))
+    except ModelFileError as error:
+        print(error)
+class Codec:
+    def encode(self, text):
+        return engine.encode(text).ids
+try:
+    Tokenizer(Codec(), None, frozenset(), False, None).encode("a" * 40 + "b")
+except GenerationError as error:
+    print(error)
+"""
+    given = [PLAIN, split("(a+)+$"), {"type": "Precompiled", "precompiled_charsmap": "AAAA"}]
+    command = [sys.executable, "-c", script, json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "metadata: not a tokenizer. Fetch it again.",
+        "tokenizer_error: prompt: the model's tokenizer fails on this text",
+    ]

@@ -1,0 +1,354 @@
+"""Both clients against a real Redis, with a thread that plays the worker."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, QueueFull, RedisUnavailable, SettingsError
+from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.worker_status import WorkerStatus
+from tests.tasks.herd import QUEUE, Herd, end, started, token
+
+pytestmark = pytest.mark.redis
+
+NUM_TOKENS = 40
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Client]:
+    with Client(redis_url) as client:
+        yield client
+
+
+class Worker(threading.Thread):
+    """Claims a job and emits it event by event; `pause_at` lets it wait before that event until told."""
+
+    def __init__(self, herd: Herd, job_id: str, pause_at: int = 0) -> None:
+        super().__init__(daemon=True)
+        self.herd = herd
+        self.job_id = job_id
+        self.pause_at = pause_at
+        self.has_paused = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def run(self) -> None:
+        self.herd.claim(self.job_id, "one")
+        for seq in range(1, NUM_TOKENS + 3):
+            if seq == self.pause_at:
+                self.has_paused.set()
+                assert self.may_go_on.wait(10)
+            self.herd.emit("one", self.entry(seq))
+
+    def entry(self, seq: int) -> Any:
+        if seq == 1:
+            return started(self.job_id)
+        if seq == NUM_TOKENS + 2:
+            return end(self.job_id, seq, NUM_TOKENS)
+        return token(self.job_id, seq, seq - 2)
+
+
+class Reader(threading.Thread):
+    """Reads a job's events; `drops` lets it come back each few events with its cursor."""
+
+    def __init__(self, url: str, job_id: str, drops: bool = False) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self.job_id = job_id
+        self.drops = drops
+        self.events: list[Event] = []
+        self.start()
+
+    def run(self) -> None:
+        with Client(self.url) as client:
+            while not self.events or self.events[-1].type != "end":
+                after = self.events[-1].seq if self.events else 0
+                with closing(client.stream(self.job_id, after=after, timeout_s=20)) as stream:  # type: ignore[type-var]
+                    for event in stream:
+                        self.events.append(event)
+                        if self.drops and len(self.events) % 7 == 0:
+                            break
+
+    def read(self) -> list[Event]:
+        self.join(20)
+        return self.events
+
+
+def test_early_late_dropping_and_last_readers_read_the_same(
+    client: Client, herd: Herd, redis_url: str
+) -> None:
+    readers = [Reader(redis_url, "a"), Reader(redis_url, "a", drops=True)]
+    client.submit(prompt="x", job_id="a")
+    worker = Worker(herd, "a", pause_at=20)
+    worker.start()
+    assert worker.has_paused.wait(10)
+    readers += [Reader(redis_url, "a"), Reader(redis_url, "a", drops=True)]
+    worker.may_go_on.set()
+    worker.join(10)
+    readers.append(Reader(redis_url, "a"))
+    lists = [reader.read() for reader in readers]
+    assert [event.seq for event in lists[0]] == list(range(1, NUM_TOKENS + 3))
+    assert all(events == lists[0] for events in lists)
+
+
+def test_a_reader_whose_connection_is_cut_misses_nothing(client: Client, herd: Herd, redis_url: str) -> None:
+    client.submit(prompt="x", job_id="a")
+    worker = Worker(herd, "a", pause_at=20)
+    worker.start()
+    assert worker.has_paused.wait(10)
+    reader = Reader(redis_url, "a")
+    wait_for(lambda: len(reader.events) == 19)
+    herd.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    worker.may_go_on.set()
+    assert [event.seq for event in reader.read()] == list(range(1, NUM_TOKENS + 3))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        pause.wait(0.005)
+    raise AssertionError("it did not come to pass")
+
+
+def test_events_that_the_channel_lost_come_from_the_stream(client: Client, herd: Herd) -> None:
+    client.submit(prompt="x", job_id="a")
+    herd.claim("a")
+    stream = client.stream("a", timeout_s=20)
+    herd.emit("one", started("a"))
+    assert next(stream).seq == 1
+    reader = threading.Thread(target=lambda: seqs.extend(event.seq for event in stream), daemon=True)
+    seqs: list[int] = []
+    reader.start()
+    channel = herd.ledger.channel("a")
+    wait_for(lambda: herd.redis.pubsub_numsub(channel)[0][1] == 1)
+    # Events 2 and 3 are in the stream, but only 3 is heard.
+    lost, heard = token("a", 2, 0), token("a", 3, 1)
+    for entry in (lost, heard):
+        herd.redis.xadd(herd.ledger.events_key("a"), {"e": entry.event}, id=f"{entry.seq}-0")
+    herd.redis.publish(channel, heard.event)
+    wait_for(lambda: seqs == [2, 3])
+    # The end is not heard at all: silence leads to it.
+    herd.redis.hset(herd.ledger.job_key("a"), mapping={"seq": 3, "n": 2})
+    herd.redis.xadd(herd.ledger.events_key("a"), {"e": end("a", 4, 2).event}, id="4-0")
+    reader.join(10)
+    assert seqs == [2, 3, 4]
+
+
+def test_a_result_is_what_the_stream_says(client: Client, herd: Herd) -> None:
+    job_id = client.submit(GenerationJob(prompt="x", sampling=SamplingParams(max_tokens=3)))
+    Worker(herd, job_id).start()
+    result = client.result(job_id, timeout_s=20)
+    assert (len(result.ids), result.finish_reason, result.seed) == (NUM_TOKENS, "stop", 7)
+    assert result == client.result(job_id)
+
+
+def test_a_cursor_at_the_end_has_nothing_to_wait_for(client: Client, herd: Herd) -> None:
+    client.submit(prompt="x", job_id="a")
+    herd.claim("a")
+    herd.emit("one", started("a"), end("a", 2, 0))
+    assert [event.seq for event in client.stream("a", after=1)] == [2]
+    assert list(client.stream("a", after=2)) == []
+
+
+def test_a_time_limit_tells_unknown_from_unfinished(client: Client, herd: Herd) -> None:
+    with pytest.raises(JobNotFound, match="zz"):
+        client.result("zz", timeout_s=0.05)
+    job_id = client.submit(prompt="x")
+    with pytest.raises(TimeoutError, match=job_id):
+        client.result(job_id, timeout_s=0.05)
+    herd.claim(job_id)
+    herd.emit("one", started(job_id))
+    with pytest.raises(TimeoutError, match=job_id):
+        client.result(job_id, timeout_s=0)
+
+
+def test_a_result_that_nobody_will_write_is_an_error_at_once(client: Client, redis_url: str) -> None:
+    """Whoever waits for ever does so in vain: the test's own time limit would end it."""
+    for name in ("never", "purged"):
+        if name == "purged":
+            client.submit(prompt="x", job_id=name)
+            client.purge(name)
+        with pytest.raises(JobNotFound, match=f"no job {name}: .* HERD_STREAM_TTL_S. Fix: .*wait=True"):
+            client.result(name)
+        with pytest.raises(JobNotFound):
+            next(client.stream(name, wait=False))
+
+    async def talk() -> None:
+        async with AsyncClient(redis_url) as other:
+            with pytest.raises(JobNotFound, match="wait=True"):
+                await other.result("never")
+
+    asyncio.run(talk())
+
+
+def test_a_result_of_a_job_that_is_to_come_is_waited_for_when_asked(client: Client, herd: Herd) -> None:
+    results: list[str] = []
+    reader = threading.Thread(target=lambda: results.append(client.result("a", wait=True).job), daemon=True)
+    reader.start()
+    wait_for(lambda: herd.redis.pubsub_numsub(herd.ledger.channel("a"))[0][1] == 1)
+    client.submit(prompt="x", job_id="a")
+    client.cancel("a")
+    reader.join(10)
+    assert results == ["a"]
+
+
+def test_a_job_that_was_forgotten_while_it_was_read_is_not_waited_for(client: Client, herd: Herd) -> None:
+    with pytest.raises(JobNotFound):
+        list(client.stream("a", after=3))
+
+
+def test_a_cancelled_job_has_its_result_at_once(client: Client, herd: Herd) -> None:
+    job_id = client.submit(prompt="x")
+    assert client.cancel(job_id) is Cancellation.CANCELLED
+    assert client.cancel(job_id) is Cancellation.FINISHED
+    assert client.result(job_id).finish_reason == "cancelled"
+    assert client.cancel("zz") is Cancellation.UNKNOWN
+
+
+def test_a_job_goes_to_the_queue_of_its_model(client: Client, redis: Redis) -> None:
+    client.submit(prompt="x")
+    client.submit(prompt="x", model="other")
+    assert (redis.llen(QUEUE), redis.llen("herd.other")) == (1, 1)
+
+
+def test_a_submit_may_be_repeated_under_its_id_only(client: Client, redis: Redis) -> None:
+    assert client.submit(prompt="x", job_id="a") == client.submit(prompt="x", job_id="a") == "a"
+    assert redis.llen(QUEUE) == 1
+    with pytest.raises(JobConflict, match="job_id: already names another job, a"):
+        client.submit(prompt="y", job_id="a")
+    with pytest.raises(InvalidJob, match="job_id"):
+        client.submit(prompt="y", job_id="a b")
+    with pytest.raises(TypeError):
+        client.submit(GenerationJob(prompt="x"), prompt="y")
+
+
+def test_a_full_queue_is_an_error_with_both_numbers(redis_url: str) -> None:
+    with Client(redis_url, max_queue=1) as client:
+        client.submit(prompt="x")
+        with pytest.raises(
+            QueueFull, match=r"1 jobs wait in herd.tales, which may hold 1. Fix: .*HERD_MAX_QUEUE"
+        ):
+            client.submit(prompt="x")
+
+
+def test_the_status_counts_jobs_and_lists_workers(client: Client, herd: Herd) -> None:
+    for job_id in "abc":
+        client.submit(prompt="x", job_id=job_id)
+    herd.claim("a")
+    status = WorkerStatus(name="w1", state="ready", model="tales", device="cpu", slots=4, kv_cache_usage=0.25)
+    run(herd.redis, herd.ledger.report(status))
+    seen = client.status()
+    assert (seen.queue, seen.depth, seen.pending, seen.running) == (QUEUE, 3, 2, 1)
+    assert [worker.model_copy(update={"beat_ms": 0}) for worker in seen.workers] == [status]
+    assert client.workers() == seen.workers
+    assert abs(seen.workers[0].beat_ms / 1000 - herd.redis.time()[0]) < 10
+    assert 0 < herd.redis.ttl("herd:default:worker:w1") <= 10
+
+
+def test_a_worker_that_fell_silent_is_not_listed(client: Client, herd: Herd) -> None:
+    status = WorkerStatus(name="w1", state="ready", model="tales", device="cpu", slots=4)
+    run(herd.redis, herd.ledger.report(status))
+    herd.redis.delete("herd:default:worker:w1")
+    assert client.workers() == []
+    run(herd.redis, herd.ledger.report(status))
+    herd.redis.zadd("herd:default:workers", {"w1": 1})
+    assert client.workers() == []
+    assert herd.redis.zcard("herd:default:workers") == 0
+
+
+@pytest.mark.parametrize("fields", [{"slots": "some"}, {"other": "1"}])
+def test_a_worker_whose_words_are_not_understood_hides_no_other(
+    client: Client, herd: Herd, fields: dict[str, str]
+) -> None:
+    """One of another version, say."""
+    for name in ("odd", "here"):
+        status = WorkerStatus(name=name, state="ready", model="tales", device="cpu", slots=4)
+        run(herd.redis, herd.ledger.report(status))
+    herd.redis.delete("herd:default:worker:odd")
+    herd.redis.hset("herd:default:worker:odd", mapping={"name": "odd", **fields})
+    assert [worker.name for worker in client.workers()] == ["here"]
+
+
+def test_workers_that_are_gone_are_forgotten_though_nobody_asks_for_them(herd: Herd) -> None:
+    """Names of pods are never used again."""
+    for name in ("gone", "here"):
+        status = WorkerStatus(name=name, state="ready", model="tales", device="cpu", slots=4)
+        run(herd.redis, herd.ledger.report(status))
+        herd.redis.zadd("herd:default:workers", {"gone": 1}, xx=True)
+    assert herd.redis.zrange("herd:default:workers", 0, -1) == [b"here"]
+
+
+def test_a_redis_that_is_not_there_is_one_line_with_the_fix_and_no_secret() -> None:
+    client = Client("redis://me:hunter2@127.0.0.1:1/0")
+    for use in (lambda: client.submit(prompt="x"), client.status, lambda: client.result("a")):
+        with pytest.raises(RedisUnavailable) as caught:
+            use()
+        line = str(caught.value)
+        assert "redis://me:***@127.0.0.1:1/0" in line
+        assert "Fix:" in line
+        assert "hunter2" not in line
+        assert "\n" not in line
+
+
+def test_settings_come_from_the_caller_first(redis_url: str) -> None:
+    settings = Settings(redis_url="redis://127.0.0.1:1/0", tenant="other")
+    with Client(redis_url, tenant="acme", model="m", settings=settings) as client:
+        client.submit(prompt="x")
+        assert client.status().queue == "herd.acme:m"
+        assert client.status().pending == 1
+    with Client(redis_url) as client:
+        assert client.status().pending == 0
+
+
+def test_a_setting_that_cannot_work_is_refused_by_name(redis_url: str) -> None:
+    with pytest.raises(SettingsError, match="tenant"):
+        Client(redis_url, tenant="a b")
+    with pytest.raises(SettingsError, match="redis_url: must be the URL of a Redis"):
+        Client("localhost")
+
+
+def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
+    async def talk() -> None:
+        async with AsyncClient(redis_url) as client:
+            job_id = await client.submit(prompt="x")
+            with pytest.raises(TimeoutError):
+                await client.result(job_id, timeout_s=0.05)
+            worker = Worker(herd, job_id, pause_at=20)
+            readers = [asyncio.create_task(collect(client, job_id)) for _ in range(3)]
+            worker.start()
+            await asyncio.to_thread(worker.has_paused.wait, 10)
+            readers.append(asyncio.create_task(collect(client, job_id)))
+            assert (await client.status()).running == 1
+            worker.may_go_on.set()
+            lists = await asyncio.gather(*readers)
+            assert [event.seq for event in lists[0]] == list(range(1, NUM_TOKENS + 3))
+            assert all(events == lists[0] for events in lists)
+            assert (await client.result(job_id)).finish_reason == "stop"
+            assert await client.cancel(job_id) is Cancellation.FINISHED
+            assert await client.workers() == []
+
+    async def collect(client: AsyncClient, job_id: str) -> list[Event]:
+        return [event async for event in client.stream(job_id, timeout_s=20)]
+
+    asyncio.run(talk())
+
+
+def test_the_asyncio_client_says_when_redis_is_not_there() -> None:
+    async def talk() -> None:
+        async with AsyncClient("redis://127.0.0.1:1/0") as client:
+            with pytest.raises(RedisUnavailable, match="Fix"):
+                await client.submit(prompt="x")
+            with pytest.raises(RedisUnavailable, match="Fix"):
+                await client.result("a")
+
+    asyncio.run(talk())

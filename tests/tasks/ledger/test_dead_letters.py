@@ -1,0 +1,200 @@
+"""What nobody runs is kept, listed, run again or dropped: messages by their number, jobs by their id."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.errors import InvalidJob, JobNotFound
+from llama_herd.tasks import AsyncClient, Client
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Ended, Yours
+from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import Envelope
+from tests.tasks.herd import JOB, QUEUE, Herd, ids, started, sweep
+
+pytestmark = pytest.mark.redis
+
+LETTERS = DeadLetters(ttl_s=3600)
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Client]:
+    with Client(redis_url) as client:
+        yield client
+
+
+def bury(redis: Any, raw: bytes, reason: str = "not JSON") -> None:
+    run(redis, LETTERS.bury(raw, queue=QUEUE, reason=reason, worker="w1"))
+
+
+def poison(herd: Herd, job_id: str, job: GenerationJob = JOB) -> None:
+    """Let a job end three workers."""
+    herd.submit(job_id, job)
+    for epoch in (1, 2, 3):
+        herd.claim(job_id)
+        herd.emit("one", started(job_id, seq=epoch, epoch=epoch))
+        herd.pass_lease(job_id)
+    assert herd.claim(job_id) is Ended.POISON
+
+
+def test_a_job_that_was_given_up_is_listed_with_its_last_worker(client: Client, herd: Herd) -> None:
+    poison(herd, "a")
+    (dead,) = client.dead()
+    assert dead == DeadJob("a", dead.at_ms, "w", QUEUE, 3, "poisoned")
+    assert abs(dead.at_ms / 1000 - herd.redis.time()[0]) < 10
+    assert 0 <= 604_800 - herd.redis.ttl(herd.ledger.job_key("a")) < 10
+    assert 0 <= 604_800 - herd.redis.ttl(herd.ledger.events_key("a")) < 10
+
+
+def test_its_history_is_all_there(client: Client, herd: Herd) -> None:
+    poison(herd, "a")
+    record, events, body = client.history("a")
+    assert (record.state, record.worker, record.starts) == ("failed", "w", 3)
+    assert [event.type for event in events] == ["started", "started", "started", "end"]
+    assert body["prompt"] == JOB.prompt
+    with pytest.raises(JobNotFound):
+        client.history("zz")
+
+
+def test_a_retry_is_a_new_job_without_the_old_times(client: Client, herd: Herd) -> None:
+    poison(herd, "a", JOB.model_copy(update={"deadline_ms": 2**52, "not_before": 1, "metadata": {"k": "v"}}))
+    herd.redis.delete(QUEUE)
+    retried = client.retry("a")
+    assert (retried.queue, ids(herd)) == (QUEUE, [retried.job_id])
+    assert retried.job_id not in (None, "a")
+    claimed = herd.claim(str(retried.job_id))
+    assert isinstance(claimed, Yours)
+    assert GenerationJob.model_validate_json(claimed.body) == JOB.model_copy(update={"metadata": {"k": "v"}})
+    assert client.dead() == []
+    with pytest.raises(JobNotFound, match="no job and no message a among the dead"):
+        client.retry("a")
+
+
+def test_a_retry_whose_answer_was_lost_may_be_repeated(client: Client, herd: Herd) -> None:
+    poison(herd, "a")
+    first = client.retry("a")
+    # As if the connection had broken after the job was accepted.
+    herd.redis.zadd("herd:default:quarantine", {"a": 1})
+    assert client.retry("a") == first
+    assert run(herd.redis, herd.ledger.num_pending()) == 1
+
+
+def test_a_bare_job_is_retried_in_the_queue_it_came_by(client: Client, herd: Herd) -> None:
+    job = GenerationJob(prompt="x")
+    claim = herd.ledger.claim("a", "one", job=job, envelope=Envelope.of("a", "herd.other"))
+    run(herd.redis, claim)
+    herd.redis.hset(herd.ledger.job_key("a"), "attempts", 3)
+    herd.pass_lease("a")
+    assert herd.claim("a") is Ended.POISON
+    assert client.retry("a").queue == "herd.other"
+    assert herd.redis.llen("herd.other") == 1
+
+
+def test_only_jobs_that_were_given_up_can_be_retried(client: Client, herd: Herd) -> None:
+    herd.submit("a")
+    client.cancel("a")
+    with pytest.raises(JobNotFound):
+        client.retry("a")
+
+
+def test_a_message_is_kept_as_it_came_and_pushed_back_by_its_number(client: Client, redis: Redis) -> None:
+    raw = b"\xff\x00 any bytes"
+    bury(redis, raw)
+    (dead,) = client.dead()
+    assert dead == DeadLetter(dead.number, dead.at_ms, "not JSON", "w1", QUEUE, raw, len(raw))  # type: ignore[union-attr]
+    assert client.retry(dead.number) == (None, QUEUE)
+    assert redis.lrange(QUEUE, 0, -1) == [raw]
+    assert client.dead() == []
+    with pytest.raises(JobNotFound):
+        client.retry(dead.number)
+
+
+def test_a_message_that_was_cut_is_not_pushed_back(client: Client, redis: Redis) -> None:
+    bury(redis, b"x" * (MAX_LETTER_BYTES + 1))
+    (dead,) = client.dead()
+    assert isinstance(dead, DeadLetter)
+    assert (len(dead.raw), dead.num_bytes) == (MAX_LETTER_BYTES, MAX_LETTER_BYTES + 1)
+    with pytest.raises(InvalidJob, match="of 65537 bytes only 65536 were kept"):
+        client.retry(dead.number)
+    assert redis.llen(QUEUE) == 0
+    assert client.dead() == [dead]
+
+
+def test_a_letter_that_names_another_tenants_queue_is_not_pushed(client: Client, redis: Redis) -> None:
+    run(redis, LETTERS.bury(b"raw", queue="herd.other:tales", reason="not JSON", worker="w1"))
+    (dead,) = client.dead()
+    assert isinstance(dead, DeadLetter)
+    with pytest.raises(InvalidJob, match="no queue of this tenant"):
+        client.retry(dead.number)
+    assert not redis.exists("herd.other:tales")
+    assert client.dead() == [dead]
+
+
+def test_the_dead_are_listed_together_the_last_one_first(client: Client, herd: Herd) -> None:
+    bury(herd.redis, b"one")
+    poison(herd, "a")
+    bury(herd.redis, b"two")
+    herd.redis.zincrby("herd:default:quarantine", -1_000_000, "a")
+    found = client.dead()
+    assert [one.raw if isinstance(one, DeadLetter) else one.job_id for one in found] == [b"two", b"one", "a"]
+    assert client.dead(limit=1) == found[:1]
+
+
+def test_a_dead_message_or_job_can_be_dropped(client: Client, herd: Herd) -> None:
+    bury(herd.redis, b"one")
+    poison(herd, "a")
+    (letter,) = run(herd.redis, LETTERS.letters())
+    client.drop(letter.number)
+    client.drop("a")
+    assert client.dead() == []
+    assert not herd.redis.exists(herd.ledger.events_key("a"))
+    for name in (letter.number, "zz"):
+        with pytest.raises(JobNotFound):
+            client.drop(name)
+
+
+def test_the_newest_thousand_messages_are_kept_for_their_time_only(redis: Redis) -> None:
+    for number in range(MAX_LETTERS + 5):
+        bury(redis, b"%d" % number)
+    letters = run(redis, LETTERS.letters(MAX_LETTERS + 10))
+    assert [letter.raw for letter in (letters[0], letters[-1])] == [b"1004", b"5"]
+    assert 3590 < redis.ttl("herd:default:dead") <= 3600
+    herd = Herd(redis, Ledger(lease_ms=60_000, dead_ttl_s=1))
+    redis.xadd("herd:default:old", {"raw": "x"}, id="1-1")
+    redis.rename("herd:default:old", "herd:default:dead")
+    sweep(herd)
+    assert redis.xlen("herd:default:dead") == 0
+
+
+def test_a_job_whose_record_is_forgotten_is_not_listed(client: Client, herd: Herd) -> None:
+    poison(herd, "a")
+    herd.redis.delete(herd.ledger.job_key("a"), herd.ledger.events_key("a"))
+    assert client.dead() == []
+
+
+def test_a_tenants_dead_are_its_own(client: Client, herd: Herd, redis_url: str) -> None:
+    poison(herd, "a")
+    bury(herd.redis, b"one")
+    with Client(redis_url, tenant="other") as other:
+        assert other.dead() == []
+        with pytest.raises(JobNotFound):
+            other.retry("a")
+
+
+def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
+    async def talk() -> None:
+        async with AsyncClient(redis_url) as client:
+            (dead,) = await client.dead()
+            assert (await client.history("a")).record.starts == 3
+            assert (await client.retry("a")).queue == dead.queue
+            with pytest.raises(JobNotFound):
+                await client.drop("1-1")
+
+    poison(herd, "a")
+    asyncio.run(talk())
+    assert run(herd.redis, herd.ledger.num_pending()) == 1

@@ -1,0 +1,138 @@
+"""What hostile producers put into jobs, messages and records stays data, and harms their own jobs at most."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from llama_herd.tasks.events import End
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Swept, Yours
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import Envelope
+from tests.tasks.herd import JOB, QUEUE, Herd, ids, sweep
+
+pytestmark = pytest.mark.redis
+
+NASTY = "'] redis.call('FLUSHALL') --[[ %s %d %1 @tag@ \"]} \\ \x01 ]] {braces} '..'"
+
+
+def test_nasty_texts_come_back_as_they_went(herd: Herd) -> None:
+    job = GenerationJob(prompt=NASTY, model="tales", metadata={"k": NASTY})
+    herd.submit("a", job)
+    claimed = herd.claim("a")
+    assert isinstance(claimed, Yours)
+    assert claimed.body == job.to_json()
+
+
+def test_nasty_headers_do_not_reach_the_delivery_tag(herd: Herd) -> None:
+    request = {
+        "id": "a",
+        "root_id": NASTY,
+        "correlation_id": NASTY,
+        "reply_to": "@tag@",
+        "stamps": {NASTY: 1},
+    }
+    envelope = Envelope.of_request(request, {"chain": [NASTY]}, QUEUE)
+    run(herd.redis, herd.ledger.claim("a", "one", job=GenerationJob(prompt="x"), envelope=envelope))
+    herd.pass_lease("a")
+    assert sweep(herd) == Swept(("a",))
+    message = json.loads(herd.messages()[0])
+    assert message["properties"]["delivery_tag"].startswith("a:1:")
+    assert message["properties"]["correlation_id"] == NASTY
+    assert message["headers"]["root_id"] == NASTY
+
+
+def test_a_workers_name_is_quoted_in_the_end_that_a_script_writes(herd: Herd) -> None:
+    ledger = Ledger(worker=NASTY, lease_ms=60_000)
+    herd.submit("a")
+    run(herd.redis, ledger.claim("a", "one"))
+    herd.pass_lease("a")
+    run(herd.redis, ledger.cancel("a"))
+    (last,) = herd.events("a")
+    assert isinstance(last, End)
+    assert last.worker == NASTY
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("envelope", "no gap for a tag"),
+        ("queue", "herd:default:leases"),
+        ("queue", "herd.other:tales"),
+        ("deadline_ms", "soon"),
+        (None, ""),
+    ],
+)
+def test_a_broken_record_holds_up_no_other_job(herd: Herd, field: str | None, value: str) -> None:
+    for name in ("broken", "good"):
+        herd.submit(name)
+        herd.pass_time(name, 20_000)
+    herd.redis.delete(QUEUE)
+    key = herd.ledger.job_key("broken")
+    if field is None:
+        herd.redis.set(key, "no record at all")
+    else:
+        herd.redis.hset(key, field, value)
+    herd.redis.zadd("herd:default:leases", {"broken": 1})
+    assert sweep(herd) == Swept(("good",))
+    assert ids(herd) == ["good"]
+    assert not herd.redis.exists("herd.other:tales")
+    sweep(herd)
+    assert ids(herd).count("good") == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, "a\n"),
+        (0, "a" * 129),
+        (4, '{"properties":{}}'),
+        (5, "2027-01-01T00:00:00Z"),
+        (6, "1e12"),
+        (7, ""),
+        (7, "1.5"),
+        (8, ":low"),
+    ],
+)
+def test_a_job_that_no_worker_could_claim_is_not_accepted(herd: Herd, place: int, value: str) -> None:
+    """From a client in another language, say: an error that left half of a job would be for ever."""
+    call = herd.ledger.submit("a", JOB, Envelope.of("a", QUEUE))
+    args = [*call.args[:place], value, *call.args[place + 1 :]]
+    with pytest.raises(ResponseError):
+        run(herd.redis, replace(call, args=args))
+    assert herd.redis.keys() == []
+
+
+def test_a_tenants_records_can_name_its_own_queues_only(redis: Redis) -> None:
+    acme = Herd(redis, Ledger("acme", lease_ms=60_000))
+    run(redis, acme.ledger.submit("a", JOB, Envelope.of("a", "herd.acme:tales")))
+    assert redis.llen("herd.acme:tales") == 1
+    for queue in ("herd.tales", "herd.acm:tales", "herd.other:tales", "herd.acme:a:b"):
+        with pytest.raises(ResponseError, match="no queue of its tenant"):
+            run(redis, acme.ledger.submit("b", JOB, Envelope.of("b", queue)))
+        assert not redis.exists(queue, acme.ledger.job_key("b"))
+
+
+def test_a_queue_that_is_no_list_holds_up_no_other_queue(herd: Herd) -> None:
+    run(herd.redis, herd.ledger.submit("broken", GenerationJob(prompt="x"), Envelope.of("broken", "herd.x")))
+    herd.redis.delete("herd.x")
+    herd.redis.set("herd.x", "no list")
+    herd.submit("good")
+    herd.redis.delete(QUEUE)
+    for name in ("broken", "good"):
+        herd.pass_time(name, 20_000)
+    assert sweep(herd) == Swept(("good",))
+    assert ids(herd) == ["good"]
+
+
+def test_a_message_that_lies_about_its_time_costs_a_push_at_most(herd: Herd) -> None:
+    herd.submit("a")
+    herd.pass_time("a", 20_000)
+    lie = b'{"properties":{"delivery_tag":"x:1:' + b"9" * 400 + b'"}}'
+    herd.redis.rpush(QUEUE, lie, b'{"delivery_tag":"' + b"1:" * 8000 + b'"}')
+    assert sweep(herd).jobs in ((), ("a",))
+    assert sweep(herd) == Swept()

@@ -1,0 +1,155 @@
+"""SUBMIT and the message that it pushes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Submission, Submitted
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import Envelope
+from tests.tasks.herd import JOB, QUEUE, Herd
+
+pytestmark = pytest.mark.redis
+
+
+def test_a_submitted_job_has_a_record_a_pending_mark_and_a_message(herd: Herd) -> None:
+    answer = run(herd.redis, herd.ledger.submit("a", JOB, Envelope.of("a", QUEUE)))
+    assert answer == Submitted(Submission.SUBMITTED)
+    record = run(herd.redis, herd.ledger.record("a"))
+    assert record is not None
+    assert (record.state, record.queue, record.seq, record.n, record.epoch) == ("queued", QUEUE, 0, 0, 0)
+    assert herd.redis.zscore("herd:default:pending", "a") == record.submitted_ms
+    assert json.loads(herd.messages()[0])["headers"]["id"] == "a"
+
+
+def test_the_message_holds_no_prompt(herd: Herd) -> None:
+    herd.submit("a")
+    assert b"secret" not in herd.messages()[0]
+    assert JOB.to_json() in herd.field("a", "body")
+
+
+def test_the_same_job_again_is_a_no_op_and_another_one_a_conflict(herd: Herd) -> None:
+    herd.submit("a")
+    before = herd.redis.hgetall(herd.ledger.job_key("a"))
+    again = run(herd.redis, herd.ledger.submit("a", JOB, Envelope.of("a", QUEUE)))
+    other = run(herd.redis, herd.ledger.submit("a", GenerationJob(prompt="b"), Envelope.of("a", QUEUE)))
+    assert (again.kind, other.kind) == (Submission.EXISTS, Submission.CONFLICT)
+    assert herd.redis.hgetall(herd.ledger.job_key("a")) == before
+    assert len(herd.messages()) == 1
+
+
+def test_a_full_queue_takes_nothing_and_says_how_full_it_is(redis: Redis) -> None:
+    ledger = Ledger(max_queue=2)
+    calls = [ledger.submit(name, JOB, Envelope.of(name, QUEUE)) for name in "abc"]
+    answers = [run(redis, call) for call in calls]
+    assert [answer.kind for answer in answers] == ["submitted", "submitted", "queue_full"]
+    assert answers[2].num_jobs == 2
+    assert run(redis, ledger.record("c")) is None
+    assert redis.zcard("herd:default:pending") == 2
+
+
+def test_tenants_do_not_see_each_other(redis: Redis) -> None:
+    run(redis, Ledger("one").submit("a", JOB, Envelope.of("a", "herd.one:tales")))
+    assert run(redis, Ledger("two").record("a")) is None
+    assert run(redis, Ledger("two").num_pending()) == 0
+
+
+#: By place among the script's arguments, from SUBMIT's head: what no client of ours sends.
+BAD_NUMBERS = {
+    "tokens of 16 digits": (7, "9" * 16),
+    "tokens that are none": (7, "many"),
+    "fewer than no tokens": (7, "-1"),
+    "a deadline of 16 digits": (5, "9" * 16),
+    "a time to come of 16 digits": (6, "9" * 16),
+    "a limit that is no number": (1, "x"),
+    "a list of another kind": (8, "\x06\x16spoilt"),
+}
+
+#: Commands that leave a key so that a job could not wait any more.
+SPOILT = {
+    "the waiting ones are no sorted set": ("SADD", "herd:default:pending", "x"),
+    "the delayed ones are no sorted set": ("SADD", "herd:default:delayed", "x"),
+    "the counts are no hash": ("SADD", "herd:default:waiting", "x"),
+    "a count is no number": ("HSET", "herd:default:waiting", f"{QUEUE}:jobs", "x"),
+    "a count is no whole number": ("HSET", "herd:default:waiting", f"{QUEUE}:delayed", "1.5"),
+    "a count is as large as can be": ("HSET", "herd:default:waiting", f"{QUEUE}:tokens", str(2**63 - 1)),
+    "the queue is no list": ("SADD", QUEUE, "x"),
+    "one of its lanes is no list": ("SADD", f"{QUEUE}\x06\x16low", "x"),
+    "the record is no hash": ("SADD", "herd:default:{a}:job", "x"),
+}
+#: What a job needs that is due at once: not the set of delayed ones.
+SPOILT_FOR_NOW = [name for name in SPOILT if name != "the delayed ones are no sorted set"]
+#: A message that brings its job along has been in a list already.
+SPOILT_FOR_A_CLAIM = [name for name in SPOILT_FOR_NOW if not SPOILT[name][1].startswith(QUEUE)]
+
+
+def contents(redis: Redis) -> dict[bytes, bytes | None]:
+    return {key: redis.dump(key) for key in redis.scan_iter("*")}
+
+
+@pytest.mark.parametrize("name", BAD_NUMBERS)
+def test_a_job_whose_numbers_cannot_be_counted_leaves_nothing(redis: Redis, name: str) -> None:
+    redis.sadd(f"{QUEUE}\x06\x16spoilt", "x")
+    call = Ledger().submit("a", GenerationJob(prompt="x", not_before=2**52), Envelope.of("a", QUEUE))
+    place, value = BAD_NUMBERS[name]
+    args = [*call.args[:place], value, *call.args[place + 1 :]]
+    before = contents(redis)
+    with pytest.raises(ResponseError):
+        run(redis, replace(call, args=args))
+    assert contents(redis) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "not_before"), [*((name, None) for name in SPOILT_FOR_NOW), *((name, 2**52) for name in SPOILT)]
+)
+def test_a_job_that_could_not_wait_leaves_nothing(redis: Redis, name: str, not_before: int | None) -> None:
+    redis.execute_command(*SPOILT[name])  # type: ignore[no-untyped-call]
+    before = contents(redis)
+    job = GenerationJob(prompt="x", not_before=not_before)
+    with pytest.raises(ResponseError):
+        run(redis, Ledger().submit("a", job, Envelope.of("a", QUEUE)))
+    assert contents(redis) == before
+
+
+@pytest.mark.parametrize("name", SPOILT_FOR_A_CLAIM)
+def test_a_job_that_its_message_brings_and_that_could_not_wait_leaves_nothing(
+    redis: Redis, name: str
+) -> None:
+    redis.execute_command(*SPOILT[name])  # type: ignore[no-untyped-call]
+    before = contents(redis)
+    with pytest.raises(ResponseError):
+        run(redis, Ledger().claim("a", "one", job=JOB, envelope=Envelope.of("a", QUEUE)))
+    assert contents(redis) == before
+
+
+def test_many_jobs_of_as_many_tokens_as_can_be_told_do_not_overflow(redis: Redis) -> None:
+    call = Ledger().submit("a", JOB, Envelope.of("a", QUEUE))
+    for number in range(3):
+        args = [f"a{number}", *call.args[1:7], str(2**52), *call.args[8:]]
+        keys = [key.replace("{a}", f"{{a{number}}}") for key in call.keys]
+        before = contents(redis)
+        if number == 0:
+            run(redis, replace(call, keys=keys, args=args))
+            continue
+        with pytest.raises(ResponseError, match="too large"):
+            run(redis, replace(call, keys=keys, args=args))
+        assert contents(redis) == before
+
+
+@pytest.mark.parametrize("not_before", [None, 2**52], ids=["now", "later"])
+def test_a_full_redis_takes_nothing_of_a_job(redis: Redis, not_before: int | None) -> None:
+    """A script that has written once may go on, so the first write must be one that a full Redis refuses."""
+    before = contents(redis)
+    redis.config_set("maxmemory", 1)
+    try:
+        job = GenerationJob(prompt="x", not_before=not_before)
+        with pytest.raises(ResponseError, match="OOM"):
+            run(redis, Ledger().submit("a", job, Envelope.of("a", QUEUE)))
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert contents(redis) == before

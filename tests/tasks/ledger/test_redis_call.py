@@ -1,0 +1,87 @@
+"""Calls over a real connection: forgotten scripts, errors of one among many, the asyncio twins."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ConnectionError, ResponseError
+
+from llama_herd.tasks.connection import connect
+from llama_herd.tasks.ledger.answers import Submission, Submitted, Unknown
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Call, Unreadable, run, run_async, run_many, run_many_async
+from llama_herd.tasks.message import Envelope
+from tests.tasks.herd import JOB, QUEUE
+
+pytestmark = pytest.mark.redis
+LEDGER = Ledger()
+
+
+def submit(job_id: str) -> Call[Submitted]:
+    return LEDGER.submit(job_id, JOB, Envelope.of(job_id, QUEUE))
+
+
+def in_asyncio(redis_url: str, calls: Sequence[Call[Any]]) -> list[Any]:
+    async def talk() -> list[Any]:
+        async with AsyncRedis.from_url(redis_url) as connection:
+            first = await run_async(connection, calls[0])
+            return [first, *await run_many_async(connection, calls[1:])]
+
+    return asyncio.run(talk())
+
+
+def test_a_script_that_redis_forgot_is_loaded_again(redis: Redis) -> None:
+    assert run(redis, submit("a")).kind is Submission.SUBMITTED
+    redis.script_flush()
+    assert run(redis, submit("a")).kind is Submission.EXISTS
+
+
+def test_forgotten_scripts_in_a_pipeline_run_once_and_in_place(redis: Redis) -> None:
+    run(redis, LEDGER.claim("x", "one"))
+    calls: list[Call[Any]] = [submit("a"), LEDGER.claim("zz", "one"), LEDGER.num_pending(), submit("b")]
+    answers: list[Any] = run_many(redis, calls)
+    first, unknown, num_pending, last = answers
+    assert (first.kind, unknown, last.kind) == (Submission.SUBMITTED, Unknown(), Submission.SUBMITTED)
+    # It knew the claim and the count at once, and ran the submits in a second round.
+    assert num_pending == 0
+    assert redis.llen(QUEUE) == 2
+
+
+def test_an_error_of_one_call_leaves_the_others_alone(redis: Redis) -> None:
+    redis.set(LEDGER.job_key("a"), "not a record")
+    failed, done = run_many(redis, [submit("a"), submit("b")])
+    assert isinstance(failed, ResponseError)
+    assert isinstance(done, Submitted)
+    assert done.kind is Submission.SUBMITTED
+    with pytest.raises(ResponseError):
+        run(redis, submit("a"))
+
+
+def test_no_calls_no_answers(redis: Redis) -> None:
+    assert run_many(redis, []) == []
+
+
+def test_the_twins_answer_alike(redis: Redis, redis_url: str) -> None:
+    redis.set(LEDGER.job_key("bad"), "not a record")
+    calls: list[Call[Any]] = [submit("a"), submit("bad"), submit("b"), LEDGER.num_pending()]
+    first, failed, second, num_pending = in_asyncio(redis_url, calls)
+    assert (first.kind, second.kind) == (Submission.SUBMITTED, Submission.SUBMITTED)
+    assert isinstance(failed, ResponseError)
+    assert num_pending == 2
+    redis.script_flush()
+    assert in_asyncio(redis_url, [submit("a"), submit("b")])[1].kind is Submission.EXISTS
+
+
+def test_a_lost_connection_is_an_error_of_redis_py() -> None:
+    nowhere = connect("unix:///nonexistent.sock", tries=0)
+    with pytest.raises(ConnectionError):
+        run(nowhere, submit("a"))
+    with pytest.raises(ConnectionError):
+        run_many(nowhere, [submit("a")])
+
+
+def test_an_error_of_what_cannot_be_read_can_be_shown() -> None:
+    assert repr(Unreadable("x holds y")) == "Unreadable('x holds y')"

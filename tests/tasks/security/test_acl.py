@@ -1,0 +1,327 @@
+"""What users of each role may do to their own tenant and to another: command by command, on a real server."""
+
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+from redis.retry import Retry
+
+from llama_herd.errors import BadInput, RedisUnavailable
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.ledger import ledger
+from llama_herd.tasks.ledger.keys import Keys, joined
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Call, Script, run
+from llama_herd.tasks.security.acl import Acl, Dialect, Role
+from tests.guarded_redis import GuardedRedis, newest_dialect, write_users
+
+pytestmark = pytest.mark.redis
+
+OWN, OTHER, THIRD = "acme", "acme2", "globex"
+P, S, W, O = Role  # noqa: E741
+
+
+#: Who may run a command on a tenant's objects: {t} is the tenant, {j} a job's keys but for their last part.
+COMMANDS: dict[str, set[Role]] = {
+    # the record of a job, with its prompt
+    "HMGET {j}:job body": {P, W, O},
+    "HGETALL {j}:job": {W, O},
+    "HSET {j}:job state done": {P, W, O},
+    "HSCAN {j}:job 0": {O},
+    "DEL {j}:job": {W, O},
+    "EXISTS {j}:job": {W, O},
+    "DUMP {j}:job": set(),
+    "OBJECT ENCODING {j}:job": set(),
+    "MEMORY USAGE {j}:job": set(),
+    "COPY {j}:job {j}:copy": set(),
+    "RENAME {j}:job {j}:new": set(),
+    "MIGRATE 127.0.0.1 1 {j}:job 0 1": set(),
+    "SORT herd:{t}:pending BY *->body": set(),
+    "WATCH {j}:job": {W},
+    # its events
+    "XRANGE {j}:events - +": {S, W, O},
+    "XREAD STREAMS {j}:events 0": {S, O},
+    "XREVRANGE {j}:events + -": {O},
+    "XADD {j}:events 9-0 e x": {P, W, O},
+    "XINFO STREAM {j}:events": set(),
+    "XGROUP CREATE {j}:events g $": set(),
+    # channels
+    "SUBSCRIBE herd:{t}:tokens:1": {P, S, W, O},
+    "PUBLISH herd:{t}:tokens:1 x": {P, W, O},
+    "SUBSCRIBE herd:{t}:ctl": {P, W, O},
+    "PUBLISH herd:{t}:ctl x": {P, W, O},
+    "PSUBSCRIBE herd:{t}:*": set(),
+    "PUBLISH /0.herd:{t}:celeryev/worker.online x": {W, O},
+    # what is the tenant's
+    "ZADD herd:{t}:pending 1 x": {P, W, O},
+    "ZRANGE herd:{t}:pending 0 -1": {W, O},
+    "ZRANGE herd:{t}:leases 0 -1": {W, O},
+    "ZCARD herd:{t}:leases": {O},
+    "HGETALL herd:{t}:worker:w": {W, O},
+    "XREVRANGE herd:{t}:dead + -": {O},
+    "XADD herd:{t}:dead * raw x": {W, O},
+    "HGET herd:{t}:unacked tag": {W, O},
+    "SET herd:{t}:unacked_mutex x": {W},
+    # its queue
+    "LPUSH {q} x": {P, W, O},
+    "BRPOP {q} 0.01": {W},
+    "BRPOP {q}\x06\x169 0.01": {W},
+    "LPUSH {q}\x06\x16urgent x": {P, W, O},
+    "BRPOP {q}\x06\x16low 0.01": {W},
+    "LPUSH {q}\x06\x16other x": set(),
+    "LRANGE {q} 0 -1": {W, O},
+    "LREM {q} 1 x": {O},
+    "LLEN {q}": {P, W, O},
+    "LLEN {q}2": set(),
+    "TYPE {q}": {W},
+    "TYPE {q}2": set(),
+    "SADD _kombu.binding.{q} x": {P, W},
+    # results
+    "GET {r}celery-task-meta-1": {S, W, O},
+    "SETEX {r}celery-task-meta-1 9 x": {W},
+    "SUBSCRIBE {r}celery-task-meta-1": {P, S, W, O},
+    # scripts
+    "EVALSHA {sha} 1 {j}:job": {P, W, O},
+}  # fmt: skip
+
+#: What shows names, or reaches beyond a tenant; the last word on each is the same for all.
+FORBIDDEN = (
+    """
+KEYS *|SCAN 0|RANDOMKEY|DBSIZE|PUBSUB CHANNELS|PUBSUB NUMSUB herd:acme:ctl|PUBSUB NUMPAT|PSUBSCRIBE *
+CLIENT LIST|CLIENT KILL ID 1|CLIENT PAUSE 1|CLIENT INFO|MONITOR|INFO|INFO keyspace|CONFIG GET *
+CONFIG SET maxmemory 0|ACL LIST|ACL WHOAMI|ACL SETUSER x|DEBUG SLEEP 0|FLUSHALL|FLUSHDB|SCRIPT FLUSH
+SCRIPT KILL|EVAL return 0|SWAPDB 0 1|LATENCY LATEST|SLOWLOG GET|MODULE LIST|REPLICAOF NO ONE|SHUTDOWN|SAVE
+BGSAVE|BGREWRITEAOF|LASTSAVE|ROLE|SYNC|CLUSTER INFO|COMMAND|MEMORY STATS|WAIT 0 0|FAILOVER
+""".strip()
+    .replace("\n", "|")
+    .split("|")
+)
+
+
+#: Commands on a key that holds something else. Rules of Redis 6.2 cannot keep them from who may run them on
+#: others.
+ON_ANOTHER_KIND: dict[str, set[Role]] = {
+    "SADD {q} x": {P, W},
+    "SADD {q}\x06\x16urgent x": {P, W},
+    "HSET {q} x x": {P, W, O},
+    "XADD {q}\x06\x16low * x x": {P, W, O},
+    "ZADD {q} 1 x": {P, W, O},
+    "SET {q} x": {W},
+    "DEL {q}": {W, O},
+    "EXPIRE {q} 0": {P, W, O},
+    "TYPE {j}:job": {W},
+    "LPUSH _kombu.binding.{q} x": {P, W, O},
+    "LPUSH {j}:job x": {P, W, O},
+    "SADD {j}:job x": {P, W},
+    "LPUSH {j}:events x": {P, W, O},
+    "SADD herd:{t}:pending x": {P, W},
+    "LPUSH herd:{t}:leases x": {P, W, O},
+    "XADD herd:{t}:waiting * x x": {P, W, O},
+    "SET herd:{t}:unacked x": {W},
+    "SADD {r}celery-task-meta-1 x": {W},
+}  # fmt: skip
+
+#: What none of our calls needs, whatever it holds.
+NO_KEYS_OF_OURS = ("SET herd:{t}:mine x", "HSET herd:{t}:{1}:mine x x", "SADD _kombu.binding.other x")
+
+
+@pytest.fixture(scope="module", params=list(Dialect))
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    if request.param > newest_dialect():
+        pytest.skip("needs a redis-server 7 or newer on PATH")
+    return Dialect(request.param)
+
+
+@pytest.fixture(scope="module")
+def server(dialect: Dialect, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
+    folder = tmp_path_factory.mktemp("acl")
+    for tenant in (OWN, OTHER):
+        acl = Acl(tenant, [f"herd.{tenant}:m"])
+        write_users(folder, {f"{tenant}-{role}": acl.rights(role) for role in Role}, dialect)
+    both = [Acl(tenant, [f"herd.{tenant}:m"]) for tenant in (OWN, THIRD)]
+    write_users(folder, {f"both-{role}": Acl.rights_in(both, role) for role in Role}, dialect)
+    with GuardedRedis(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def users(server: GuardedRedis) -> dict[Role, Redis]:
+    return {role: Redis.from_url(server.url_of(f"{OWN}-{role}"), protocol=2) for role in Role}
+
+
+def may(user: Redis, command: str) -> bool:
+    """Whether Redis lets a user run a command; what else is wrong with it does not count."""
+    connection: Any = user.connection_pool.get_connection()
+    try:
+        connection.send_command(*command.split(" "))
+        connection.read_response()
+    except NoPermissionError:
+        return False
+    except ResponseError as error:
+        return "command not allowed" not in str(
+            error
+        )  # Redis 7 lets nobody run DEBUG, whatever the rules say
+    finally:
+        connection.disconnect()
+        user.connection_pool.release(connection)
+    return True
+
+
+def filled_in(command: str, tenant: str) -> str:
+    job, result = f"herd:{tenant}:{{1}}", f"herd:{tenant}:"
+    return command.format(t=tenant, j=job, q=f"herd.{tenant}:m", r=result, sha="0" * 40)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_role_may_do_its_part_in_its_own_tenant_and_nothing_in_another(
+    command: str, users: dict[Role, Redis]
+) -> None:
+    allowed = {role for role, user in users.items() if may(user, filled_in(command, OWN))}
+    assert allowed == COMMANDS[command]
+    assert not [role for role, user in users.items() if may(user, filled_in(command, OTHER))]
+
+
+@pytest.mark.parametrize("command", ON_ANOTHER_KIND)
+def test_nobody_puts_into_a_key_what_it_does_not_hold_from_redis_7_on(
+    command: str, dialect: Dialect, users: dict[Role, Redis]
+) -> None:
+    allowed = {role for role, user in users.items() if may(user, filled_in(command, OWN))}
+    assert allowed == (set() if dialect is Dialect.SELECTORS else ON_ANOTHER_KIND[command])
+    assert not [role for role, user in users.items() if may(user, filled_in(command, OTHER))]
+
+
+@pytest.mark.parametrize("command", NO_KEYS_OF_OURS)
+def test_nobody_makes_keys_that_nobody_reads(command: str, users: dict[Role, Redis]) -> None:
+    command = command.replace("{1}", "{{1}}")
+    assert not [role for role, user in users.items() if may(user, filled_in(command, OWN))]
+
+
+def test_each_command_that_a_role_may_run_is_in_its_rules_in_either_dialect() -> None:
+    """One that no table names would be left out of the selectors, and fail on a Redis 7 alone."""
+    scripts = {
+        command for one in vars(ledger).values() if isinstance(one, Script) for command in one.commands
+    }
+    for role in Role:
+        rights = Acl(OWN, ["herd.acme:m"]).rights(role)
+        flat, narrow = (rights.user("u", "p", dialect) for dialect in Dialect)
+        assert set(re.findall(r"\+[a-z|]+", narrow)) == set(re.findall(r"\+[a-z|]+", flat))
+        assert set(re.findall(r"~[^ )]+", narrow)) <= set(re.findall(r"~[^ )]+", flat))
+        assert role not in (W, O) or scripts <= rights.commands
+
+
+def test_on_redis_7_a_command_comes_with_the_keys_of_its_kind() -> None:
+    line = Acl(OWN, ["herd.acme:m"]).rights(P).user("u", "p", Dialect.SELECTORS)
+    head, *selectors = (part.rstrip(") ") for part in line.split("("))
+    assert "~" not in head
+    (sets,) = (one for one in selectors if "+sadd" in one)
+    bindings = [f"~_kombu.binding{kind}.herd.acme:m" for kind in ("", "_permanent")]
+    assert sets.split() == [*bindings, "+sadd", "+smembers"]
+
+
+@pytest.fixture(scope="module")
+def users_of_both(server: GuardedRedis) -> dict[Role, Redis]:
+    return {role: Redis.from_url(server.url_of(f"both-{role}"), protocol=2) for role in Role}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_role_in_two_tenants_is_the_same_in_both_and_nothing_in_another(
+    command: str, users_of_both: dict[Role, Redis]
+) -> None:
+    for tenant in (OWN, THIRD):
+        allowed = {role for role, user in users_of_both.items() if may(user, filled_in(command, tenant))}
+        assert allowed == COMMANDS[command]
+    assert not [role for role, user in users_of_both.items() if may(user, filled_in(command, OTHER))]
+
+
+def test_what_a_worker_of_two_tenants_holds_is_out_of_reach_of_a_worker_of_one(
+    users: dict[Role, Redis], users_of_both: dict[Role, Redis]
+) -> None:
+    command = f"HGET {Keys(joined([OWN, THIRD])).unacked_key} tag"
+    assert may(users_of_both[W], command)
+    assert not [role for role, user in users.items() if may(user, command)]
+
+
+@pytest.mark.parametrize("command", FORBIDDEN)
+def test_nobody_lists_names_or_reaches_the_server(command: str, users: dict[Role, Redis]) -> None:
+    assert not [role for role, user in users.items() if may(user, command)]
+
+
+def test_only_who_may_load_scripts_does(users: dict[Role, Redis]) -> None:
+    assert {role for role, user in users.items() if may(user, "SCRIPT LOAD return")} == {W, O}
+
+
+def test_a_script_that_builds_keys_of_its_own_stays_in_the_tenant(
+    server: GuardedRedis, users: dict[Role, Redis]
+) -> None:
+    with Redis.from_url(server.url) as root:
+        root.hset(f"herd:{OTHER}:worker:w", "name", "w")
+    users[W].zadd(f"herd:{OWN}:workers", {"w": 9e15})
+    call = Ledger(OWN).workers()
+    assert run(users[W], call) == []
+    hostile = Call(call.what, call.keys, (f"herd:{OTHER}:worker:",), call.parse)
+    with pytest.raises(ResponseError, match="can't access at least one of the keys"):
+        run(users[W], hostile)
+
+
+def test_a_producer_that_lacks_our_scripts_is_told_who_loads_them(server: GuardedRedis) -> None:
+    with Redis.from_url(server.url) as root, Client(server.url_of(f"{OWN}-producer"), tenant=OWN) as client:
+        root.script_flush()
+        with pytest.raises(RedisUnavailable, match="Fix: start a worker"):
+            client.submit(prompt="x", model="m")
+
+
+def test_a_stranger_is_not_let_in(server: GuardedRedis) -> None:
+    with pytest.raises(AuthenticationError):
+        Redis(port=server.port, retry=Retry(NoBackoff(), 0)).ping()
+
+
+def test_a_user_may_have_several_roles() -> None:
+    acl = Acl(OWN, ["herd.acme:m"])
+    both = acl.rights(P) + acl.rights(S)
+    assert both.commands == acl.rights(P).commands | acl.rights(S).commands
+    assert both.keys == acl.rights(P).keys | acl.rights(S).keys
+
+
+def test_passwords_lie_in_files_of_their_own_and_stay(tmp_path: Path) -> None:
+    rights = Acl(OWN, ["herd.acme:m"]).rights(S)
+    (tmp_path / "given.password").write_text("hunter2\n")
+    path = write_users(tmp_path, {"given": rights, "drawn": rights})
+    drawn = (tmp_path / "drawn.password").read_text()
+    first = path.read_text()
+    assert write_users(tmp_path, {"given": rights}).read_text() == first
+    assert (tmp_path / "drawn.password").read_text() == drawn
+    assert len(drawn) > 40
+    assert "hunter2" not in first
+    assert drawn not in first
+    assert first.startswith("user default off ")
+    for file in (path, tmp_path / "drawn.password"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("queue", ["herd.*", "herd.acme:*", "herd.acme:m ~*", "herd.acme:", "herd.other:m"])
+def test_a_queue_that_is_not_the_tenants_own_is_refused(queue: str) -> None:
+    with pytest.raises(BadInput, match="model"):
+        Acl(OWN, [queue])
+
+
+def test_who_gives_no_name_stays_off(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no name"):
+        write_users(tmp_path, {"default": Acl(OWN, []).rights(W)})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\nuser b on nopass"])
+def test_a_name_that_could_write_rules_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput, match="letters, digits"):
+        write_users(tmp_path, {name: Acl(OWN, []).rights(S)})
+
+
+def test_an_empty_password_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.password").touch()
+    with pytest.raises(BadInput, match="is empty"):
+        write_users(tmp_path, {"a": Acl(OWN, []).rights(S)})

@@ -1,0 +1,99 @@
+"""Celery's own `inspect` and `control` on a real worker."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.control import Inspect
+
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.message import TASK_NAME, queue_name
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.tiny import write_tiny_gguf
+from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
+
+CANARY = "canary of the prompt"
+FIELDS: dict[str, Any] = {"prompt": CANARY, "sampling": {"max_tokens": 4096}}
+QUEUE = queue_name("m")
+
+
+@pytest.fixture(scope="module")
+def worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    folder = tmp_path_factory.mktemp("worker")
+    model = write_tiny_gguf(folder / "m.gguf", eos=False, context_length=8192)
+    with WorkerProcess(
+        server.url,
+        model,
+        "w",
+        folder / "log",
+        slots=1,
+        remote_control=True,
+        include="tests.worker.broker.side_tasks",
+    ) as worker:
+        yield worker
+
+
+@pytest.fixture
+def app(server: EmbeddedRedis, worker: WorkerProcess) -> Celery:
+    return make_app(Settings(redis_url=server.url))
+
+
+@pytest.fixture
+def client(server: EmbeddedRedis, worker: WorkerProcess) -> Iterator[Client]:
+    with Client(server.url, model="m") as client:
+        yield client
+
+
+@pytest.mark.parametrize("command", ["pool_grow", "pool_shrink", "pool_restart", "autoscale"])
+def test_a_command_that_resizes_the_pool_is_refused_in_one_line(
+    command: str, app: Celery, worker: WorkerProcess
+) -> None:
+    arguments = {"max": 9, "min": 1} if command == "autoscale" else {}
+    (answer,) = app.control.broadcast(command, arguments, reply=True, timeout=PATIENCE_S, limit=1)
+    assert answer == {
+        "w@test": {"error": "a worker's batch has one size. Fix: restart it with another HERD_SLOTS"}
+    }
+    assert "Traceback" not in worker.log
+    assert "pidbox command error" not in worker.log
+
+
+def test_inspect_shows_no_prompt_of_a_bare_message(
+    app: Celery, client: Client, worker: WorkerProcess
+) -> None:
+    """One that runs, one that waits, one that is due later, and somebody's own task with an ETA."""
+    inspect: Inspect = app.control.inspect(timeout=PATIENCE_S, limit=1)
+    running, waiting = (app.send_task(TASK_NAME, kwargs=FIELDS, queue=QUEUE) for _ in range(2))
+    wait_until(lambda: sum(worker.waiting for worker in client.workers()), "one runs, one waits")
+    later = datetime.now(UTC) + timedelta(hours=1)
+    for name in (TASK_NAME, "side.stumble"):
+        app.send_task(name, (CANARY,), kwargs=FIELDS, queue=QUEUE, eta=later)
+    wait_until(lambda: inspect.scheduled()["w@test"], "the task of an hour later is held")
+    wait_until(lambda: len(inspect.reserved()["w@test"]) == 1, "the job of an hour later is not")
+    shown = {
+        name: inspect._request(name, **arguments)["w@test"]
+        for name, arguments in {
+            "active": {},
+            "reserved": {},
+            "scheduled": {},
+            "query_task": {"ids": [running.id, waiting.id]},
+            "stats": {},
+            "report": {},
+            "conf": {},
+        }.items()
+    }
+    assert [one["id"] for one in shown["active"]] == [running.id]
+    assert [one["id"] for one in shown["reserved"]] == [waiting.id]
+    assert [one["request"]["name"] for one in shown["scheduled"]] == ["side.stumble"]
+    assert set(shown["query_task"]) == {running.id, waiting.id}
+    assert CANARY not in json.dumps(shown)
+    for sent in (running, waiting):
+        client.cancel(sent.id)
+        assert client.result(sent.id, timeout_s=PATIENCE_S).finish_reason == "cancelled"
+    assert CANARY not in worker.log

@@ -1,0 +1,66 @@
+"""What messages ask for, well and badly formed."""
+
+import json
+
+import pytest
+
+from llama_herd.worker.broker.task_message import NO_JOB, Order
+from llama_herd.worker.settings import WorkerSettings
+
+FOREIGN, OURS = "aa6e4c1c-7ef0-44c1-9a90-8b1cba9a3d44", "job-1:1:1700000000000"
+HEADERS = {"id": "job-1", "delivery_info": {"routing_key": "herd:other:dead"}, "argsrepr": "('secret',)"}
+
+
+def read(body: str, tag: str = FOREIGN) -> Order:
+    return Order.read(body, HEADERS | {"properties": {"delivery_tag": tag}}, WorkerSettings())
+
+
+def test_a_message_of_our_own_brings_nothing() -> None:
+    assert read(json.dumps([[], {}, {"callbacks": None}]), OURS) == Order(embed={"callbacks": None})
+
+
+def test_a_bare_message_brings_its_job_and_keeps_its_links() -> None:
+    embed = {"callbacks": [{"task": "next"}], "errbacks": None, "chain": None, "chord": None}
+    order = read(json.dumps([[], {"prompt": "hi", "sampling": {"seed": 3}}, embed]))
+    assert order.error is None
+    assert order.job is not None
+    assert order.job.sampling.seed == 3
+    assert order.envelope is not None
+    assert "secret" not in order.envelope.text
+
+
+def test_a_message_goes_back_to_the_queue_it_came_by_whatever_it_says() -> None:
+    order = read(json.dumps([[], {"prompt": "hi"}, None]))
+    assert order.envelope is not None
+    assert order.envelope.queue == "herd.tales"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "null",
+        "[]",
+        "{}",
+        "7",
+        "[[], {}]",
+        '[[], {"prompt": 1}, {}, {}]',
+        '["x", {}, {}]',
+        "[" * 100_000,
+        json.dumps([["positional prompt"], {}, {}]),
+        json.dumps([[], {}, {}]),
+        json.dumps([[], {"prompt": ""}, {}]),
+        json.dumps([[], {"prompt": "hi", "frobnicate": True}, None]),
+    ],
+)
+def test_any_other_message_is_a_job_that_never_runs(body: str) -> None:
+    order = read(body)
+    assert order.job is NO_JOB
+    assert order.error is not None
+    assert order.envelope is not None
+
+
+def test_what_stands_in_the_record_for_an_unreadable_job_is_refused_again() -> None:
+    order = read(json.dumps([[], json.loads(NO_JOB.to_json()), {}]))
+    assert order.error is not None
+    assert "prompt" in str(order.error)

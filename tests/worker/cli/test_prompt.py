@@ -1,0 +1,119 @@
+"""What is said of a prompt, and what is done to one that is too long."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from llama_herd.errors import GenerationError
+from llama_herd.model.batch import Batch, Chunk
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+
+PROMPT_IDS = tuple(5 + 7 * i % 80 for i in range(150))
+TOLERANCE = 1e-4
+
+
+def sequences(
+    model: LoadedModel, prompt_ids: tuple[int, ...] = PROMPT_IDS, **sampling: Any
+) -> list[Sequence]:
+    params = SamplingParams.model_validate({"max_tokens": 4, "ignore_eos": True, **sampling})
+    return model.sequences("job", GenerationJob(prompt_ids=prompt_ids, sampling=params), now_ms=0)
+
+
+def outputs_of(model: LoadedModel, settings: WorkerSettings, submitted: list[Sequence]) -> list[Output]:
+    outputs = list[Output]()
+    engine = model.engine(settings, outputs.extend)
+    for sequence in submitted:
+        engine.submit(sequence)
+    while engine.has_work:
+        engine.step()
+    return outputs
+
+
+def reference(model: LoadedModel, ids: tuple[int, ...]) -> torch.Tensor:
+    """log_softmax of the logits of one full forward: (T, V)."""
+    pages = model.cache.pages.reserve("reference", len(ids))
+    assert pages is not None
+    logits = model.llama.forward(Batch.of([Chunk(pages, 0, ids, num_logits=len(ids))]), model.cache)
+    model.cache.pages.release("reference")
+    return logits.log_softmax(dim=-1)
+
+
+def test_prompt_logprobs_are_those_of_a_full_forward(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    expected = reference(model, PROMPT_IDS)
+    settings = tiny_settings.model_copy(update={"prefill_tokens": 1})  # times 32 while nothing else runs
+    outputs = outputs_of(model, settings, sequences(model, prompt_logprobs=2))
+    said = [output.prompt_scores for output in outputs if output.prompt_scores is not None]
+    assert len(said) == 1, "once, with the first token"
+    [scores] = said
+    assert [score.token_id for score in scores] == list(PROMPT_IDS[1:])
+    logprobs = torch.tensor([score.logprob for score in scores])
+    rows = torch.arange(len(PROMPT_IDS) - 1)
+    torch.testing.assert_close(logprobs, expected[rows, torch.tensor(PROMPT_IDS[1:])], atol=TOLERANCE, rtol=0)
+    for row, score in enumerate(scores):
+        values, ids = expected[row].topk(2)
+        assert [token_id for token_id, _ in score.top] == ids.tolist()
+        assert [value for _, value in score.top] == pytest.approx(values.tolist(), abs=TOLERANCE)
+
+
+def test_a_prompt_that_is_cached_is_scored_all_the_same(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    outputs_of(model, tiny_settings, sequences(model))
+    outputs = outputs_of(model, tiny_settings, sequences(model, prompt_logprobs=0))
+    scores = next(output.prompt_scores for output in outputs if output.prompt_scores is not None)
+    assert len(scores) == len(PROMPT_IDS) - 1
+    assert all(score.top == () for score in scores)
+
+
+def test_scoring_a_prompt_changes_no_id_of_it_or_its_mates(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    def ids(first: dict[str, Any]) -> list[list[int]]:
+        both = [*sequences(model, temperature=0, **first), *sequences(model, PROMPT_IDS[:30], temperature=0)]
+        both[1].job_id = "mate"
+        outputs_of(model, tiny_settings, both)
+        return [one.ids for one in both]
+
+    assert ids({"prompt_logprobs": 3}) == ids({})
+
+
+def test_of_several_outputs_the_first_says_how_likely_the_prompt_was(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    outputs = outputs_of(model, tiny_settings, sequences(model, n=3, prompt_logprobs=1))
+    said = [output.sequence.choice for output in outputs if output.prompt_scores is not None]
+    assert said == [0]
+
+
+def test_an_attempt_that_finds_tokens_recorded_scores_the_prompt_no_more(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    [sequence] = sequences(model, prompt_logprobs=1)
+    sequence.replay([9])
+    outputs = outputs_of(model, tiny_settings, [sequence])
+    assert all(output.prompt_scores is None for output in outputs)
+
+
+def test_a_prompt_is_cut_only_when_asked_for(model: LoadedModel) -> None:
+    too_long = tuple([9] * (model.max_length + 5))
+    with pytest.raises(GenerationError, match="truncate_prompt_tokens"):
+        sequences(model, too_long)
+    assert len(sequences(model, too_long, truncate_prompt_tokens=-1)[0].prompt_ids) == model.max_length - 4
+    assert sequences(model, PROMPT_IDS, truncate_prompt_tokens=6)[0].prompt_ids == list(PROMPT_IDS[-6:])
+    assert sequences(model, PROMPT_IDS, truncate_prompt_tokens=150)[0].prompt_ids == list(PROMPT_IDS)
+
+
+def test_a_bos_stays_at_the_front_of_a_prompt_that_is_cut(model: LoadedModel) -> None:
+    bos = model.tokenizer.bos_id
+    assert bos is not None
+    cut = sequences(model, (bos, *PROMPT_IDS), truncate_prompt_tokens=6)[0].prompt_ids
+    assert cut == [bos, *PROMPT_IDS[-5:]]
+    assert sequences(model, (bos, *PROMPT_IDS), truncate_prompt_tokens=1)[0].prompt_ids == [PROMPT_IDS[-1]]

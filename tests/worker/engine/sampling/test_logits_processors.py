@@ -1,0 +1,81 @@
+"""Penalties, biases and forbidden ends against transformers' processors and plain arithmetic."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import RepetitionPenaltyLogitsProcessor
+
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.sampling.draw import Draw
+from llama_herd.worker.engine.sampling.logits_processors import apply_rules
+
+V = 12
+PROMPT, OUTPUT = (1, 2, 2, 3), (3, 4, 4, 4)
+
+
+def logits() -> torch.Tensor:
+    return torch.randn(V, generator=torch.Generator().manual_seed(1))
+
+
+def ruled(output: Sequence[int] = OUTPUT, **fields: object) -> torch.Tensor:
+    params = SamplingParams.model_validate(fields)
+    draw = Draw(params, 0, PROMPT, output, eos_ids=frozenset({0}))
+    return apply_rules(logits()[None], [draw])[0]
+
+
+def test_repetition_penalty_equals_transformers() -> None:
+    oracle = RepetitionPenaltyLogitsProcessor(1.7)
+    expected = oracle(torch.tensor([[*PROMPT, *OUTPUT]]), logits()[None].clone())[0]
+    torch.testing.assert_close(ruled(repetition_penalty=1.7), expected)
+
+
+def test_presence_and_frequency_penalties_count_the_output_only() -> None:
+    expected = logits()
+    expected[3] -= 0.5 + 0.25
+    expected[4] -= 0.5 + 0.25 * 3
+    torch.testing.assert_close(ruled(presence_penalty=0.5, frequency_penalty=0.25), expected)
+
+
+def test_penalties_look_at_the_last_tokens_only() -> None:
+    expected = logits()
+    expected[4] -= 2.0
+    torch.testing.assert_close(ruled(presence_penalty=2.0, repeat_last_n=2), expected)
+    torch.testing.assert_close(ruled(presence_penalty=2.0, repeat_last_n=0), logits())
+    for num_last in (0, 1, 4, 6, 8, 99):
+        last = [*PROMPT, *OUTPUT][-num_last:] if num_last else []
+        oracle = RepetitionPenaltyLogitsProcessor(1.5)
+        expected = oracle(torch.tensor([last], dtype=torch.int64), logits()[None].clone())[0]
+        torch.testing.assert_close(ruled(repetition_penalty=1.5, repeat_last_n=num_last), expected)
+
+
+def test_biases_are_added() -> None:
+    expected = logits()
+    expected[7] += 5
+    expected[1] -= 100
+    torch.testing.assert_close(ruled(logit_bias={"7": 5.0, 1: -100.0}), expected)
+
+
+@pytest.mark.parametrize(("num_ids", "is_held_back"), [(0, True), (3, True), (4, False)])
+def test_no_end_may_come_before_min_tokens(num_ids: int, is_held_back: bool) -> None:
+    held = ruled(OUTPUT[:num_ids], min_tokens=4, stop_token_ids=[5, 6]).isinf()
+    assert held.nonzero().flatten().tolist() == ([0, 5, 6] if is_held_back else [])
+
+
+def test_logits_without_rules_are_taken_as_they_are() -> None:
+    plain = logits()[None]
+    assert apply_rules(plain, [Draw(SamplingParams(), 0, PROMPT, OUTPUT)]) is plain
+
+
+def test_rows_do_not_leak_into_each_other() -> None:
+    fields: list[dict[str, object]] = [
+        {},
+        {"repetition_penalty": 2.0},
+        {"presence_penalty": 1.0, "repeat_last_n": 1},
+        {"logit_bias": {2: 3.0}},
+        {"min_tokens": 9, "stop_token_ids": [8]},
+    ]
+    draws = [Draw(SamplingParams.model_validate(f), 0, PROMPT, OUTPUT, frozenset({0})) for f in fields]
+    together = apply_rules(logits().expand(len(draws), -1), draws)
+    alone = torch.cat([apply_rules(logits()[None], [draw]) for draw in draws])
+    assert torch.equal(together, alone)

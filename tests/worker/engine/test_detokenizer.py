@@ -1,0 +1,82 @@
+"""Laws of the Writer: nothing lost, nothing broken, nothing leaked, nothing held without need."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from llama_herd.worker.engine.detokenizer import Writer
+
+BYTES = tuple(bytes([value]) for value in range(256))
+WHOLE = ("", " Once", " upon", "END", "E", "N", "D", "é", "🐑")
+WORDS = (*(word.encode() for word in WHOLE), b"\xf0\x9f", b"\x90\x91")
+
+
+def written(pieces: tuple[bytes, ...], ids: list[int], stop: tuple[str, ...] = ()) -> list[str]:
+    writer = Writer(pieces, stop)
+    return [writer.write(token_id) for token_id in ids] + [writer.close()]
+
+
+@given(st.lists(st.integers(0, 255)))
+def test_joined_text_equals_the_full_decode_for_any_bytes(ids: list[int]) -> None:
+    assert "".join(written(BYTES, ids)) == bytes(ids).decode("utf-8", "replace")
+
+
+@given(st.text())
+def test_joined_text_of_any_unicode_is_that_text(text: str) -> None:
+    assert "".join(written(BYTES, list(text.encode()))) == text
+
+
+@given(st.text(min_size=1))
+def test_a_character_appears_with_its_last_byte(text: str) -> None:
+    pieces = written(BYTES, list(text.encode()))
+    num_bytes = 0
+    for length, char in enumerate(text, start=1):
+        num_bytes += len(char.encode())
+        assert "".join(pieces[:num_bytes]) == text[:length]
+
+
+@given(
+    st.lists(st.integers(0, len(WORDS) - 1)),
+    st.lists(st.text(alphabet="END é", min_size=1, max_size=4), max_size=3),
+)
+def test_text_ends_where_the_first_stop_string_begins(ids: list[int], stop: list[str]) -> None:
+    full = b"".join(WORDS[i] for i in ids).decode("utf-8", "replace")
+    writer = Writer(WORDS, stop)
+    text = ""
+    for token_id in ids:
+        text += writer.write(token_id)
+        if writer.has_stopped:
+            break
+    text += writer.close()
+    assert full.startswith(text)
+    assert not any(s in text for s in stop)
+    if not writer.has_stopped:
+        assert text == full
+
+
+@given(st.lists(st.integers(0, 255), max_size=40), st.integers(0, 40))
+def test_a_replayed_writer_goes_on_as_the_first_would_have(ids: list[int], cut: int) -> None:
+    first = written(BYTES, ids, ("ab", "\x01\x02"))
+    second = Writer(BYTES, ("ab", "\x01\x02"))
+    replayed = [second.write(token_id) for token_id in ids[:cut]]
+    assert replayed + [second.write(token_id) for token_id in ids[cut:]] + [second.close()] == first
+
+
+def test_no_beginning_of_a_stop_string_is_shown() -> None:
+    assert written(WORDS, [1, 4, 5, 6], ("END",)) == [" Once", "", "", "", ""]
+
+
+def test_text_is_held_only_while_it_may_become_a_stop_string() -> None:
+    assert written(WORDS, [4, 5, 2], ("END",)) == ["", "", "EN upon", ""]
+
+
+def test_text_that_was_held_is_shown_when_the_sequence_ends() -> None:
+    assert written(WORDS, [1, 4, 5], ("END",)) == [" Once", "", "", "EN"]
+
+
+@pytest.mark.parametrize("ids", [[8], [9, 10]])
+def test_an_emoji_is_shown_whole_or_not_at_all(ids: list[int]) -> None:
+    assert [piece for piece in written(WORDS, ids) if piece] == ["🐑"]
+
+
+def test_a_cut_character_shows_as_one_replacement_at_the_end() -> None:
+    assert written(WORDS, [1, 9]) == [" Once", "", "�"]

@@ -1,0 +1,63 @@
+"""The prefix cache: jobs with the same 1,000 tokens in front compute less than a page each, to equal ids."""
+
+import random
+
+import pytest
+
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import write_tiny_gguf
+
+NUM_JOBS = 8
+NUM_PREFIX = 1000
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> WorkerSettings:
+    path = write_tiny_gguf(tmp_path_factory.mktemp("long") / "long.gguf", context_length=2048)
+    # Deterministic, so that equal ids are a law and no luck.
+    return WorkerSettings(model=path, slots=NUM_JOBS, kv_cache_tokens=16_384, deterministic=True, threads=1)
+
+
+def jobs() -> list[GenerationJob]:
+    rng = random.Random(1)
+    prefix = rng.choices(range(3, 250), k=NUM_PREFIX)
+    return [
+        GenerationJob(
+            prompt_ids=(*prefix, *rng.choices(range(3, 250), k=rng.randint(1, 23))),
+            sampling=SamplingParams(max_tokens=6, temperature=rng.choice([0.0, 1.0]), seed=number),
+        )
+        for number in range(NUM_JOBS)
+    ]
+
+
+def ids_and_prefilled(settings: WorkerSettings) -> tuple[dict[str, list[int]], list[int]]:
+    """What each job got, and how many prompt tokens were left to compute at its admission."""
+    model = LoadedModel.load(settings, "cpu")
+    prefilled: list[int] = []
+
+    def note(outputs: list[Output]) -> None:
+        prefilled.extend(output.sequence.num_uncached for output in outputs if output.has_started)
+
+    engine = model.engine(settings, note)
+    sequences = [model.sequences(f"job-{n}", job, now_ms=0)[0] for n, job in enumerate(jobs())]
+    for one in sequences:
+        engine.submit(one)
+    while engine.has_work:
+        engine.step()
+    return {one.job_id: one.ids for one in sequences}, prefilled
+
+
+def test_jobs_with_the_same_prefix_compute_less_than_a_page_each_and_get_the_same_ids(
+    settings: WorkerSettings,
+) -> None:
+    ids, (first, *others) = ids_and_prefilled(settings)
+    alone, everything = ids_and_prefilled(settings.model_copy(update={"prefix_cache": False}))
+    assert min(everything) > NUM_PREFIX
+    assert first > NUM_PREFIX
+    assert len(others) == NUM_JOBS - 1
+    assert max(others) < 64
+    assert ids == alone

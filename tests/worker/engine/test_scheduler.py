@@ -1,0 +1,287 @@
+"""The scheduler by itself: plain Python, every rule as a property of random traffic."""
+
+import subprocess
+import sys
+from itertools import cycle
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
+from llama_herd.model.prefix_cache import PrefixCache
+from llama_herd.tasks.priority import MAX_PRIORITY
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine import wait_queue as waiting_line
+from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.scheduler import Scheduler
+from llama_herd.worker.engine.sequence import Sequence
+
+NUM_PAGES, MAX_ROWS, BUDGET = 8, 3, 50
+
+
+def sequence(
+    job_id: str, num_prompt: int, max_tokens: int, *, token_id: int = 1, tenant: str = "", priority: int = 0
+) -> Sequence:
+    return Sequence(
+        job_id=job_id,
+        prompt_ids=[token_id] * num_prompt,
+        params=SamplingParams(max_tokens=max_tokens),
+        seed=0,
+        max_length=NUM_PAGES * PAGE_TOKENS,
+        eos_ids=frozenset(),
+        writer=Writer([b"", b"x"]),
+        salt=tenant,
+        priority=priority,
+    )
+
+
+def new_scheduler(consecutive: bool = True, prefill_tokens: int = BUDGET) -> Scheduler:
+    prefixes = PrefixCache(Pages(NUM_PAGES, consecutive=consecutive))
+    return Scheduler(prefixes, max_rows=MAX_ROWS, prefill_tokens=prefill_tokens)
+
+
+def step(scheduler: Scheduler) -> None:
+    """What the engine does around a batch, without a model."""
+    for row in scheduler.next_batch():
+        is_complete = row.is_complete
+        scheduler.note_computed(row)
+        if is_complete:
+            row.sequence.append(1)
+        if row.sequence.finish_reason:
+            scheduler.remove(row.sequence)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 200),
+            st.integers(1, 200),
+            st.integers(1, 2),
+            st.sampled_from("ab"),
+            st.integers(-2, 2),
+        ),
+        max_size=12,
+    ),
+    st.lists(st.integers(0, 11), max_size=4),
+    st.booleans(),
+)
+def test_random_traffic_keeps_every_rule(
+    jobs: list[tuple[int, int, int, str, int]], cancelled: list[int], consecutive: bool
+) -> None:
+    scheduler = new_scheduler(consecutive)
+    sequences = [
+        sequence(f"job-{n}", num_prompt, max_tokens, token_id=token_id, tenant=tenant, priority=priority)
+        for n, (num_prompt, max_tokens, token_id, tenant, priority) in enumerate(jobs)
+    ]
+    for one in sequences:
+        scheduler.submit(one)
+    admitted: list[Sequence] = []
+    num_steps = 0
+    while scheduler.has_work:
+        admitted += scheduler.admit()
+        assert not admits_on_a_second_look(scheduler)
+        rows = scheduler.next_batch()
+        assert rows, "work but no batch"
+        assert len(rows) <= MAX_ROWS
+        if any(one.num_uncached == 1 for one in scheduler.running):
+            assert sum(row.num_tokens for row in rows if row.num_tokens > 1) <= BUDGET
+        assert all(len(row.sequence.pages) == pages_for(row.sequence.num_reserved) for row in rows)
+        step(scheduler)
+        num_steps += 1
+        if num_steps == 5:
+            for one in {sequences[n] for n in cancelled if n < len(sequences)}:
+                if one in scheduler.running or one in scheduler.waiting:
+                    scheduler.remove(one)
+    assert len(set(admitted)) == len(admitted)
+    assert all(one.finish_reason for n, one in enumerate(sequences) if n not in cancelled)
+
+
+def admits_on_a_second_look(scheduler: Scheduler) -> bool:
+    """Whether somebody was overlooked since nothing seemed to have changed."""
+    scheduler._may_fit = True
+    return bool(scheduler.admit())
+
+
+def test_a_waiting_sequence_is_admitted_once_there_is_room_for_all_of_it() -> None:
+    scheduler = new_scheduler()
+    big, small = sequence("big", 10, 400), sequence("small", 10, 100)
+    scheduler.submit(big)
+    scheduler.submit(small)
+    assert scheduler.admit() == [big]
+    assert scheduler.admit() == []
+    scheduler.remove(big)
+    assert scheduler.admit() == [small]
+
+
+def steps_until_admitted(scheduler: Scheduler, awaited: Sequence) -> int:
+    num_steps = 0
+    while awaited not in scheduler.admit():
+        step(scheduler)
+        num_steps += 1
+    return num_steps
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=1, max_size=2),
+    st.tuples(st.integers(1, 99), st.integers(200, 400)),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(99, 199)), min_size=12, max_size=15),
+    st.booleans(),
+)
+def test_who_passes_a_first_that_has_no_room_delays_it_by_no_more_steps_than_it_has_tokens(
+    running: list[tuple[int, int]], first: tuple[int, int], behind: list[tuple[int, int]], consecutive: bool
+) -> None:
+    num_steps = []
+    for passing in ([], behind):
+        scheduler = new_scheduler(consecutive, prefill_tokens=10_000)
+        for n, size in enumerate(running):
+            scheduler.submit(sequence(f"running-{n}", *size, token_id=100 + n))
+        scheduler.admit()
+        scheduler.submit(big := sequence("first", *first, token_id=99))
+        for n, size in enumerate(passing):
+            scheduler.submit(sequence(f"behind-{n}", *size, token_id=n))
+        num_steps.append(steps_until_admitted(scheduler, big))
+    unpassed, passed = num_steps
+    assert passed <= unpassed + big.num_reserved
+
+
+jobs_of_two_tenants = st.lists(
+    st.tuples(
+        st.integers(1, 99),
+        st.integers(1, 400),
+        st.sampled_from("ab"),
+        st.integers(MAX_PRIORITY - 3, MAX_PRIORITY),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.tuples(st.integers(1, 99), st.integers(200, 400)),
+    st.integers(MAX_PRIORITY - 3, MAX_PRIORITY),
+    jobs_of_two_tenants,
+    st.booleans(),
+)
+def test_nobody_starves_under_an_endless_stream(
+    size: tuple[int, int], priority: int, stream: list[tuple[int, int, str, int]], consecutive: bool
+) -> None:
+    """The bound is that of the line, twice since each who is first may be passed: in tokens, so in steps."""
+    rise_tokens, most = 256, NUM_PAGES * PAGE_TOKENS
+    num_rises = MAX_PRIORITY - priority
+    bound = num_rises * (rise_tokens + most) + 2 * most * (num_rises + 1) + 2 * MAX_ROWS * most
+    scheduler = new_scheduler(consecutive, prefill_tokens=10_000)
+    coming = enumerate(cycle(stream))
+
+    def fill_line() -> None:
+        while len(scheduler.waiting) < 2 * MAX_ROWS:
+            n, (num_prompt, max_tokens, tenant, urgency) = next(coming)
+            scheduler.submit(
+                sequence(f"job-{n}", num_prompt, max_tokens, token_id=n + 2, tenant=tenant, priority=urgency)
+            )
+
+    fill_line()
+    scheduler.admit()
+    victim = sequence("victim", *size, tenant="a", priority=priority)
+    scheduler.submit(victim)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting_line, "RISE_TOKENS", rise_tokens)
+        num_steps = 0
+        while victim not in scheduler.admit():
+            step(scheduler)
+            fill_line()
+            num_steps += 1
+            assert num_steps <= 2 * bound
+
+
+def test_small_ones_pass_a_first_that_has_no_room_until_they_took_what_it_asks_for() -> None:
+    scheduler = new_scheduler()
+    scheduler.submit(long := sequence("long", 5, 187))
+    scheduler.admit()
+    scheduler.submit(first := sequence("first", 10, 380, token_id=2))
+    for n in range(9):
+        scheduler.submit(sequence(f"small-{n}", 10, 54, token_id=10 + n))
+    num_admitted = 0
+    while long in scheduler.running:
+        num_admitted += len(scheduler.admit())
+        step(scheduler)
+    assert num_admitted == first.num_reserved // 64
+    assert scheduler.admit()[0] is first
+
+
+def test_prompts_that_await_a_prefix_keep_nobody_else_waiting() -> None:
+    scheduler = new_scheduler()
+    scheduler.submit(streaming := sequence("streaming", 1, 9, token_id=3))
+    scheduler.submit(computing := sequence("computing", 100, 5))
+    scheduler.submit(alike := sequence("alike", 100, 5))
+    scheduler.submit(other := sequence("other", 10, 150, token_id=2))
+    assert scheduler.admit() == [streaming, computing, other]
+    scheduler.remove(other)
+    num_steps = steps_until_admitted(scheduler, alike)
+    assert num_steps == 2, "beside a stream a page takes two steps"
+    assert alike.num_cached == PAGE_TOKENS
+
+
+def test_it_needs_neither_a_device_nor_a_queue() -> None:
+    # In a process of its own, since others have imported torch here.
+    show = "import llama_herd.worker.engine.scheduler, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "redis", "celery", "kombu"} & set(done.stdout.split())
+
+
+def test_the_more_urgent_is_admitted_first() -> None:
+    scheduler = new_scheduler()
+    for n in range(MAX_ROWS + 1):
+        scheduler.submit(sequence(f"job-{n}", 1, 1))
+    scheduler.submit(urgent := sequence("urgent", 1, 1, priority=1))
+    assert scheduler.admit()[0] is urgent
+
+
+def test_prompts_share_the_budget_and_decode_costs_none_of_it() -> None:
+    scheduler = new_scheduler()
+    scheduler.submit(sequence("decoding", 1, 5))
+    scheduler.submit(sequence("first", 30, 5, token_id=2))
+    scheduler.submit(sequence("second", 40, 5, token_id=3))
+    scheduler.admit()
+    assert [row.num_tokens for row in scheduler.next_batch()] == [1, 30, 20]
+    step(scheduler)
+    assert [row.num_tokens for row in scheduler.next_batch()] == [1, 1, 20]
+
+
+def test_prompts_that_keep_no_stream_waiting_are_computed_in_large_steps() -> None:
+    scheduler = new_scheduler(prefill_tokens=4)
+    scheduler.submit(sequence("first", 100, 5))
+    scheduler.submit(sequence("second", 40, 5, token_id=2))
+    scheduler.admit()
+    assert [row.num_tokens for row in scheduler.next_batch()] == [88, 40]
+    step(scheduler)
+    assert [row.num_tokens for row in scheduler.next_batch()] == [4, 1]
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one_which_gets_half_of_each_step() -> None:
+    scheduler = new_scheduler()
+    scheduler.submit(sequence("decoding", 1, 40))
+    scheduler.submit(sequence("long", 300, 5, token_id=2))
+    scheduler.admit()
+    steps = 0
+    while not (steps and scheduler.running[1].num_uncached <= 1):
+        if len(scheduler.running) < MAX_ROWS:
+            scheduler.submit(sequence(f"short-{steps}", BUDGET // 2, 1, token_id=3 + steps))
+            scheduler.admit()
+        rows = {row.sequence.job_id: row.num_tokens for row in scheduler.next_batch()}
+        assert rows["long"] >= min(BUDGET // 2, scheduler.running[1].num_uncached)
+        assert rows[f"short-{steps}"] == BUDGET // 2, "it has its first token after one step"
+        step(scheduler)
+        steps += 1
+    assert steps == 300 / (BUDGET // 2)
+
+
+def test_a_resumed_sequence_prefills_what_it_has() -> None:
+    resumed = sequence("resumed", 3, 10)
+    resumed.replay([1, 1])
+    assert resumed.num_uncached == 5
+    assert resumed.uncached(5) == [1] * 5
+    resumed.num_cached = 2
+    assert resumed.uncached(2) == [1, 1]
+    resumed.num_cached = 4
+    assert resumed.uncached(1) == [1]

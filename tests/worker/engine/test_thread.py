@@ -1,0 +1,183 @@
+"""The engine's thread: sleeps without work, survives a broken step, ends what is aborted."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+import pytest
+import torch
+
+from llama_herd.model.llama2 import Llama
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.scheduler import Scheduler
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+
+TIMEOUT_S = 20.0
+
+
+class Desk:
+    """A running thread and what its engine says."""
+
+    def __init__(self, model: LoadedModel, settings: WorkerSettings) -> None:
+        self.said: SimpleQueue[Output] = SimpleQueue()
+        self.thread = EngineThread(model.engine(settings, self._say))
+        self.thread.start()
+
+    def _say(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            self.said.put(output)
+
+    def end(self) -> Output:
+        """The next output that ends a sequence."""
+        while True:
+            output = self.said.get(timeout=TIMEOUT_S)
+            if output.finish_reason:
+                return output
+
+
+@pytest.fixture
+def desk(model: LoadedModel, tiny_settings: WorkerSettings) -> Iterator[Desk]:
+    desk = Desk(model, tiny_settings)
+    yield desk
+    desk.thread.stop()
+
+
+def sequence(model: LoadedModel, job_id: str, max_tokens: int = 5) -> Sequence:
+    job = GenerationJob(prompt="a tale", sampling=SamplingParams(temperature=0, max_tokens=max_tokens))
+    made = model.sequences(job_id, job, now_ms=0)[0]
+    made.eos_ids = frozenset()
+    return made
+
+
+def test_a_submitted_sequence_wakes_the_thread_and_ends(desk: Desk, model: LoadedModel) -> None:
+    desk.thread.submit(sequence(model, "job"))
+    assert desk.end().finish_reason == "length"
+
+
+def test_an_aborted_sequence_ends_with_its_first_reason(desk: Desk, model: LoadedModel) -> None:
+    doomed = sequence(model, "doomed", max_tokens=400)
+    desk.thread.submit(doomed)
+    assert desk.said.get(timeout=TIMEOUT_S).has_started
+    desk.thread.abort(doomed, "cancelled")
+    desk.thread.abort(doomed, "deadline")
+    assert desk.end().finish_reason == "cancelled"
+
+
+def test_a_broken_step_ends_its_sequences_with_an_error_and_the_next_job_runs(
+    desk: Desk, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Llama, "forward", broken)
+        desk.thread.submit(sequence(model, "unlucky"))
+        output = desk.end()
+    assert output.finish_reason == "error"
+    assert output.error is not None
+    desk.thread.submit(sequence(model, "lucky"))
+    assert desk.end().finish_reason == "length"
+
+
+def test_a_device_that_is_lost_ends_the_thread_and_no_job(
+    desk: Desk, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every later call fails, too: a worker that went on would end job after job with an error."""
+
+    def lost(*_: object) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    ended: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    monkeypatch.setattr(Llama, "forward", lost)
+    desk.thread.submit(sequence(model, "job"))
+    desk.thread.join(TIMEOUT_S)
+    assert [failure.exc_type for failure in ended] == [torch.AcceleratorError]
+    assert desk.said.get_nowait().has_started
+    assert desk.said.empty()
+
+
+def test_a_step_that_fails_with_no_row_to_blame_ends_the_thread_and_no_job(
+    desk: Desk, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fail for ever, while the worker looks ready."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no page has this name")
+
+    ended: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    monkeypatch.setattr(Scheduler, "admit", broken)
+    desk.thread.submit(sequence(model, "job"))
+    desk.thread.join(TIMEOUT_S)
+    assert [failure.exc_type for failure in ended] == [RuntimeError]
+    assert desk.said.empty()
+
+
+def test_an_idle_thread_is_not_stalled_and_a_standing_one_is(desk: Desk, model: LoadedModel) -> None:
+    assert not desk.thread.is_stalled(0.0)
+    standing = EngineThread(desk.thread._engine)  # never started: it has work and makes no step
+    standing.submit(sequence(model, "job"))
+    standing._take_waiting()
+    assert standing.is_stalled(-1.0)
+    standing._engine.step()
+
+
+def test_a_step_moves_with_each_layer(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    """A long prompt on a slow machine takes minutes, and is no standstill."""
+    thread = EngineThread(model.engine(tiny_settings, lambda _: None))
+    thread.submit(sequence(model, "job"))
+    thread._take_waiting()
+    before_s = thread._moved_s
+    thread._engine.step()
+    assert thread._moved_s > before_s
+
+
+@pytest.mark.usefixtures("restless")
+def test_how_it_stands_may_be_asked_at_any_moment(desk: Desk, model: LoadedModel) -> None:
+    with ThreadPoolExecutor(2) as others:
+        looking = [others.submit(look, desk.thread) for _ in range(2)]
+        for number in range(40):
+            desk.thread.submit(sequence(model, f"job-{number}"))
+        ended = [desk.end() for _ in range(40)]
+        desk.thread.stop()
+    assert {output.finish_reason for output in ended} == {"length"}
+    assert all(max(look.result()) <= 4 for look in looking), "no more than there are slots"
+    assert (desk.thread.stats.num_running, desk.thread.num_waiting) == (0, 0)
+
+
+def look(thread: EngineThread) -> list[int]:
+    """How many run, as often as can be asked."""
+    seen = [0]
+    while thread.is_alive():
+        assert not thread.is_stalled(60.0)
+        assert thread.num_waiting >= 0
+        seen.append(thread.stats.num_running)
+    return seen
+
+
+def test_what_has_not_started_on_record_is_not_computed(desk: Desk, model: LoadedModel) -> None:
+    held, free = sequence(model, "held"), sequence(model, "free")
+    held.is_held = True
+    desk.thread.submit(held)
+    assert desk.said.get(timeout=TIMEOUT_S).has_started
+    desk.thread.submit(free)
+    assert desk.end().sequence is free
+    assert held.num_cached == 0
+    desk.thread.confirm([held])
+    assert desk.end().sequence is held
+
+
+def test_what_waits_to_start_on_record_can_be_ended(desk: Desk, model: LoadedModel) -> None:
+    held = sequence(model, "held")
+    held.is_held = True
+    desk.thread.submit(held)
+    assert desk.said.get(timeout=TIMEOUT_S).has_started
+    desk.thread.abort(held, "cancelled")
+    assert desk.end().finish_reason == "cancelled"

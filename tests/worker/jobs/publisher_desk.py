@@ -1,0 +1,145 @@
+"""A publisher before a real ledger, and connections that do not do as they are told."""
+
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import ConnectionError
+
+from llama_herd.tasks.events import Event, FinishReason
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Yours
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.claims import ClaimedJobs
+from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
+from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.publisher import Publisher
+
+OWNER = "owner-1"
+WORDS = (b"", b" one", b" two", b" three")
+
+
+def new_attempt(job_id: str, claimed: Yours, num_choices: int = 1) -> Attempt:
+    stream = Stream(job_id, claimed, Recorded.of([]), Author("w@test", "m"))
+    stream.num_choices = num_choices
+    sequences = [
+        Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Writer(WORDS), choice=choice)
+        for choice in range(num_choices)
+    ]
+    return Attempt(stream, [], sequences)
+
+
+def output_of(attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> Output:
+    """What a step brings that draws these words."""
+    text = b"".join(WORDS[word] for word in words).decode()
+    return Output(attempt.sequences[choice], tuple(map(Drawn, words)), text, finish_reason=end)
+
+
+class Desk:
+    """A publisher, its ledger, and what it reports."""
+
+    def __init__(self, redis: Redis, wire: Redis | None = None) -> None:
+        self.redis = redis
+        self.ledger = Ledger(lease_ms=60_000)
+        self.ended: list[str] = []
+        self.lost: list[str] = []
+        self.released: list[str] = []
+        self.started: list[str] = []
+        self.claims = ClaimedJobs()
+        self.publisher = Publisher(
+            Owner(wire or redis, self.ledger, OWNER),
+            self.claims,
+            on_start=lambda attempt: self.started.append(attempt.job_id),
+            on_end=lambda attempt: self.ended.append(attempt.job_id),
+            on_lost=lambda attempt: self.lost.append(attempt.job_id),
+            on_released=lambda attempt: self.released.append(attempt.job_id),
+        )
+
+    def open(self, job_id: str, **fields: object) -> Attempt:
+        """Submit and claim a job, as the intake does."""
+        job = GenerationJob.model_validate({"prompt": "hi", **fields})
+        run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, "herd.m")))
+        claimed = run(self.redis, self.ledger.claim(job_id, OWNER))
+        assert isinstance(claimed, Yours)
+        attempt = new_attempt(job_id, claimed, num_choices=job.sampling.n)
+        attempt.stream.flush_s = job.flush_ms / 1000
+        self.publisher.open(attempt)
+        return attempt
+
+    def say(self, attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> None:
+        """Queue what a step would bring."""
+        self.publisher.put([output_of(attempt, *words, choice=choice, end=end)])
+
+    def start(self, attempt: Attempt) -> None:
+        self.publisher.put([Output(sequence, has_started=True) for sequence in attempt.sequences])
+
+    def send(self) -> None:
+        """One round of the publisher's loop, in this thread."""
+        self.publisher._deliver(self.publisher._entries(self.publisher._take()))
+
+    @property
+    def in_hand(self) -> list[Attempt]:
+        return self.claims.in_hand()
+
+    def events(self, job_id: str) -> list[Event]:
+        return run(self.redis, self.ledger.read(job_id))
+
+    def result(self, job_id: str) -> Result:
+        return Result.from_events(self.events(job_id))
+
+
+class LosesReplies:
+    """A connection whose calls run, but whose first replies never arrive."""
+
+    def __init__(self, redis: Redis, num_lost: int) -> None:
+        self._redis = redis
+        self._num_lost = num_lost
+
+    def ping(self) -> bool:
+        if self._num_lost:
+            raise ConnectionError("reply lost")
+        return True
+
+    def pipeline(self, **options: Any) -> Any:
+        pipeline = self._redis.pipeline(**options)
+        execute = pipeline.execute
+
+        def execute_and_lose(raise_on_error: bool = True) -> list[Any]:
+            reply = execute(raise_on_error)
+            if self._num_lost:
+                self._num_lost -= 1
+                raise ConnectionError("reply lost")
+            return reply
+
+        pipeline.execute = execute_and_lose  # type: ignore[method-assign]
+        return pipeline
+
+
+class RefusesOneJob:
+    """A connection to a Redis that takes no event of one job: all, or those longer than an end."""
+
+    def __init__(self, redis: Redis, job_id: str, longest: int) -> None:
+        self._redis = redis
+        self._mark = f'"job":"{job_id}"'
+        self._longest = longest
+
+    def pipeline(self, **options: Any) -> Any:
+        pipeline = self._redis.pipeline(**options)
+        execute_command = pipeline.execute_command
+
+        def refuse_or_execute(*parts: Any) -> Any:
+            events = [part for part in parts if isinstance(part, str) and self._mark in part]
+            if any(len(event) > self._longest for event in events):
+                return execute_command("EVAL", "error('no')", 0)  # type: ignore[no-untyped-call]
+            return execute_command(*parts)  # type: ignore[no-untyped-call]
+
+        pipeline.execute_command = refuse_or_execute  # type: ignore[method-assign]
+        return pipeline

@@ -1,0 +1,385 @@
+"""What Celery stores of a job is what its stream says, and nothing once the job is purged."""
+
+from collections.abc import Iterator
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.backends.redis import RedisBackend
+from redis import Redis
+from structlog.testing import capture_logs
+
+from llama_herd.errors import GenerationError
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.events import End, FinishReason, Token
+from llama_herd.tasks.generate import fail, trace
+from llama_herd.tasks.ledger.answers import Settled
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.boot import insist_on_results
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.jobs.finisher import Finisher
+from llama_herd.worker.jobs.stream_bounds import StreamBounds
+from llama_herd.worker.jobs.stream_reader import StreamReader
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.tasks.herd import Herd, end, started
+
+pytestmark = pytest.mark.redis
+
+BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=4096)
+
+
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    return make_app(Settings(redis_url=redis_url))
+
+
+@pytest.fixture
+def backend(app: Celery) -> RedisBackend:
+    return app.backend
+
+
+@pytest.fixture
+def herd(redis: Redis) -> Herd:
+    return Herd(redis, Ledger())
+
+
+@pytest.fixture
+def finisher(redis: Redis, app: Celery) -> Iterator[Finisher]:
+    finisher = Finisher(redis, Ledger(), app, StreamReader(redis, Ledger(), BOUNDS))
+    yield finisher
+    finisher.stop()
+
+
+def ended(herd: Herd, job_id: str, finish_reason: FinishReason) -> None:
+    herd.submit(job_id)
+    herd.claimed(job_id)
+    last = end(job_id, 2, 0, finish_reason=finish_reason)
+    assert herd.kinds("one", started(job_id), last) == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "state"), [("length", "SUCCESS"), ("deadline", "FAILURE"), ("cancelled", "REVOKED")]
+)
+def test_a_revoke_that_comes_too_late_does_not_change_what_came_of_the_job(
+    herd: Herd, finisher: Finisher, backend: RedisBackend, finish_reason: FinishReason, state: str
+) -> None:
+    ended(herd, "late", finish_reason)
+    backend.mark_as_revoked("late", "terminated")
+    finisher.settle("late", [])
+    finisher.stop()
+    assert backend.get_state("late") == state
+
+
+def test_a_result_that_celery_was_not_to_keep_is_not_kept(
+    herd: Herd, finisher: Finisher, backend: RedisBackend
+) -> None:
+    ended(herd, "late", "length")
+    finisher.settle("late", [])
+    finisher.stop()
+    assert not herd.redis.exists(herd.ledger.result_key("late"))
+
+
+def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
+    app = make_app(Settings(redis_url=redis_url))
+    insist_on_results(app)
+    storing = Thread(target=app.backend.store_result, args=("job", {"text": "a tale"}, "SUCCESS"))
+    redis.config_set("maxmemory", 1)
+    try:
+        storing.start()
+        wait_until(lambda: "errorstat_OOM" in redis.info("errorstats"), "a result refused")
+    finally:
+        redis.config_set("maxmemory", 0)
+    storing.join()
+    assert app.backend.get_state("job") == "SUCCESS"
+
+
+#: Refusals after which Celery by itself would have given a link up.
+MANY = 20
+
+
+def num_refused(redis: Any) -> int:
+    """Commands that Redis had no room for."""
+    return int(redis.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
+
+
+def ended_well(job_id: str = "job", text: str = "") -> Result:
+    tokens = [Token(seq=1, job=job_id, epoch=1, i=0, ids=(1,), text=text)] if text else []
+    last = End(seq=len(tokens) + 1, job=job_id, epoch=1, finish_reason="length", n=len(tokens), attempts=1)
+    return Result.from_events([*tokens, last])
+
+
+def traced(app: Celery, outcome: Result, **embed: Any) -> None:
+    """Let Celery's tracer tell how a job ended."""
+    request = {"id": outcome.job, "delivery_info": {}}
+    trace(app.tasks[TASK_NAME], request, embed, outcome)
+
+
+@pytest.fixture
+def worker_app(redis_url: str) -> Celery:
+    return app_of_worker(redis_url)
+
+
+def app_of_worker(redis_url: str) -> Celery:
+    app = make_app(Settings(redis_url=redis_url))
+    insist_on_results(app)
+    app.loader.import_default_modules()
+    app.finalize()
+    return app
+
+
+def test_a_redis_that_goes_before_a_result_is_stored_makes_no_failure_of_it() -> None:
+    """Celery looks first whether there is a result already."""
+    with EmbeddedRedis(appendonly=True) as server:
+        app = app_of_worker(server.url)
+        assert app.backend.get_state("job") == "PENDING"
+        server.stop()
+        telling = Thread(target=traced, args=(app, ended_well()))
+        with capture_logs() as lines:
+            telling.start()
+            wait_until(lambda: lines, "the result is not taken")
+        server.start()
+        telling.join()
+        assert app.backend.get_state("job") == "SUCCESS"
+
+
+def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(worker_app: Celery, redis: Redis) -> None:
+    links = {"callbacks": [worker_app.signature("then", queue="next")]}
+    telling = Thread(target=traced, args=(worker_app, ended_well()), kwargs=links)
+    redis.config_resetstat()
+    redis.config_set("maxmemory", 1)
+    try:
+        telling.start()
+        wait_until(lambda: num_refused(redis) > MANY, "a link refused again and again")
+    finally:
+        redis.config_set("maxmemory", 0)
+    telling.join()
+    assert worker_app.backend.get_state("job") == "SUCCESS"
+    assert redis.llen("next") == 1
+
+
+def test_a_link_into_a_key_that_is_no_queue_fails_the_task_at_once(worker_app: Celery, redis: Redis) -> None:
+    redis.set("next", "somebody else's")
+    traced(worker_app, ended_well(), callbacks=[worker_app.signature("then", queue="next")])
+    assert worker_app.backend.get_state("job") == "FAILURE"
+    assert "WRONGTYPE" in str(worker_app.backend.get_result("job"))
+
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("limit", "num_chars", "state"),
+    [
+        (MIB, MIB // 2, "SUCCESS"),
+        (MIB, 2 * MIB, "FAILURE"),
+        (8 * MIB, 2 * MIB, "SUCCESS"),
+        (8 * MIB, 9 * MIB, "FAILURE"),
+        (512 * MIB, 9 * MIB, "SUCCESS"),
+    ],
+)
+def test_a_result_that_is_too_large_for_redis_is_a_failure_that_names_both_numbers(
+    worker_app: Celery, redis: Redis, limit: int, num_chars: int, state: str
+) -> None:
+    redis.config_set("proto-max-bulk-len", limit)
+    try:
+        traced(worker_app, ended_well(text="x" * num_chars))
+    finally:
+        redis.config_set("proto-max-bulk-len", 512 * MIB)
+    assert worker_app.backend.get_state("job") == state
+    if state == "FAILURE":
+        told = str(worker_app.backend.get_result("job"))
+        assert f"proto-max-bulk-len of {limit:,} bytes" in told
+        assert f"{num_chars:,}"[:2] in told
+        assert "xxx" not in told
+
+
+def test_a_link_that_is_too_large_for_redis_fails_the_task(worker_app: Celery, redis: Redis) -> None:
+    """A link carries the result, and as base64."""
+    redis.config_set("proto-max-bulk-len", MIB)
+    links = [worker_app.signature("then", queue="next")]
+    try:
+        traced(worker_app, ended_well(text="x" * (MIB - 10_000)), callbacks=links)
+    finally:
+        redis.config_set("proto-max-bulk-len", 512 * MIB)
+    assert worker_app.backend.get_state("job") == "FAILURE"
+    assert "proto-max-bulk-len" in str(worker_app.backend.get_result("job"))
+    assert not redis.exists("next")
+
+
+def test_a_part_of_a_chord_that_redis_refuses_is_raised_without_its_text(worker_app: Celery) -> None:
+    chord = worker_app.signature("then", queue="next")
+    request = {"id": "job", "delivery_info": {}, "group": "g", "group_index": "x"}
+    outcome = ended_well(text="a secret")
+    with pytest.raises(GenerationError, match="not a valid float") as caught:
+        trace(worker_app.tasks[TASK_NAME], request, {"chord": chord}, outcome)
+    assert "secret" not in str(caught.value)
+    assert worker_app.backend.get_state("job") == "SUCCESS"
+
+
+@pytest.mark.parametrize(
+    "links", [{"errbacks": "abc"}, {"callbacks": {"task": "then"}}, {"chain": [1]}, {"chord": ["then"]}]
+)
+def test_links_in_a_form_that_is_not_celerys_send_nothing(
+    worker_app: Celery, redis: Redis, links: dict[str, Any]
+) -> None:
+    """Each letter of a text would be taken for a task, a million of them in a message of a megabyte."""
+    with pytest.raises(GenerationError, match=next(iter(links))):
+        traced(worker_app, ended_well(), **links)
+    assert redis.keys() == []
+
+
+class Told(Delivery):
+    """Keeps what it was told, in order."""
+
+    def __init__(self, app: Celery, job_id: str, *, ignores: bool = False) -> None:
+        self._app, self._id = app, job_id
+        self._args = (None, None, {"ignore_result": ignores})
+        self.told: list[str] = []
+
+    @property
+    def job_id(self) -> str:
+        return self._id
+
+    def settle(self, outcome: Result) -> None:
+        trace(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
+        self.told.append("settled")
+
+    def fail(self, error: GenerationError) -> None:
+        fail(self._id, error, self._app.backend)
+        self.told.append("failed")
+
+    def acknowledge(self) -> None:
+        self.told.append("acked")
+
+
+def test_a_job_whose_stream_cannot_be_read_fails_before_its_message_is_acked(
+    herd: Herd, finisher: Finisher, worker_app: Celery
+) -> None:
+    ended(herd, "broken", "length")
+    herd.redis.xadd(herd.ledger.events_key("broken"), {"e": "a secret"})
+    delivery = Told(worker_app, "broken")
+    finisher.settle("broken", [delivery])
+    wait_until(lambda: "acked" in delivery.told, "the message is acked")
+    assert delivery.told == ["failed", "acked"]
+    error = worker_app.backend.get_result("broken")
+    assert isinstance(error, GenerationError)
+    assert error.code == "refused"
+    assert "secret" not in str(error)
+
+
+def test_a_job_whose_stream_is_forgotten_fails_but_what_celery_knows_stays(
+    herd: Herd, finisher: Finisher, worker_app: Celery
+) -> None:
+    worker_app.backend.store_result("known", {"text": "a tale"}, "SUCCESS")
+    deliveries = {name: Told(worker_app, name) for name in ("known", "gone")}
+    for name, delivery in deliveries.items():
+        finisher.settle(name, [delivery])
+    wait_until(lambda: all(one.told[-1:] == ["acked"] for one in deliveries.values()), "both are acked")
+    assert worker_app.backend.get_state("known") == "SUCCESS"
+    assert worker_app.backend.get_state("gone") == "FAILURE"
+
+
+def test_a_result_that_can_never_be_stored_is_acked_and_logged_without_its_text(
+    herd: Herd, finisher: Finisher, worker_app: Celery
+) -> None:
+    ended(herd, "refused", "length")
+    herd.redis.lpush(herd.ledger.result_key("refused"), "somebody else's")
+    delivery = Told(worker_app, "refused")
+    with capture_logs() as lines:
+        finisher.settle("refused", [delivery])
+        wait_until(lambda: delivery.told, "the message is acked")
+    assert delivery.told == ["acked"]
+    errors = [line for line in lines if line["log_level"] == "error"]
+    assert [line["event"] for line in errors] == ["job's result is refused", "job's failure is refused, too"]
+    assert "WRONGTYPE" in errors[0]["error"]
+
+
+class PurgedMeanwhile(Delivery):
+    """Its job is purged when its result has been read, and is not stored yet."""
+
+    def __init__(self, client: Client, backend: RedisBackend) -> None:
+        self._client, self._backend = client, backend
+        self.is_stored = Event()
+
+    def settle(self, outcome: Result) -> None:
+        self._client.purge(outcome.job)
+        self._backend.store_result(outcome.job, outcome.model_dump(mode="json"), "SUCCESS")
+        self.is_stored.set()
+
+
+def test_a_result_that_is_stored_in_the_instant_of_a_purge_is_forgotten(
+    herd: Herd, finisher: Finisher, backend: RedisBackend, redis_url: str
+) -> None:
+    ended(herd, "purged", "length")
+    with Client(redis_url) as client:
+        delivery = PurgedMeanwhile(client, backend)
+        finisher.settle("purged", [delivery])
+        finisher.stop()
+    assert delivery.is_stored.is_set()
+    assert not herd.redis.exists(herd.ledger.result_key("purged"))
+
+
+class Slow(Told):
+    """Its links are sent when the test says so."""
+
+    def __init__(self, app: Celery, job_id: str) -> None:
+        super().__init__(app, job_id)
+        self.has_begun, self.may_go_on = Event(), Event()
+
+    def settle(self, outcome: Result) -> None:
+        self.has_begun.set()
+        self.may_go_on.wait()
+        super().settle(outcome)
+
+
+@pytest.fixture
+def short_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.HOLD_MS", 600)
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.KEEP_S", 0.1)
+
+
+def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(
+    herd: Herd, redis: Redis, worker_app: Celery, short_hold: None
+) -> None:
+    """To the same worker or another one, and for much longer than a worker may be silent."""
+    ended(herd, "twice", "length")
+    finishers = [
+        Finisher(redis, Ledger(), worker_app, StreamReader(redis, Ledger(), BOUNDS)) for _ in range(2)
+    ]
+    first = Slow(worker_app, "twice")
+    others = [Told(worker_app, "twice") for _ in range(3)]
+    finishers[0].settle("twice", [first])
+    first.has_begun.wait()
+    for finisher, other in zip([*finishers, finishers[1]], others, strict=True):
+        finisher.settle("twice", [other])
+    key = herd.ledger.job_key("twice")
+    until = herd.redis.hget(key, "settling_until")
+    wait_until(lambda: int(herd.redis.hget(key, "settling_until")) > int(until) + 1500, "it is renewed")
+    assert [other.told for other in others] == [[], [], []]
+    assert sum(finisher.num_waiting for finisher in finishers) == 1
+    first.may_go_on.set()
+    wait_until(lambda: all(other.told for other in others), "the others are acked")
+    assert first.told == ["settled"]
+    assert [other.told for other in others] == [["acked"]] * 3
+    for finisher in finishers:
+        finisher.stop()
+
+
+def test_the_end_of_a_worker_that_died_at_the_very_end_is_told_by_another(
+    herd: Herd, finisher: Finisher, worker_app: Celery, short_hold: None
+) -> None:
+    ended(herd, "left", "length")
+    run(herd.redis, herd.ledger.settling("left", "died", 600))
+    other = Told(worker_app, "left")
+    finisher.settle("left", [other])
+    wait_until(lambda: other.told, "the other tells it")
+    assert other.told == ["settled"]
+    assert worker_app.backend.get_state("left") == "SUCCESS"
+    wait_until(lambda: herd.claim("left") == Settled(), "the record says so")

@@ -1,0 +1,288 @@
+"""From a claim to the engine: what is held meanwhile, and what becomes of a job that cannot be made ready."""
+
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.model.llama2 import Llama
+from llama_herd.tasks.events import End
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Adopt, Yours
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.broker.task_message import Order
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
+from llama_herd.worker.jobs.publisher import Publisher
+from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.jobs.sent_message import SentMessage
+
+pytestmark = pytest.mark.redis
+
+JOB = GenerationJob.model_validate({"prompt": "a tale", "sampling": {"max_tokens": 3, "ignore_eos": True}})
+OTHER = "owner-of-a-larger-vocabulary"
+
+
+def record_id_of_another_vocabulary(redis: Redis, ledger: Ledger, model: LoadedModel, job_id: str) -> None:
+    """What a worker leaves behind that served another model by the same name."""
+    claimed = run(redis, ledger.claim(job_id, OTHER))
+    assert isinstance(claimed, Yours)
+    stream = Stream(job_id, claimed, Recorded.of([]), Author("other@test", "tiny"))
+    started = stream.start(1, 3)
+    [sequence] = model.sequences(job_id, JOB, now_ms=0)
+    stream.add(Output(sequence, (Drawn(10**6),), "x"))
+    run(redis, ledger.emit(OTHER, [started, *stream.flush()]))
+    run(redis, ledger.release(job_id, OTHER, claimed.epoch))
+
+
+def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long prompt takes a while to read, and a lease that nobody renews is over by then."""
+    job_ids = ["first", "second", "third"]
+    held: list[set[str]] = []
+    have_come = threading.Event()
+    sequences = LoadedModel.sequences
+
+    def slow(*args: Any) -> Any:
+        claims = service.tenancies["default"]._claims
+        held.append({attempt.job_id for attempt in claims.in_hand()})
+        have_come.wait()
+        return sequences(*args)
+
+    monkeypatch.setattr(LoadedModel, "sequences", slow)
+    for job_id in job_ids:
+        run(redis, Ledger().submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
+    service.take(SentMessage("first"))
+    wait_until(lambda: held, "the first job's turn")
+    for job_id in job_ids[1:]:
+        service.take(SentMessage(job_id))
+    have_come.set()
+    for job_id in job_ids:
+        wait_until(partial(end_of, redis, Ledger(), job_id), f"the end of {job_id}")
+    assert {"second", "third"} <= held[1]
+
+
+def end_of(redis: Redis, ledger: Ledger, job_id: str) -> End | None:
+    events = run(redis, ledger.read(job_id))
+    return events[-1] if events and isinstance(events[-1], End) else None
+
+
+def test_a_job_on_its_last_attempt_waits_until_it_is_alone(
+    redis: Redis, service: Service, tiny_settings: WorkerSettings
+) -> None:
+    """If it ends its worker again, it takes no other job with it."""
+    ledger = Ledger()
+    sampling = {"max_tokens": 200, "ignore_eos": True}
+    mate = GenerationJob.model_validate({"prompt": "a long tale", "sampling": sampling})
+    for job_id, job in (("mate", mate), ("suspect", JOB)):
+        run(redis, ledger.submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
+    redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
+    service.take(SentMessage("mate"))
+    wait_until(lambda: run(redis, ledger.read("mate")), "the mate runs")
+    service.take(SentMessage("suspect"))
+    wait_until(partial(end_of, redis, ledger, "suspect"), "the end of the suspect")
+    assert end_of(redis, ledger, "mate") is not None
+
+
+def test_a_job_on_record_is_run_whatever_another_message_of_its_id_asks_for(
+    redis: Redis, service: Service
+) -> None:
+    run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    service.take(SentMessage("job", b'[[], {"colour": "blue"}, {}]'))
+    wait_until(partial(end_of, redis, Ledger(), "job"), "the end")
+    end = end_of(redis, Ledger(), "job")
+    assert end is not None
+    assert end.finish_reason == "length"
+
+
+def test_a_job_that_cannot_be_made_ready_ends_alone(
+    redis: Redis, service: Service, model: LoadedModel
+) -> None:
+    ledger = Ledger()
+    for job_id in ("broken", "sound"):
+        run(redis, ledger.submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
+    record_id_of_another_vocabulary(redis, ledger, model, "broken")
+    for job_id in ("broken", "sound"):
+        service.take(SentMessage(job_id))
+        wait_until(partial(end_of, redis, ledger, job_id), f"the end of {job_id}")
+    broken, sound = end_of(redis, ledger, "broken"), end_of(redis, ledger, "sound")
+    assert broken is not None
+    assert broken.error is not None
+    assert broken.error.code == "model_error"
+    assert sound is not None
+    assert sound.finish_reason == "length"
+
+
+def test_what_ends_the_thread_that_reads_one_job_ends_that_job_alone(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A panic of native code is no Exception."""
+
+    class Panic(BaseException):
+        """As the bridge to Rust raises it."""
+
+    sequences = LoadedModel.sequences
+
+    def panic(self: LoadedModel, job_id: str, *args: Any) -> Any:
+        if job_id == "broken":
+            raise Panic
+        return sequences(self, job_id, *args)
+
+    monkeypatch.setattr(LoadedModel, "sequences", panic)
+    for job_id in ("broken", "sound"):
+        run(redis, Ledger().submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
+        service.take(SentMessage(job_id))
+    broken, sound = (the_end(redis, job_id) for job_id in ("broken", "sound"))
+    assert broken.error is not None
+    assert broken.error.message == "Panic while the job was made ready"
+    assert sound.finish_reason == "length"
+
+
+def the_end(redis: Redis, job_id: str) -> End:
+    """Wait for it."""
+    wait_until(partial(end_of, redis, Ledger(), job_id), f"the end of {job_id}")
+    end = end_of(redis, Ledger(), job_id)
+    assert end is not None
+    return end
+
+
+def test_a_job_is_noted_as_prepared_while_it_is_and_no_longer(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait for their turn in the same lot, too; what then waits for a row is not."""
+    seen: list[list[Any]] = []
+    sequences = LoadedModel.sequences
+    key = Ledger().job_key("job")
+
+    def look(*args: Any) -> Any:
+        seen.append(redis.hmget(key, "epoch", "preparing", "computing"))
+        return sequences(*args)
+
+    monkeypatch.setattr(LoadedModel, "sequences", look)
+    run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    service.take(SentMessage("job"))
+    the_end(redis, "job")
+    assert seen == [[b"1", b"1", None]]
+    wait_until(lambda: redis.hget(key, "preparing") == b"", "the note that it is prepared")
+    assert redis.hget(key, "computing") == b"1"
+
+
+def test_no_row_is_computed_before_its_start_is_on_record(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forward that ends the process at once is counted by that."""
+    seen: list[Any] = []
+    forward = Llama.forward
+
+    def look(*args: Any) -> Any:
+        seen.append(redis.hget(Ledger().job_key("job"), "computing"))
+        return forward(*args)
+
+    monkeypatch.setattr(Llama, "forward", look)
+    run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    service.take(SentMessage("job"))
+    the_end(redis, "job")
+    assert set(seen) == {b"1"}
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "deadline"])
+def test_a_job_that_waits_to_be_alone_can_be_ended(
+    redis: Redis, service: Service, tiny_settings: WorkerSettings, reason: str
+) -> None:
+    ledger = Ledger()
+    mate = JOB.model_copy(update={"sampling": SamplingParams(max_tokens=900, ignore_eos=True)})
+    for job_id, job in (("mate", mate), ("suspect", JOB)):
+        run(redis, ledger.submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
+    redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
+    service.take(SentMessage("mate"))
+    wait_until(lambda: run(redis, ledger.read("mate")), "the mate runs")
+    if reason == "deadline":
+        redis.hset(ledger.job_key("suspect"), "deadline_ms", str(now_ms(redis) + 500))
+    service.take(SentMessage("suspect"))
+    wait_until(lambda: ledger_state(redis, "suspect") == "running", "the suspect is claimed")
+    if reason == "cancelled":
+        run(redis, ledger.cancel("suspect"))
+    assert the_end(redis, "suspect").finish_reason == reason
+    assert run(redis, ledger.read("suspect"))[0].type == "end", "it never started"
+
+
+def now_ms(redis: Redis) -> int:
+    seconds, micros = redis.time()
+    return 1000 * seconds + micros // 1000
+
+
+def ledger_state(redis: Redis, job_id: str) -> str | None:
+    return run(redis, Ledger().state(job_id))
+
+
+def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim is answered while the job is in hand, and acted on when it has left."""
+    ledger, opened = Ledger(), list[str]()
+    open_stream = Publisher.open
+
+    def note(self: Publisher, attempt: Attempt) -> None:
+        opened.append(attempt.job_id)
+        open_stream(self, attempt)
+
+    monkeypatch.setattr(Publisher, "open", note)
+    run(redis, ledger.submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    service.take(SentMessage("job"))
+    the_end(redis, "job")
+    tenancy = service.tenancies["default"]
+    wait_until(lambda: not tenancy.has_jobs, "the job has left")
+    stale = Adopt(epoch=1, n=0, seq=1, attempts=0, starts=1, due_ms=0, body="", now_ms=0)
+    tenancy._intake._act(SentMessage("job"), Order(), stale)
+    assert opened == ["job"]
+
+
+def test_a_claim_whose_reply_was_lost_is_made_up_for(redis: Redis, service: Service) -> None:
+    ledger, tenancy = Ledger(), service.tenancies["default"]
+    run(redis, ledger.submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    assert isinstance(run(redis, ledger.claim("job", tenancy._owner.id)), Yours)
+    service.take(SentMessage("job"))
+    assert the_end(redis, "job").finish_reason == "length"
+
+
+@pytest.fixture(params=[1, 8, None], ids=["1mb", "8mb", "unset"])
+def bulk_mb(redis: Redis, request: pytest.FixtureRequest) -> Iterator[int | None]:
+    """The longest argument that Redis takes; None: as it is without a setting."""
+    redis.config_set("proto-max-bulk-len", f"{request.param or 512}mb")
+    yield request.param
+    redis.config_set("proto-max-bulk-len", "512mb")
+
+
+def test_a_message_whose_record_redis_cannot_take_ends_alone(
+    redis: Redis, service: Service, bulk_mb: int | None
+) -> None:
+    """Its links are longer than an argument may be."""
+    links = [{"task": "x" * 100_000}] * (9 if bulk_mb == 1 else 70)
+    body = json.dumps([[], {"prompt": "a tale", "sampling": {"max_tokens": 3}}, {"callbacks": links}])
+    run(redis, Ledger().submit("mate", JOB, Envelope.of("mate", "herd.tiny")))
+    message = SentMessage("huge", body.encode())
+    message._args[2]["properties"]["delivery_tag"] = "of another client"
+    service.take(message)
+    service.take(SentMessage("mate"))
+    assert the_end(redis, "mate").finish_reason == "length"
+    end = the_end(redis, "huge")
+    if bulk_mb is None:
+        assert end.error is None
+    else:
+        assert end.error is not None
+        assert end.error.code == "invalid_job"
+        assert "it breaks the connection" in end.error.message or "bulk length" in end.error.message
+        assert len(end.error.message) < 300

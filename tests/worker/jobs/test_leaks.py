@@ -1,0 +1,152 @@
+"""Whatever becomes of jobs, and when: nothing of them stays behind in the worker, and each has one end."""
+
+import re
+from functools import partial
+from itertools import groupby
+from random import Random
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Release
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.publisher import Publisher, Released
+from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from tests.worker.jobs.sent_message import SentMessage
+
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("restless")]
+
+NUM_JOBS = 120
+LOT = 12
+THIEF = "another worker"
+
+#: What is still there so long after the last message would be there for ever.
+PATIENCE_S = 20.0
+
+
+class Crowd:
+    """Jobs that are sent to a worker, and are cancelled, taken away and given back at random."""
+
+    def __init__(self, service: Service, redis: Redis, seed: int) -> None:
+        self.seed, self.rng = seed, Random(seed)
+        self.redis = redis
+        self.ledger = Ledger()
+        self.service = service
+        self.tenancy = service.tenancies["default"]
+        self.messages: list[SentMessage] = []
+        self.disturbed = set[str]()
+        self.job_ids = [f"{seed}-{number}" for number in range(NUM_JOBS)]
+        self._prompt_ids = self.rng.choices(range(5, 90), k=200)
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}:"
+
+    def pass_through(self) -> None:
+        """Send all jobs, a lot at a time: what one leaves behind nothing later wakes up."""
+        for lot in (self.job_ids[first : first + LOT] for first in range(0, NUM_JOBS, LOT)):
+            for job_id in lot:
+                run(self.redis, self.ledger.submit(job_id, self.job(), Envelope.of(job_id, "herd.tiny")))
+                for _ in range(self.rng.choice([1, 1, 1, 2])):
+                    self.take(job_id)
+                self.disturb(job_id if self.rng.random() < 0.5 else self.rng.choice(lot))
+            wait_until(lambda: not self.tenancy.has_jobs, f"{self} no job of {lot} is in hand", PATIENCE_S)
+
+    def disturb(self, job_id: str) -> None:
+        """Leave most jobs alone, and all that are not in hand."""
+        attempt = self.tenancy._claims.get(job_id)
+        if attempt is not None and self.rng.random() < 0.25:
+            self.disturbed.add(job_id)
+            self.rng.choice([self.cancel, self.steal, self.release])(attempt)
+
+    def job(self) -> GenerationJob:
+        prompt_ids = self._prompt_ids[: self.rng.randint(1, len(self._prompt_ids))]
+        sampling = SamplingParams(n=self.rng.randint(1, 3), max_tokens=self.rng.randint(1, 12))
+        return GenerationJob(prompt_ids=tuple(prompt_ids), sampling=sampling)
+
+    def take(self, job_id: str) -> None:
+        self.messages.append(SentMessage(job_id))
+        self.service.take(self.messages[-1])
+
+    def cancel(self, attempt: Attempt) -> None:
+        run(self.redis, self.ledger.cancel(attempt.job_id))
+
+    def steal(self, attempt: Attempt) -> None:
+        """From now on the worker's writes are fenced."""
+        self.redis.hset(self.ledger.job_key(attempt.job_id), "owner", THIEF)
+
+    def release(self, attempt: Attempt) -> None:
+        """Give a job back, which is at once delivered here again; sometimes the worker is not told."""
+        release = self.ledger.release(attempt.job_id, self.tenancy._owner.id, attempt.stream.epoch)
+        if run(self.redis, release) is Release.RELEASED:
+            if self.rng.random() < 0.5:
+                self.tenancy._publisher.put([Released(attempt)])
+            self.take(attempt.job_id)
+
+    def is_stolen(self, job_id: str) -> bool:
+        """Whether another one owns a job that has not ended."""
+        state, owner = self.redis.hmget(self.ledger.job_key(job_id), "state", "owner")
+        return state == b"running" and owner == THIEF.encode()
+
+    def is_done(self, message: SentMessage) -> bool:
+        return bool(message.num_done) or self.is_stolen(message.job_id)
+
+
+@pytest.fixture(params=range(2))
+def crowd(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Crowd:
+    """It strikes also between a claim and its note that a job is made ready, and while that is done."""
+    crowd = Crowd(service, redis, request.param)
+    open_stream, sequences = Publisher.open, LoadedModel.sequences
+
+    def open_and_disturb(publisher: Publisher, attempt: Attempt) -> None:
+        open_stream(publisher, attempt)
+        crowd.disturb(attempt.job_id)
+
+    def disturb_and_read(model: LoadedModel, job_id: str, *args: Any) -> list[Sequence]:
+        crowd.disturb(job_id)
+        return sequences(model, job_id, *args)
+
+    monkeypatch.setattr(Publisher, "open", open_and_disturb)
+    monkeypatch.setattr(LoadedModel, "sequences", disturb_and_read)
+    return crowd
+
+
+def test_of_jobs_that_end_and_go_at_any_moment_nothing_stays(
+    redis: Redis, service: Service, crowd: Crowd
+) -> None:
+    crowd.pass_through()
+    engine, cache, done = service._engine, service._model.cache, partial(wait_until, patience_s=PATIENCE_S)
+    done(lambda: all(map(crowd.is_done, crowd.messages)), f"{crowd} every message is done with")
+    done(lambda: not (engine.stats.num_running or engine.num_waiting), f"{crowd} the engine is empty")
+    cache.prefixes.check()
+    assert cache.pages.num_held == 0
+    assert max(message.num_done for message in crowd.messages) == 1
+    for job_id in crowd.job_ids:
+        events = run(redis, crowd.ledger.read(job_id))
+        check_stream(events, has_end=not crowd.is_stolen(job_id))
+        if job_id not in crowd.disturbed:
+            assert Result.from_events(events).finish_reason in ("stop", "length")
+
+
+def check_stream(events: list[Event], *, has_end: bool) -> None:
+    """Each attempt starts once, before its first token; there is one end, and it is the last event."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    attempts = [
+        "".join(event.type[0] for event in attempt)
+        for _, attempt in groupby(events, lambda event: event.epoch)
+    ]
+    assert all(re.fullmatch("st*e?|e", attempt) for attempt in attempts), attempts
+    assert "".join(attempts).count("e") == has_end
+    assert not has_end or attempts[-1].endswith("e")

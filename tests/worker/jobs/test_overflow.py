@@ -1,0 +1,218 @@
+"""Jobs that wait in a full worker go to one that idles, and only then."""
+
+import time
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.events import Started
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Yours
+from llama_herd.tasks.ledger.keys import Keys, joined
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.claims import ClaimedJobs
+from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
+from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.overflow import PATIENCE_S, Overflow
+from llama_herd.worker.jobs.suspect_gate import Gate
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.tiny import write_tiny_gguf
+from tests.worker.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, wait_until
+
+pytestmark = pytest.mark.redis
+
+FULL, IDLE, OTHER = "owner-full", "idle@test", "other@test"
+TENANTS = ("default", "globex")
+
+
+def status(name: str, **fields: object) -> WorkerStatus:
+    plain = {"state": "ready", "model": "m", "device": "cpu", "slots": 4}
+    return WorkerStatus.model_validate({"name": name, **plain, **fields})
+
+
+class FullWorker:
+    """A worker with jobs that wait for room, and nothing that runs them."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis = redis
+        self.ledger = Ledger(lease_ms=60_000)
+        self.claims = ClaimedJobs()
+        self.gate = Gate(patience_s=0.0, clearing_s=0.0)
+        self.released: list[str] = []
+        self.closed: list[bool] = []
+        self.overflow = Overflow(
+            Owner(redis, self.ledger, FULL),
+            claims=self.claims,
+            gate=self.gate,
+            status=lambda: status("full@test"),
+            close=self.closed.append,
+            on_released=lambda released: self.released.extend(one.job_id for one in released),
+        )
+
+    def claim(self, job_id: str, waited_s: float) -> Attempt:
+        job = GenerationJob(prompt="hi")
+        run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, "herd.m")))
+        claimed = run(self.redis, self.ledger.claim(job_id, FULL))
+        assert isinstance(claimed, Yours)
+        self.redis.delete("herd.m")  # the message is in this worker's hands
+        stream = Stream(job_id, claimed, Recorded.of([]), Author("full@test", "m"))
+        sequence = Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Writer([b"", b"x"]))
+        attempt = Attempt(stream, [], [sequence], claimed_s=time.monotonic() - waited_s)
+        self.claims.open(attempt)
+        return attempt
+
+    def look_twice(self) -> None:
+        self.overflow.shed()
+        assert self.released == []
+        self.overflow.shed()
+
+    def hear(self, *others: WorkerStatus) -> None:
+        for other in others:
+            run(self.redis, self.ledger.report(other))
+
+
+@pytest.fixture
+def full(redis: Redis) -> FullWorker:
+    return FullWorker(redis)
+
+
+def test_the_newest_go_to_a_worker_that_idles(full: FullWorker) -> None:
+    for number in range(5):
+        full.claim(f"job-{number}", waited_s=10 - number)
+    full.hear(status(IDLE, running=1))
+    full.look_twice()
+    assert full.released == ["job-3", "job-4"], "half of the three rows that are free, rounded up"
+    assert full.redis.llen("herd.m") == 2
+    record = run(full.redis, full.ledger.record("job-4"))
+    assert record is not None
+    assert (record.state, record.owner, record.attempts) == ("queued", None, 0)
+
+
+def test_who_gives_away_asks_for_no_messages_before_and_meanwhile(full: FullWorker) -> None:
+    full.claim("job", waited_s=10)
+    full.overflow.shed()
+    full.hear(status(IDLE))
+    full.overflow.shed()
+    assert (full.closed, full.released) == ([False, True], [])
+    full.overflow.shed()
+    assert (full.closed, full.released) == ([False, True, True], ["job"])
+    for attempt in full.claims.in_hand():
+        full.claims.close(attempt)
+    full.overflow.shed()
+    assert full.closed[-1] is False
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [],
+        [status(IDLE, running=4)],
+        [status(IDLE, waiting=1)],
+        [status(IDLE, state="stopping")],
+        [status(IDLE, model="another")],
+        [status("full@test")],
+    ],
+    ids=["none", "full", "has some waiting", "stopping", "another model", "itself"],
+)
+def test_nothing_goes_where_no_worker_of_the_model_idles(
+    full: FullWorker, others: list[WorkerStatus]
+) -> None:
+    full.claim("job", waited_s=10)
+    full.hear(*others)
+    full.look_twice()
+    assert full.released == []
+    assert full.redis.llen("herd.m") == 0
+
+
+def test_what_runs_has_just_come_or_must_run_alone_stays(full: FullWorker) -> None:
+    full.claim("running", waited_s=10).started_s = 1.0
+    full.claim("new", waited_s=PATIENCE_S / 2)
+    full.claim("suspect", waited_s=10).is_last = True
+    full.claim("ended", waited_s=10).sequences[0].finish_reason = "stop"
+    full.claim("refused", waited_s=10).has_ended = True
+    full.hear(status(IDLE))
+    full.look_twice()
+    assert full.released == []
+
+
+def test_what_is_not_prepared_yet_goes_too(full: FullWorker) -> None:
+    full.claim("job", waited_s=10).sequences = ()
+    full.hear(status(IDLE))
+    full.look_twice()
+    assert full.released == ["job"]
+
+
+def test_those_inside_leave_for_one_that_must_run_alone_and_nobody_comes_meanwhile(full: FullWorker) -> None:
+    runs, suspect = full.claim("runs", waited_s=10), full.claim("suspect", waited_s=10)
+    runs.started_s, suspect.is_last = 1.0, True
+    assert full.gate.enter(runs)
+    assert not full.gate.enter(suspect)
+    full.overflow.shed()
+    assert (full.released, full.closed) == (["runs"], [True])
+    assert full.redis.llen("herd.m") == 1
+    full.claims.close(runs)
+    assert full.gate.enter(suspect)
+    full.overflow.shed()
+    assert (full.released, full.closed) == (["runs"], [True, True])
+    full.claims.close(suspect)
+    full.overflow.shed()
+    assert full.closed[-1] is False
+
+
+def test_a_job_that_has_another_owner_by_now_is_left_alone(full: FullWorker) -> None:
+    full.claim("job", waited_s=10)
+    full.redis.hset(full.ledger.job_key("job"), "owner", "somebody else")
+    full.hear(status(IDLE))
+    full.look_twice()
+    assert full.released == []
+    assert full.redis.llen("herd.m") == 0
+
+
+@pytest.mark.worker
+@pytest.mark.timeout(120)
+def test_a_second_worker_gets_jobs_that_the_first_took_but_cannot_run_yet(
+    redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """Also from a worker of several tenants to one of one."""
+    model = write_tiny_gguf(tmp_path / "endless.gguf", eos=False, context_length=8192)
+    endless = {"max_tokens": 4096, "seed": 1}
+    with (
+        Client(redis_server.url, model="endless") as client,
+        WorkerProcess(
+            redis_server.url, model, "first", tmp_path / "first.log", slots=1, tenants=",".join(TENANTS)
+        ) as first,
+    ):
+        job_ids = [client.submit(prompt="a", sampling=endless) for _ in range(6)]
+        wait_until(lambda: waiting(client, first.name) == 5, "the first holds them all")
+        with WorkerProcess(redis_server.url, model, "second", tmp_path / "second.log", slots=2) as second:
+            wait_until(lambda: starts(client, job_ids, second.name), "the second runs one of them")
+            for job_id in job_ids:
+                client.cancel(job_id)
+            results = [client.result(job_id, timeout_s=PROCESS_PATIENCE_S) for job_id in job_ids]
+            assert max(result.attempts for result in results) == 1
+            wait_until(lambda: not held(redis_server), "every message acked")
+
+
+def waiting(client: Client, name: str) -> int:
+    return next((worker.waiting for worker in client.workers() if worker.name == name), 0)
+
+
+def starts(client: Client, job_ids: list[str], name: str) -> int:
+    """How many of the jobs this worker runs or has run."""
+    owners = [run(client._redis, client._core.ledger.read(job_id)) for job_id in job_ids]
+    return sum(isinstance(event, Started) and event.worker == name for events in owners for event in events)
+
+
+def held(server: EmbeddedRedis) -> int:
+    """Messages that neither worker has acknowledged."""
+    with Redis.from_url(server.url) as redis:
+        return sum(int(redis.hlen(Keys(name).unacked_key)) for name in ("default", joined(TENANTS)))

@@ -1,0 +1,321 @@
+"""The publisher against a real ledger: what it does when Redis answers, loses, refuses or forgets."""
+
+from threading import Thread
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.events import End, Failure, Started, Token
+from llama_herd.tasks.ledger.answers import Release, Yours
+from llama_herd.tasks.ledger.redis_call import Call, run
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.jobs.publisher import Refusal, Released
+from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
+from tests.worker.processes import wait_until
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def desk(redis: Redis) -> Desk:
+    return Desk(redis)
+
+
+def test_steps_that_wait_become_one_event_a_job(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.start(attempt)
+    desk.say(attempt, 1)
+    desk.say(attempt, 2)
+    desk.say(attempt, 3, end="stop")
+    desk.send()
+    assert [event.type for event in desk.events("job")] == ["started", "token", "end"]
+    result = desk.result("job")
+    assert (result.text, result.ids, result.finish_reason) == (" one two three", (1, 2, 3), "stop")
+    assert desk.ended == ["job"]
+    assert desk.in_hand == []
+
+
+def test_the_final_event_knows_its_text(desk: Desk) -> None:
+    from hashlib import sha256
+
+    attempt = desk.open("job")
+    desk.say(attempt, 1, 2)
+    desk.send()
+    desk.say(attempt, 3, end="length")
+    desk.send()
+    end = desk.events("job")[-1]
+    assert isinstance(end, End)
+    assert end.text_sha256 == sha256(b" one two three").hexdigest()
+    assert end.n == 3
+
+
+def test_held_tokens_wait_for_their_time_but_never_beyond_the_end(desk: Desk) -> None:
+    attempt = desk.open("job", flush_ms=60_000)
+    desk.say(attempt, 1)
+    desk.send()
+    desk.say(attempt, 2)
+    desk.publisher._entries(desk.publisher._take())
+    assert len(desk.events("job")) == 1
+    desk.say(attempt, 3, end="stop")
+    desk.send()
+    assert [event.ids for event in desk.events("job") if isinstance(event, Token)] == [(1,), (2, 3)]
+
+
+def test_a_lost_reply_writes_nothing_twice(redis: Redis) -> None:
+    desk = Desk(redis, wire=LosesReplies(redis, 3))  # type: ignore[arg-type]
+    attempt = desk.open("job")
+    desk.say(attempt, 1, 2)
+    desk.send()
+    desk.say(attempt, 3, end="stop")
+    desk.send()
+    assert desk.result("job").ids == (1, 2, 3)
+    assert [event.seq for event in desk.events("job")] == [1, 2, 3]
+
+
+def test_a_cancelled_job_gets_its_end_and_nothing_else(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.say(attempt, 1)
+    desk.send()
+    run(desk.redis, desk.ledger.cancel("job"))
+    desk.say(attempt, 2, 3)
+    desk.send()
+    result = desk.result("job")
+    assert (result.finish_reason, result.ids, result.text) == ("cancelled", (1,), " one")
+    end = desk.events("job")[-1]
+    assert isinstance(end, End)
+    assert (end.seq, end.n) == (2, 1)
+    assert desk.ended == ["job"]
+
+
+def test_an_end_that_races_a_cancel_stands(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.say(attempt, 1)
+    desk.send()
+    run(desk.redis, desk.ledger.cancel("job"))
+    desk.say(attempt, end="stop")
+    desk.send()
+    assert desk.result("job").finish_reason == "stop"
+
+
+def test_another_owner_fences_this_one_and_its_neighbours_go_on(desk: Desk) -> None:
+    mine, gone = desk.open("mine"), desk.open("gone")
+    desk.redis.hset(desk.ledger.job_key("gone"), "lease", 0)
+    assert isinstance(run(desk.redis, desk.ledger.claim("gone", "owner-2")), Yours)
+    desk.say(mine, 1, end="stop")
+    desk.say(gone, 1, 2, end="stop")
+    desk.send()
+    assert desk.ended == ["mine"]
+    assert desk.lost == ["gone"]
+    assert desk.events("gone") == []
+
+
+def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: Desk) -> None:
+    earlier = desk.open("job")
+    desk.say(earlier, 1)
+    desk.redis.hset(desk.ledger.job_key("job"), "lease", 1)
+    claimed = run(desk.redis, desk.ledger.claim("job", OWNER))
+    assert isinstance(claimed, Yours)
+    again = new_attempt("job", claimed)
+    entries = desk.publisher._entries(desk.publisher._take())  # on their way when the claim is answered
+    desk.publisher.open(again)
+    assert desk.lost == ["job"]
+    assert desk.publisher._settle(desk.publisher._send(entries)) == []
+    assert desk.in_hand == [again]
+    desk.say(again, 2, end="stop")
+    desk.send()
+    assert desk.result("job").ids == (2,)
+
+
+def test_events_that_redis_forgot_are_sent_again_with_the_same_borders(desk: Desk) -> None:
+    attempt = desk.open("job")
+    for words in ((1,), (2, 3), (1, 1)):
+        desk.say(attempt, *words)
+        desk.send()
+    before = desk.events("job")
+    desk.redis.delete(desk.ledger.events_key("job"))
+    desk.redis.xadd(desk.ledger.events_key("job"), {"e": before[0].to_json()}, id="1-0")
+    desk.redis.hset(desk.ledger.job_key("job"), mapping={"seq": 1, "n": 1})
+    desk.say(attempt, 3, end="stop")
+    desk.send()
+    assert desk.events("job")[:3] == before
+    assert desk.result("job").ids == (1, 2, 3, 1, 1, 3)
+
+
+def test_what_an_earlier_attempt_wrote_after_redis_forgot_its_claim_ends_the_new_one(desk: Desk) -> None:
+    """Both are claim 1 of one owner. The lease brings the job back, from what is written."""
+    earlier = desk.open("job")
+    desk.start(earlier)
+    desk.say(earlier, 1, 2, 3)
+    entries = desk.publisher._entries(desk.publisher._take())  # on their way when Redis comes back
+    desk.redis.delete(desk.ledger.job_key("job"), desk.ledger.key("leases"))
+    again = desk.open("job")
+    desk.publisher._settle(desk.publisher._send(entries))
+    desk.lost.clear()
+    desk.start(again)
+    for word in (1, 2):
+        desk.say(again, word)
+        desk.send()
+    assert desk.lost == ["job"]
+    assert [event.seq for event in desk.events("job")] == [1, 2]
+
+
+def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
+    good, broken = desk.open("good"), desk.open("broken")
+    desk.redis.set(desk.ledger.events_key("broken"), "not a stream")
+    desk.say(broken, 1)
+    desk.say(good, 1, end="stop")
+    desk.send()
+    assert (desk.ended, desk.lost) == (["good", "broken"], [])
+    record = run(desk.redis, desk.ledger.record("broken"))
+    assert record is not None
+    assert record.state == "failed", "there is no place for its end, so the record says it alone"
+
+
+def test_a_job_that_cannot_run_ends_with_its_error(desk: Desk) -> None:
+    attempt = desk.open("job")
+    attempt.sequences = []
+    desk.publisher.put([Refusal(attempt, "error", Failure(code="prompt_too_long", message="9 > 8"))])
+    desk.send()
+    result = desk.result("job")
+    assert result.error == Failure(code="prompt_too_long", message="9 > 8")
+    assert result.usage is None
+
+
+def test_a_stopping_publisher_sends_what_waits(desk: Desk) -> None:
+    attempt = desk.open("job", flush_ms=60_000)
+    desk.publisher.start()
+    desk.say(attempt, 1)
+    desk.say(attempt, 2)
+    desk.publisher.stop()
+    assert [i for event in desk.events("job") if isinstance(event, Token) for i in event.ids] == [1, 2]
+
+
+def test_calls_are_repeated_byte_for_byte(desk: Desk) -> None:
+    attempt = desk.open("job")
+    attempt.stream.add(output_of(attempt, 1))
+    entries = attempt.stream.flush()
+    first: Call[object] = desk.ledger.emit(OWNER, entries)  # type: ignore[assignment]
+    attempt.stream.add(output_of(attempt, 2))
+    assert desk.ledger.emit(OWNER, entries).command == first.command
+
+
+THREE = {"sampling": {"n": 3}}
+
+
+def test_each_of_several_outputs_has_a_dense_stream_of_its_own(desk: Desk) -> None:
+    attempt = desk.open("job", **THREE)
+    desk.start(attempt)
+    desk.say(attempt, 1, choice=0)
+    desk.say(attempt, 2, 3, choice=2)
+    desk.send()
+    desk.say(attempt, 1, choice=1, end="length")
+    desk.say(attempt, 3, choice=2, end="stop")
+    desk.say(attempt, 2, choice=0, end="stop")
+    desk.send()
+    started, *tokens, _ = desk.events("job")
+    assert isinstance(started, Started)
+    assert started.n == 3
+    found = [(t.choice, t.i, t.ids, t.finish_reason) for t in tokens if isinstance(t, Token)]
+    assert found == [
+        (0, 0, (1,), None),
+        (2, 0, (2, 3), None),
+        (0, 1, (2,), "stop"),
+        (1, 0, (1,), "length"),
+        (2, 2, (3,), "stop"),
+    ]
+
+
+def test_a_job_with_several_outputs_ends_with_the_last_of_them(desk: Desk) -> None:
+    attempt = desk.open("job", **THREE)
+    desk.start(attempt)
+    for choice, end in enumerate(("stop", "length", "stop")):
+        assert desk.ended == []
+        desk.say(attempt, choice + 1, choice=choice, end=end)  # type: ignore[arg-type]
+        desk.send()
+    result = desk.result("job")
+    assert desk.ended == ["job"]
+    assert result.finish_reason == "length"
+    assert result.usage is not None
+    assert result.usage.completion_tokens == 3
+    assert result.choices is not None
+    assert [(c.index, c.ids, c.finish_reason) for c in result.choices] == [
+        (0, (1,), "stop"),
+        (1, (2,), "length"),
+        (2, (3,), "stop"),
+    ]
+    assert result.ids == (1,)
+
+
+def test_what_stops_one_of_several_outputs_ends_the_job_and_nothing_follows(desk: Desk) -> None:
+    attempt = desk.open("job", **THREE)
+    desk.start(attempt)
+    desk.say(attempt, 1, choice=0, end="stop")
+    desk.publisher.put([Output(one, finish_reason="cancelled") for one in attempt.sequences[1:]])
+    desk.say(attempt, 2, choice=1)
+    desk.send()
+    result = desk.result("job")
+    assert desk.ended == ["job"]
+    assert result.finish_reason == "cancelled"
+    assert result.choices is not None
+    assert [c.finish_reason for c in result.choices] == ["stop", "cancelled", "cancelled"]
+    assert isinstance(desk.events("job")[-1], End)
+
+
+def test_a_job_that_was_given_back_is_closed_without_an_event(desk: Desk) -> None:
+    attempt = desk.open("job")
+    assert run(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch)) is Release.RELEASED
+    desk.publisher.put([Released(attempt)])
+    desk.send()
+    assert (desk.released, desk.lost, desk.in_hand) == (["job"], [], [])
+    assert desk.events("job") == []
+
+
+def test_what_began_before_it_was_given_back_is_fenced(desk: Desk) -> None:
+    attempt = desk.open("job")
+    run(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch))
+    desk.start(attempt)
+    desk.publisher.put([Released(attempt)])
+    desk.send()
+    assert desk.events("job") == []
+    assert (desk.released, desk.lost) == (["job"], [])
+
+
+def test_a_redis_that_is_a_replica_for_a_while_costs_no_job(desk: Desk) -> None:
+    """A failover leaves connections to what was the primary."""
+    attempt = desk.open("job")
+    desk.start(attempt)
+    desk.send()
+    desk.say(attempt, 1, end="stop")
+    redis: Any = desk.redis
+    redis.config_resetstat()
+    redis.replicaof("127.0.0.1", 1)
+    try:
+        sending = Thread(target=desk.send)
+        sending.start()
+        wait_until(lambda: "cmdstat_evalsha" in redis.info("commandstats"), "the publisher tries")
+    finally:
+        redis.replicaof("NO", "ONE")
+    sending.join()
+    assert (desk.lost, desk.ended) == ([], ["job"])
+    assert desk.result("job").text == " one"
+
+
+def test_what_has_started_on_record_may_be_computed(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.publisher._entries([Output(attempt.sequences[0], has_started=True)])
+    assert desk.started == []
+    missed = attempt.stream.after(0, 0)
+    assert missed is not None
+    desk.publisher._deliver(missed)
+    assert desk.started == ["job"]
+    desk.publisher._deliver(missed)
+    assert desk.started == ["job", "job"], "a reply that was lost is made up for"
+
+
+def test_what_stands_in_the_ledger_as_anothers_is_never_computed(desk: Desk) -> None:
+    attempt = desk.open("job")
+    desk.redis.hset(desk.ledger.job_key("job"), "owner", "another")
+    desk.start(attempt)
+    desk.send()
+    assert (desk.started, desk.lost) == ([], ["job"])

@@ -1,0 +1,135 @@
+"""No worker starts on a Redis that keeps no job whole, takes none, or may throw away what it has accepted."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from llama_herd.errors import SettingsError
+from llama_herd.tasks.connection import connect
+from llama_herd.worker.jobs.redis_check import check_redis, refuse_eviction
+from llama_herd.worker.local.redis_server import EmbeddedRedis, find_server
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.herd_command import COMMAND, environment, invoke
+from tests.worker.processes import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def redis(redis: Redis) -> Iterator[Redis]:
+    """Set as it was once the test is over."""
+    before = redis.config_get("maxmemory*")
+    yield redis
+    for name in ("maxmemory", "maxmemory-policy"):
+        redis.config_set(name, str(before[name]))
+
+
+@pytest.mark.parametrize(
+    ("policy", "max_bytes"), [("noeviction", 1 << 30), ("volatile-lru", 1 << 30), ("allkeys-lru", 0)]
+)
+def test_a_redis_that_keeps_what_waits_is_good(redis: Redis, policy: str, max_bytes: int) -> None:
+    redis.config_set("maxmemory", max_bytes)
+    redis.config_set("maxmemory-policy", policy)
+    refuse_eviction(redis)
+
+
+def test_a_redis_that_drops_any_key_is_refused_with_the_fix(redis: Redis) -> None:
+    redis.config_set("maxmemory", 1 << 30)
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(
+        SettingsError, match=r"1,073,741,824 bytes .*allkeys-lru\)\. Fix: redis-cli CONFIG SET"
+    ):
+        refuse_eviction(redis)
+
+
+KINDS = {
+    "cluster": "is a cluster, which would keep parts of a job in several places. Fix: put a single Redis",
+    "sentinel": "is a Sentinel, or older than Redis 6.2. Fix: put the Redis that keeps the data",
+    "replica": "is a read-only replica. Fix: put its primary into HERD_REDIS_URL",
+}
+
+
+@pytest.fixture(params=KINDS)
+def unfit(request: pytest.FixtureRequest, tmp_path: Path, redis_server: EmbeddedRedis) -> Iterator[str]:
+    """The address of a server that answers, and is of another kind; its kind stands in the path's place."""
+    # A cluster listens at a port 10,000 higher, too.
+    port = next(port for port in iter(lambda: EmbeddedRedis().port, None) if port < 55_000)
+    (tmp_path / "sentinel.conf").write_text(f"port {port}\n")
+    plain = ["--port", str(port), "--dir", str(tmp_path), "--save", ""]
+    options = {
+        "cluster": [*plain, "--cluster-enabled", "yes"],
+        "sentinel": [str(tmp_path / "sentinel.conf"), "--sentinel"],
+        "replica": [*plain, "--replicaof", "127.0.0.1", str(redis_server.port)],
+    }
+    server = subprocess.Popen([find_server(), *options[request.param]], stdout=subprocess.DEVNULL)
+    url = f"redis://127.0.0.1:{port}/0"
+    with connect(url, tries=60) as redis:  # for half a minute
+        redis.ping()
+        if request.param == "cluster":
+            redis.execute_command("CLUSTER", "ADDSLOTS", *range(1 << 14))
+            wait_until(lambda: redis.cluster("info")["cluster_state"] == "ok", "a cluster")
+        if request.param == "replica":
+            wait_until(lambda: redis.info("replication")["master_link_status"] == "up", "a replica")
+    yield url
+    server.kill()
+    server.wait()
+
+
+@pytest.mark.timeout(60)
+def test_a_server_of_another_kind_is_named_and_ends_a_worker(
+    unfit: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    words = f"Redis at {unfit} {KINDS[request.node.callspec.params['unfit']]}"
+    with connect(unfit) as redis, pytest.raises(SettingsError, match=f"^{words}"):
+        check_redis(redis, WorkerSettings(redis_url=unfit), promotion_s=0)
+    found = json.loads(invoke("doctor", "--json", HERD_REDIS_URL=unfit).stdout)["findings"]
+    (finding,) = (one for one in found if one["subject"] == "redis")
+    assert finding["state"] == "fail"
+    assert f"{finding['detail']}. Fix: {finding['fix']}".startswith(words)
+    sent = invoke("generate", "hi", HERD_REDIS_URL=unfit)
+    assert (sent.exit_code, sent.stderr.startswith(f"herd: {words}")) == (2, True)
+    if request.node.callspec.params["unfit"] != "cluster":
+        return  # a worker says what the check says; a replica it gives time
+    worker = [*COMMAND, "worker"]
+    done = subprocess.run(
+        worker, cwd=tmp_path, env=environment(HERD_REDIS_URL=unfit), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    complaints = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert complaints[0].startswith(f"herd worker: {words}")
+    assert len(complaints) == 1
+
+
+def test_a_redis_that_is_away_or_is_promoted_is_waited_for(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    redis.replicaof("127.0.0.1", "1")
+    with ThreadPoolExecutor() as pool, EmbeddedRedis() as server, connect(server.url, tries=0) as other:
+        server.stop()
+        check = pool.submit(check_redis, redis, WorkerSettings(redis_url=redis_server.url))
+        other_check = pool.submit(check_redis, other, WorkerSettings(redis_url=server.url))
+        assert wait([check, other_check], timeout=0.7).done == set()
+        redis.replicaof("NO", "ONE")
+        server.start()
+        for done in (check, other_check):
+            done.result(PATIENCE_S)
+
+
+def test_a_user_without_a_right_to_ask_is_passed_over_and_a_wrong_one_is_not(
+    redis: Redis, redis_server: EmbeddedRedis
+) -> None:
+    redis.acl_setuser("poor", enabled=True, passwords="+x", commands=["+ping"])
+    place = redis_server.url.removeprefix("redis://")
+    try:
+        with connect(f"redis://poor:x@{place}") as poor:
+            check_redis(poor, WorkerSettings(redis_url=redis_server.url))
+        with (
+            connect(f"redis://poor:y@{place}") as wrong,
+            pytest.raises(SettingsError, match="refuses our user"),
+        ):
+            check_redis(wrong, WorkerSettings(redis_url=redis_server.url))
+    finally:
+        redis.acl_deluser("poor")

@@ -1,0 +1,82 @@
+"""A worker's standstill is noticed: messages that nobody asks for, and parts that make no progress."""
+
+from collections.abc import Iterator, Set as AbstractSet
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.jobs.watchdog import Watchdog
+
+pytestmark = pytest.mark.redis
+
+
+class SilentPoller:
+    """Has room for messages, and asks for none."""
+
+    closed_queues: AbstractSet[str] = frozenset()
+    spoilt = SpoiltQueues()
+    num_polls = 0
+    has_room = True
+
+
+def test_a_message_that_waits_in_any_queue_makes_silence_suspicious(redis: Redis) -> None:
+    watchdog = Watchdog(redis, Ledger(), ["herd.acme:m", "herd.globex:m"], silence_s=60)
+    watchdog.watch(SilentPoller())
+    redis.lpush("herd.globex:m", "message")
+    watchdog.start()
+    wait_until(lambda: watchdog.silent_s, "the silence is noticed")
+    watchdog.stop()
+
+
+class Waiting:
+    """Has something to do, and does nothing."""
+
+    num_waiting = 3
+    num_answered = 7
+
+
+@pytest.fixture
+def watchdog(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watchdog]:
+    """Looks often."""
+    monkeypatch.setattr("llama_herd.worker.jobs.watchdog.INTERVAL_S", 0.01)
+    watchdog = Watchdog(redis, Ledger(), [], silence_s=60)
+    yield watchdog
+    watchdog.stop()
+
+
+def test_a_part_that_has_work_and_does_none_is_noticed(watchdog: Watchdog, redis: Any) -> None:
+    part = Waiting()
+    watchdog.watch_parts({"part": part})
+    watchdog.start()
+    wait_until(lambda: watchdog.stuck_s > 0, "the part stands still")
+    part.num_waiting = 0
+    wait_until(lambda: watchdog.stuck_s == 0, "nothing waits any more")
+    part.num_waiting = 1
+    wait_until(lambda: watchdog.stuck_s > 0, "the part stands still")
+    wait_until(lambda: is_seen_to_move(watchdog, part), "a part that moves is not blamed")
+    assert redis.keys() == []
+
+
+def is_seen_to_move(watchdog: Watchdog, part: Waiting) -> bool:
+    part.num_answered += 1
+    return watchdog.stuck_s == 0
+
+
+@pytest.mark.parametrize("setting", ["maxmemory", "min-replicas-to-write"])
+def test_a_redis_that_takes_no_writes_explains_a_standstill(
+    watchdog: Watchdog, redis: Any, setting: str
+) -> None:
+    redis.config_set(setting, 1)
+    try:
+        redis.config_resetstat()
+        watchdog.watch_parts({"part": Waiting()})
+        watchdog.start()
+        wait_until(lambda: len(redis.info("errorstats")) > 0, "a look is refused")
+        wait_until(lambda: sum(one["count"] for one in redis.info("errorstats").values()) > 5, "and more")
+        assert watchdog.stuck_s == 0
+    finally:
+        redis.config_set(setting, 0)

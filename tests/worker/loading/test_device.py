@@ -1,0 +1,51 @@
+"""Choosing the device, with a stand-in for nvidia-smi where there is no card."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from llama_herd.errors import DeviceError
+from llama_herd.worker.loading.device import pin_device
+
+REPORT = "0, GPU-aaa, NVIDIA H200\n1, GPU-bbb, NVIDIA L4"
+
+
+@pytest.fixture
+def two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{REPORT}'\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+
+
+def test_cpu_needs_no_card() -> None:
+    assert pin_device("cpu") == "cpu"
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_a_card_becomes_the_only_one_that_torch_sees() -> None:
+    assert pin_device("cuda:1") == "cuda:0"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_numbers_count_among_the_cards_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bbb")
+    assert pin_device("cuda:0") == "cuda:0"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-bbb"
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_a_wrong_number_lists_the_cards() -> None:
+    with pytest.raises(DeviceError, match=r"cuda:2.*cuda:0 = NVIDIA H200; cuda:1 = NVIDIA L4"):
+        pin_device("cuda:2")
+
+
+def test_without_a_driver_the_list_is_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceError, match="none"):
+        pin_device("cuda:0")

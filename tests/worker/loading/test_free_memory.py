@@ -1,0 +1,43 @@
+"""What a worker may take of the memory of its machine or container."""
+
+from pathlib import Path
+
+import pytest
+
+from llama_herd.worker.loading.free_memory import free_bytes
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def meminfo(tmp_path: Path) -> Path:
+    """A machine of 8 GiB that has cached files in half of them."""
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal: 8388608 kB\nMemFree: 102400 kB\nMemAvailable: 4194304 kB\n")
+    return path
+
+
+def container(folder: Path, limit: str) -> Path:
+    """A cgroup that takes 1 GiB, as much again for files that it has read."""
+    folder.mkdir()
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{2 * GIB}\n")
+    (folder / "memory.stat").write_text(f"anon {GIB}\nfile {GIB}\n")
+    return folder
+
+
+def test_what_caches_files_counts_as_free(meminfo: Path, tmp_path: Path) -> None:
+    assert free_bytes("cpu", meminfo, tmp_path / "no cgroup") == 4 * GIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("max", 4 * GIB), (str(3 * GIB), 2 * GIB), (str(64 * GIB), 4 * GIB), ("4096", 0)]
+)
+def test_a_container_has_what_its_limit_leaves(
+    meminfo: Path, tmp_path: Path, limit: str, expected: int
+) -> None:
+    assert free_bytes("cpu", meminfo, container(tmp_path / "cgroup", limit)) == expected
+
+
+def test_this_machine_has_some() -> None:
+    assert free_bytes("cpu") > 0

@@ -1,0 +1,1 @@
+"""What we change in Celery and kombu."""

@@ -1,0 +1,142 @@
+"""Celery's consumer, which no message ends, whatever is in it."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import structlog
+from celery import Celery
+from celery.exceptions import InvalidTaskError
+from celery.worker import consumer
+from kombu.message import Message
+from redis.exceptions import RedisError
+
+from llama_herd.errors import GenerationError
+from llama_herd.tasks.job import is_job_id
+from llama_herd.tasks.message import TASK_NAME
+from llama_herd.worker import boot
+from llama_herd.worker.broker.first_protocol import upgrade
+from llama_herd.worker.broker.oversized import NUM_BYTES
+from llama_herd.worker.broker.queue_channel import UNREADABLE
+from llama_herd.worker.broker.request import JobRequest, QuietRequest, is_refused, refuse
+from llama_herd.worker.broker.unpacking import accept_compression
+from llama_herd.worker.logs import name_of
+
+log = structlog.get_logger(__name__)
+
+#: Most characters of a task's name that a dead letter gives as its reason.
+MAX_NAME = 100
+
+#: Pauses between tries of a Redis that is away, in Celery's words; its own grow to half a minute.
+RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
+
+
+class Consumer(consumer.Consumer):  # type: ignore[misc]
+    """Celery's consumer; a message that it cannot handle is put aside, and never shown in a log."""
+
+    def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **options: Any) -> None:
+        """Without the talk among workers, which reaches all of them in a Redis, whosoever they are."""
+        quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
+        quiet["without_heartbeat"] = not options.get("task_events")
+        super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
+        accept_compression(boot.settings().max_message_bytes)
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Connect, also again, within two seconds of Redis being back."""
+        conn.ensure_connection = partial(conn.ensure_connection, **RECONNECT)
+        return super().ensure_connected(conn)
+
+    def update_strategies(self) -> None:
+        """Have each message run by the app of the tenant from whose queue it comes."""
+        apps = {queue: boot.app_of(own) for queue, own in boot.settings().by_queue.items()}
+        for app in (self.app, *apps.values()):
+            for task in app.tasks.values():
+                task.Request = JobRequest if getattr(task, "engine_task", False) else QuietRequest
+        super().update_strategies()
+        if set(apps.values()) == {self.app}:
+            return
+        for name in self.app.tasks:
+            by_queue = {
+                queue: app.tasks[name].start_strategy(app, self)
+                for queue, app in apps.items()
+                if name in app.tasks  # the process's first may have some that it does not share
+            }
+            self.strategies[name] = partial(_strategy_of_queue, by_queue)
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], Any]:
+        """Called anew for each connection."""
+        handle = super().create_task_handler(*args, **options)
+        self.pool.watch(self.task_consumer.channel)
+
+        def guarded(message: Message) -> Any:
+            try:
+                upgrade(message)
+                _check_headers(message.headers)
+                _refuse_stand_in(message)
+                return handle(message)
+            except RedisError:
+                raise
+            except GenerationError:  # what Celery says of a message that is revoked or has expired
+                return self._refuse(message, "its result is refused")
+            except UNREADABLE as error:
+                return self._refuse(message, type(error).__name__)
+
+        self._handle = handle
+        return guarded
+
+    def on_unknown_message(self, body: Any, message: Message) -> None:
+        self._refuse(message, "no task is named")
+
+    def on_unknown_task(self, body: Any, message: Message, exc: BaseException) -> None:
+        self._refuse(message, f"unknown task {str(message.headers['task'])[:MAX_NAME]}")
+
+    def on_invalid_task(self, body: Any, message: Message, exc: BaseException) -> None:
+        self._refuse(message, type(exc).__name__)
+
+    def on_decode_error(self, message: Message, exc: BaseException) -> None:
+        self._refuse(message, type(exc).__name__)
+
+    def _refuse(self, message: Message, reason: str) -> Any:
+        """Put a message aside; if it says whose it is, whoever waits for that is told."""
+        message.channel.put_aside(reason)
+        name = message.headers.get("task")
+        task_id = message.headers.get("id") or message.properties.get("correlation_id")
+        limit = boot.settings().max_message_bytes
+        complaint = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
+        if is_job_id(task_id) and name == TASK_NAME and not is_refused(message):
+            refuse(message, task_id, complaint)
+            with suppress(*UNREADABLE, GenerationError):
+                return self._handle(message)
+        if is_job_id(task_id):
+            app = boot.app_of(boot.settings().of_queue(message.delivery_info["routing_key"]))
+            self.pool.run_aside(partial(_fail, app, task_id, complaint))
+        message.reject_log_error(log, self.connection_errors)
+        return None
+
+
+def _fail(app: Celery, task_id: str, complaint: str) -> None:
+    """Store that a task that is not generation has failed; never raises."""
+    try:
+        app.backend.mark_as_failure(task_id, InvalidTaskError(f"the message {complaint}"))
+    except Exception as error:
+        log.error("result is not stored", task_id=task_id, error=name_of(error))
+
+
+def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:
+    return by_queue[message.delivery_info["routing_key"]](message, *args)
+
+
+def _refuse_stand_in(message: Message) -> None:
+    num_bytes, limit = message.headers.get(NUM_BYTES), boot.settings().max_message_bytes
+    if isinstance(num_bytes, int) and message.headers["task"] == TASK_NAME:
+        fix = "Fix: a shorter prompt, or a larger HERD_MAX_MESSAGE_BYTES"
+        refuse(message, message.headers["id"], f"must be at most {limit} bytes, got {num_bytes}. {fix}")
+
+
+def _check_headers(headers: Mapping[str, Any]) -> None:
+    """A job's id stands in keys, channels and events, and its name in Celery's counts. Raises ValueError."""
+    if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
+        raise ValueError("the message's id cannot name a job")
+    if not isinstance(headers.get("shadow"), str | None):
+        raise ValueError("the name to be shown is none")

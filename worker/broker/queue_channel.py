@@ -1,0 +1,274 @@
+"""Where messages come from: the lists of the queues, and the notes of what is held.
+
+A stock worker exits on an item that it cannot read, and some such items are put back and end the next worker
+too. Here they go to the dead letters, with the reason.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from functools import cached_property
+from time import monotonic, time
+from typing import Any
+
+import structlog
+from celery.worker.state import reserved_requests
+from kombu.message import Message
+from kombu.transport import redis as redis_transport, virtual
+from kombu.utils.encoding import bytes_to_str
+from redis import Redis
+from redis.exceptions import DataError, OutOfMemoryError, RedisError, ResponseError
+
+from llama_herd.tasks.app import app
+from llama_herd.tasks.ledger.dead_letters import DeadLetters
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.worker import boot
+from llama_herd.worker.broker.oversized import stand_in
+from llama_herd.worker.broker.queue_order import Places, Turns
+from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
+
+log = structlog.get_logger(__name__)
+
+#: What reading a hostile message can raise, besides the errors of the connection itself.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError)
+
+
+class TooLong(ValueError):
+    """A message is longer than HERD_MAX_MESSAGE_BYTES."""
+
+
+class RawMessage(virtual.Message):  # type: ignore[misc]
+    """A message of the queue, without what its sender could do by its properties and headers.
+
+    It is put back to the queue that it came from, not to whatever list its sender names, and nobody's events
+    show arguments, which hold prompts.
+    """
+
+    def __init__(self, payload: Any, channel: "Channel", **options: Any) -> None:
+        """A message of remote control comes by no queue, and goes back to none."""
+        properties = payload["properties"]
+        place = {"exchange": "", "routing_key": channel.queue_read}
+        properties["delivery_info"] = {**properties["delivery_info"], **place}
+        payload["headers"] = {**payload["headers"], "argsrepr": "()", "kwargsrepr": "{}"}
+        super().__init__(payload, channel, **options)
+
+
+class QoS(redis_transport.QoS):  # type: ignore[misc]
+    """Notes which messages are held; those that this worker holds are not taken for lost, however long."""
+
+    def can_consume(self) -> bool:
+        return not self.channel.is_closed and bool(super().can_consume())
+
+    def append(self, message: Message, delivery_tag: str) -> None:
+        try:
+            super().append(message, delivery_tag)
+        except OutOfMemoryError:
+            # A Redis that is full gives messages, but takes no note of them. If this one is lost with the
+            # worker, the ledger's sweep pushes it again.
+            virtual.QoS.append(self, message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        super().ack(delivery_tag)
+        self.channel.hang_up()
+
+    def num_held(self) -> Counter[str]:
+        """Messages by queue, also those whose ETA has not come."""
+        held = [message for tag, message in self._delivered.items() if tag not in self._dirty]
+        return Counter(message.delivery_info["routing_key"] for message in held)
+
+    def restore_visible(self, *args: Any, **options: Any) -> None:
+        held = {tag: time() for tag in self._delivered if tag not in self._dirty}
+        if held:
+            # Not by the channel's client, whose connection waits for a message. No tag that is acked by now.
+            with suppress(OutOfMemoryError), self.channel.conn_or_acquire() as client:
+                client.zadd(self.unacked_index_key, held, xx=True)
+        super().restore_visible(*args, **options)
+
+    def restore_by_tag(self, *args: Any, **options: Any) -> None:
+        """Put a message back; one whose list is none any more keeps no other from it."""
+        try:
+            super().restore_by_tag(*args, **options)
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            log.error("message cannot be put back, its list is none")
+
+
+class Channel(redis_transport.Channel):  # type: ignore[misc]
+    """Reads the queues; an item that is no message is put aside instead of ending the loop."""
+
+    QoS = QoS
+    Message = RawMessage
+
+    #: Answers to "is there a message?", also those that there is none.
+    num_polls = 0
+    #: Queues that this worker is to ask for no more messages, although there would be room for some.
+    closed_queues: AbstractSet[str] = frozenset()
+    _last_reply: Any = None
+    _notes_client: Redis | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._turns = Turns()
+        self._spoilt = self.spoilt = SpoiltQueues()
+        super().__init__(*args, **options)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether this worker wants messages."""
+        return bool(self.qos.can_consume())
+
+    @property
+    def open_queues(self) -> list[str]:
+        return [queue for queue in self.active_queues if queue not in self.closed_queues]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there are queues, and all are closed; a channel of remote control has none."""
+        return bool(self.active_queues) and not self.open_queues
+
+    @property
+    def queue_read(self) -> str:
+        """The queue of the last message, whichever of its lists that came from; empty before the first."""
+        return str(bytes_to_str(self._last_reply[0]).partition(self.sep)[0]) if self._last_reply else ""
+
+    @property
+    def message_read(self) -> bytes:
+        """The last message as it came."""
+        raw: bytes = self._last_reply[1]
+        return raw
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except RedisError:
+            if not self.closed:
+                super().close()  # kombu stops half way when the connection breaks at a message
+            raise
+        finally:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Keep no connection once closed: kombu opens one to put messages back, and to ack late ones."""
+        if self.closed and self._pool is not None:
+            self._pool.disconnect()
+
+    def _create_client(self, asynchronous: bool = False) -> Redis:
+        """One client for all notes and acks by a pool; kombu makes one for each."""
+        if asynchronous:
+            client: Redis = super()._create_client(asynchronous=True)
+            return client
+        if self._notes_client is None or self._notes_client.connection_pool is not self.pool:
+            self._notes_client = super()._create_client()
+        return self._notes_client
+
+    def _get_client(self) -> type[Redis]:
+        """kombu's client class, but it leaves what it read last with the channel."""
+        channel, client = self, super()._get_client()
+
+        class Client(client):  # type: ignore[misc, valid-type]
+            def parse_response(self, connection: Any, command_name: str, **options: Any) -> Any:
+                reply = super().parse_response(connection, command_name, **options)
+                if command_name == "BRPOP":
+                    channel._note(reply)
+                return reply
+
+        return Client
+
+    def _note(self, reply: Any) -> None:
+        """Count an answer, and keep the message that may be in it. Raises TooLong before anybody reads it."""
+        self.num_polls += 1
+        if reply is not None:
+            self._last_reply = reply
+            self._turns.note(self.queue_read)
+            if len(reply[1]) > boot.settings().max_message_bytes:
+                raise TooLong
+
+    def _size(self, queue: str) -> int:
+        """What a declared queue holds: nobody asks, and where its list is none there is no answer."""
+        return 0
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        """Tell senders of a queue. Who spoils what stands there for them keeps no worker from starting."""
+        try:
+            super()._queue_bind(exchange, routing_key, pattern, queue)
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            log.error("senders are not told of a queue, its binding is no set", queue=queue)
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Ask for a message as kombu does, but in an order of our own."""
+        if self._spoilt.are_due:
+            self._look_for_spoilt()
+        num_in_hand = self._num_in_hand
+        allowed = self._with_places(num_in_hand) - self._spoilt.names
+        lists = self._turns.lists([one for one in self.open_queues if one in allowed], num_in_hand)
+        if lists:
+            self._in_poll = self.client.connection
+            self._brpop_sent_at = monotonic()
+            self._in_poll.send_command("BRPOP", *lists, timeout or self.brpop_timeout)
+        else:
+            self.num_polls += 1  # nobody may be asked, so this is no silence
+
+    @property
+    def _num_in_hand(self) -> Counter[str]:
+        """Messages by queue, but for those whose ETA has not come; nobody asks where there is one queue."""
+        requests = reserved_requests if len(self.active_queues) > 1 else ()
+        return Counter(request.delivery_info["routing_key"] for request in requests)
+
+    def _with_places(self, num_in_hand: Counter[str]) -> set[str]:
+        """The queues of which one more message may be taken, whether it is for now or for later."""
+        queues, now, later = self.active_queues, self._places_now, self._places_later
+        if len(queues) == 1:
+            return set(queues)  # Celery's own limits do
+        allowed = now.open_to(queues, num_in_hand)
+        if len(self.qos._delivered) > later.num_own:
+            allowed &= later.open_to(queues, self.qos.num_held() - num_in_hand)
+        return allowed
+
+    @cached_property
+    def _places_now(self) -> Places:
+        return Places(boot.num_places(), boot.NUM_LOOK_AHEAD)
+
+    @cached_property
+    def _places_later(self) -> Places:
+        """Beyond its limit Celery would count messages for later among those for now."""
+        num = app.conf.worker_eta_task_limit - boot.num_places()
+        return Places(num, num // (2 * len(self.active_queues)))
+
+    def _look_for_spoilt(self) -> None:
+        with self.conn_or_acquire() as client:
+            self._spoilt.look(client, self.active_queues)
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)
+        except DataError as error:  # what stands for its tag is nothing that Redis takes
+            self.put_aside(type(error).__name__)
+            raise redis_transport.Empty from None
+        except RedisError as error:
+            if not is_wrong_type(error):
+                raise
+            self._look_for_spoilt()
+            raise redis_transport.Empty from None
+        except UNREADABLE as error:
+            self.put_aside(type(error).__name__)
+            raise redis_transport.Empty from None
+
+    def put_aside(self, reason: str) -> None:
+        """Keep the message that was read last, and cannot be handled, among the dead letters."""
+        raw, queue = self.message_read, self.queue_read
+        log.error("message put aside", reason=reason, num_bytes=len(raw))
+        letters = DeadLetters.of(boot.settings().of_queue(queue))
+        told = stand_in(raw, queue) if len(raw) > boot.settings().max_message_bytes else None
+        with self.conn_or_acquire() as client:
+            run(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))
+            if told:
+                client.rpush(queue, told)
+
+
+class Transport(redis_transport.Transport):  # type: ignore[misc]
+    """kombu's Redis transport with the guarded channel."""
+
+    Channel = Channel

@@ -1,0 +1,125 @@
+"""What Celery writes into Redis: repeated while the failure may pass, refused in one short line otherwise.
+
+Celery goes by the types of errors alone, and would offer for ever what Redis never takes.
+"""
+
+from collections.abc import Callable, Iterable
+from time import sleep
+from typing import Any, TypeVar
+
+import structlog
+from celery.backends.redis import RedisBackend
+from redis import Redis
+from redis.client import Pipeline
+from redis.exceptions import NoScriptError, RedisError
+
+from llama_herd.errors import GenerationError
+from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
+from llama_herd.tasks.ledger.passing import passes, said
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+RETRY_S = 0.5
+
+#: The setting of Redis that says at which values it closes the connection.
+LIMIT = "proto-max-bulk-len"
+
+#: What Redis says before it closes the connection; most clients still send then, and never read it.
+TOO_LARGE = "invalid bulk length"
+
+#: Most characters that a result or a log shows of what Redis said.
+MAX_SAID = 200
+
+
+def refusal(error: BaseException) -> GenerationError:
+    """The error in one short line, without what was sent."""
+    if isinstance(error, GenerationError):
+        return error
+    words = " ".join(said(error).split()) if isinstance(error, RedisError) else type(error).__name__
+    return GenerationError("refused", f"Celery could not store the result or send a link: {words[:MAX_SAID]}")
+
+
+class StoringRedis(Redis):
+    """Offers each command until Redis takes it. Raises GenerationError if it never will."""
+
+    insists = True
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        execute: Callable[..., Any] = super().execute_command
+        return _offer(self, lambda: execute(*args, **options), _largest(args))
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> "_Pipeline":
+        pipeline = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        pipeline.insists = self.insists
+        return pipeline
+
+
+class SendingRedis(StoringRedis):
+    """Leaves it to Celery how often a failure that may pass is met again."""
+
+    insists = False
+
+
+class _Pipeline(Pipeline):
+    """The same for several commands at once."""
+
+    insists = True
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        commands = list(self.command_stack)
+
+        def act() -> list[Any]:
+            self.command_stack = list(commands)  # redis-py drops them with each try
+            return Pipeline.execute(self, raise_on_error)
+
+        return _offer(self, act, max((_largest(args) for args, _ in commands), default=0))
+
+
+class ResultBackend(RedisBackend):  # type: ignore[misc]
+    """Celery's results and chords in Redis."""
+
+    def _get_client(self) -> type[Redis]:
+        return StoringRedis
+
+
+def _offer(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
+    breaks = Breaks()
+    while True:
+        try:
+            return act()
+        except NoScriptError:
+            raise  # redis-py loads the script
+        except RedisError as error:
+            if num_bytes >= LARGE_BYTES:
+                breaks.note(_plain(client), error)
+            if breaks.are_too_many or TOO_LARGE in said(error):
+                raise GenerationError("refused", _too_large(client, num_bytes)) from None
+            if not passes(error):
+                raise refusal(error) from None
+            if not client.insists and not breaks.num:
+                raise
+            log.warning("Redis did not take a result, retrying", error=type(error).__name__)
+        sleep(RETRY_S)
+
+
+def _largest(parts: Iterable[Any]) -> int:
+    return max((len(part) for part in parts if isinstance(part, str | bytes)), default=0)
+
+
+def _too_large(client: Redis, num_bytes: int) -> str:
+    """Both numbers, if our user may ask for the second."""
+    try:
+        limit = int(_plain(client).config_get(LIMIT)[LIMIT] or 0)
+    except (RedisError, KeyError, ValueError):
+        limit = 0
+    known = f" of {limit:,} bytes" if 0 < limit <= num_bytes else ""
+    return (
+        f"Celery's result or link has {num_bytes:,} bytes, and Redis closes the connection at that. "
+        f"Fix: raise its {LIMIT}{known}, or ask for fewer tokens, outputs or logprobs"
+    )
+
+
+def _plain(client: Redis) -> Redis:
+    return Redis(connection_pool=client.connection_pool)

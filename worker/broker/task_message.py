@@ -1,0 +1,69 @@
+"""What a Celery message asks for: a job that is on record, or one that it brings along."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.message import Envelope
+from llama_herd.worker.broker.request import DUE_MS, REFUSAL
+from llama_herd.worker.settings import WorkerSettings
+
+_NUMBER = re.compile("[0-9]{1,16}")
+
+#: Stands in the record for a job that could not be read. It has no prompt, so it never runs.
+NO_JOB = GenerationJob.model_construct()
+
+
+class Order(NamedTuple):
+    """A message of our own brings nothing: its job is on record. Any other brings a job, or an error."""
+
+    job: GenerationJob | None = None
+    envelope: Envelope | None = None
+    error: InvalidJob | None = None
+    embed: dict[str, Any] | None = None  # what Celery is to do after the job: links, chain and chord
+
+    @classmethod
+    def read(cls, body: bytes | str, headers: Mapping[str, Any], settings: WorkerSettings) -> Self:
+        """Read a message's body, which is JSON of [args, kwargs, embed]."""
+        args, kwargs, embed = _parts(body)
+        if not args and not kwargs and _is_ours(headers):
+            return cls(embed=embed)
+        envelope = Envelope.of_request(headers, embed, settings.queue)
+        if headers.get(REFUSAL) is not None:
+            return cls(NO_JOB, envelope, headers[REFUSAL], embed)
+        if args:
+            message = "must be given as keyword arguments of the task, such as prompt and sampling"
+            return cls(NO_JOB, envelope, InvalidJob([FieldError("job", message)]), embed)
+        try:
+            job = GenerationJob.parse(_not_before(kwargs, headers.get(DUE_MS)), settings)
+            return cls(job, envelope, embed=embed)
+        except InvalidJob as error:
+            return cls(NO_JOB, envelope, error, embed)
+
+
+def _is_ours(headers: Mapping[str, Any]) -> bool:
+    """Whether a script has pushed the message, by its delivery tag: <id>:<number>:<time>."""
+    job_id, *counted = str(headers["properties"]["delivery_tag"]).rsplit(":", 2)
+    return job_id == headers["id"] and len(counted) == 2 and all(map(_NUMBER.fullmatch, counted))
+
+
+def _not_before(fields: dict[str, Any], due_ms: int | None) -> dict[str, Any]:
+    """The job's fields, and in them when the message's `eta` lets it begin; the later time counts."""
+    given = fields.get("not_before") or 0
+    if due_ms is None or not isinstance(given, int) or due_ms <= given:
+        return fields
+    return {**fields, "not_before": due_ms}
+
+
+def _parts(body: bytes | str) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
+    """Arguments, keyword arguments and embed; a body of another form counts as one wrong argument."""
+    try:
+        args, kwargs, embed = json.loads(body)
+    except (ValueError, TypeError, RecursionError):
+        args, kwargs, embed = None, None, None
+    if isinstance(args, list) and isinstance(kwargs, dict) and isinstance(embed, dict | None):
+        return args, kwargs, embed
+    return ["?"], {}, None

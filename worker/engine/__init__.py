@@ -1,0 +1,1 @@
+"""The engine: one thread that computes; it knows neither Celery nor Redis."""

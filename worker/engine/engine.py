@@ -1,0 +1,191 @@
+"""The engine: one model, one cache, one batch that sequences join and leave at any step."""
+
+from collections.abc import Callable, Sequence as Rows
+
+import structlog
+import torch
+
+from llama_herd.model.cache import Cache
+from llama_herd.model.llama2 import Llama
+from llama_herd.tasks.events import Failure
+from llama_herd.worker.engine.runner import Reading, run_rows
+from llama_herd.worker.engine.sampling.draw import NO_TOKEN
+from llama_herd.worker.engine.scheduler import Row, Scheduler
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.stats import EngineStats
+from llama_herd.worker.engine.step_output import Output
+
+log = structlog.get_logger(__name__)
+
+NUMERIC_ERROR = Failure(
+    code="numeric_error",
+    message="the logits are no finite numbers, as the model or the job's penalties make them",
+    retriable=False,
+)
+MEMORY_ERROR = Failure(
+    code="out_of_memory", message="the device lacks memory for its next tokens", retriable=True
+)
+
+#: Where outputs go: a list a step.
+Sink = Callable[[list[Output]], None]
+
+
+class Engine:
+    """Runs sequences to their end; one thread calls it.
+
+        engine = Engine(llama, cache, max_rows=32, prefill_tokens=1024, sink=print)
+        engine.submit(sequence)
+        while engine.has_work:
+            engine.step()
+
+    `sink` gets a list of outputs: those admitted before their prompts are computed, then what the step drew.
+    """
+
+    def __init__(
+        self,
+        llama: Llama,
+        cache: Cache,
+        *,
+        max_rows: int,
+        prefill_tokens: int,
+        sink: Sink,
+    ) -> None:
+        self.llama = llama
+        self.cache = cache
+        self.scheduler = Scheduler(cache.prefixes, max_rows=max_rows, prefill_tokens=prefill_tokens)
+        self._sink = sink
+        #: Called after each layer of a step.
+        self.on_layer: Callable[[], None] | None = None
+        self._num_steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def submit(self, sequence: Sequence) -> None:
+        self.scheduler.submit(sequence)
+
+    def step(self) -> None:
+        """End what is cancelled or overdue, admit, prefill and decode in one forward, draw, hand on."""
+        self._end_aborted()
+        self._begin(self.scheduler.admit())
+        self._compute(self.scheduler.next_batch())
+        self._num_steps += 1
+
+    @property
+    def stats(self) -> EngineStats:
+        """How the engine stands now; only its own thread may ask."""
+        pages, prefixes = self.cache.pages, self.cache.prefixes
+        return EngineStats(
+            num_steps=self._num_steps,
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.waiting),
+            has_work=self.has_work,
+            kv_cache_usage=pages.num_held / pages.num_pages,
+            prefix_hit_rate=prefixes.hit_rate,
+            num_prefix_tokens=prefixes.num_found_tokens,
+        )
+
+    def fail_running(self, error: Failure) -> None:
+        """End every sequence of the batch with an error; those that wait are untouched."""
+        self._hand_on([self._failed(sequence, error) for sequence in list(self.scheduler.running)])
+
+    def _end_aborted(self) -> None:
+        ended = []
+        for sequence in (*self.scheduler.running, *self.scheduler.waiting):
+            if sequence.abort is None and sequence.is_overdue:
+                sequence.abort = "deadline"
+            if sequence.abort is not None:
+                self.scheduler.remove(sequence)
+                ended.append(sequence)
+        self._hand_on(
+            [
+                Output(sequence, finish_reason=sequence.abort)
+                for sequence in ended
+                if sequence.abort != "dropped"
+            ]
+        )
+
+    def _begin(self, admitted: list[Sequence]) -> None:
+        """Fetch what is known of their prompts, in the order of admission, and announce them."""
+        self._hand_on([self._begin_alone(sequence) for sequence in admitted])
+
+    def _begin_alone(self, sequence: Sequence) -> Output:
+        """Copy what one sequence has from others; what goes wrong ends it alone."""
+        try:
+            self.cache.copy_pages(sequence.copies)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            log.exception("row failed", job_id=sequence.job_id)
+            return self._failed(sequence, failure_of(error))
+        sequence.note_admitted()
+        return Output(sequence, has_started=True)
+
+    def _compute(self, rows: Rows[Row]) -> None:
+        """Run rows in one forward; in halves where that breaks off, so that only who breaks it alone fails.
+
+        A forward that broke off may be repeated: it writes the same keys and values to the same cells. Raises
+        torch.AcceleratorError when the device is lost to this process.
+        """
+        if not rows:
+            return
+        failure: Failure | None = None
+        try:
+            readings = run_rows(self.llama, self.cache, rows, self.on_layer)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            failure = failure_of(error)  # what the forward held is free once the error is gone
+            if len(rows) == 1:
+                log.exception("row failed", job_id=rows[0].sequence.job_id)
+        if failure is None:
+            self._hand_on([output for reading in readings for output in self._advance_alone(reading)])
+        elif len(rows) == 1:
+            self._hand_on([self._failed(rows[0].sequence, failure)])
+        else:
+            middle = len(rows) // 2
+            self._compute(rows[:middle])
+            self._compute(rows[middle:])
+
+    def _advance_alone(self, reading: Reading) -> list[Output]:
+        """The same as `_advance`, but what goes wrong ends the one sequence."""
+        sequence = reading.row.sequence
+        try:
+            return self._advance(reading)
+        except Exception as error:
+            log.exception("row failed", job_id=sequence.job_id)
+            return [self._failed(sequence, failure_of(error))]
+
+    def _advance(self, reading: Reading) -> list[Output]:
+        """Note what a row's sequence has now; what there is to say of it."""
+        sequence, token = reading.row.sequence, reading.drawn
+        sequence.prompt_scores += reading.prompt_scores
+        prompt_scores = tuple(sequence.prompt_scores) if sequence.scores_prompt else None
+        self.scheduler.note_computed(reading.row)
+        if token is None:
+            return []
+        if token.token_id == NO_TOKEN:
+            return [self._failed(sequence, NUMERIC_ERROR)]
+        text = sequence.append(token.token_id)
+        if sequence.finish_reason:
+            self.scheduler.remove(sequence)
+        reason = sequence.finish_reason
+        return [Output(sequence, (token,), text, finish_reason=reason, prompt_scores=prompt_scores)]
+
+    def _failed(self, sequence: Sequence, error: Failure) -> Output:
+        """End one sequence; nothing that it has computed may serve another."""
+        self.scheduler.remove(sequence, is_sound=False)
+        return Output(sequence, finish_reason="error", error=error)
+
+    def _hand_on(self, outputs: list[Output]) -> None:
+        if outputs:
+            self._sink(outputs)
+
+
+def failure_of(error: Exception) -> Failure:
+    """What a job is told of an error in its step: the kind, since the text may quote a prompt."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return MEMORY_ERROR
+    message = f"{type(error).__name__} in the model's forward"
+    return Failure(code="model_error", message=message, retriable=True)

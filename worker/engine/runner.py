@@ -1,0 +1,64 @@
+"""One forward: the rows of a step through the model, and what is read off their logits.
+
+Letters: R rows of logits, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence as Rows
+from itertools import accumulate
+from typing import NamedTuple
+
+from torch import Tensor
+
+from llama_herd.model.batch import Batch, Chunk
+from llama_herd.model.cache import Cache
+from llama_herd.model.llama2 import Llama
+from llama_herd.model.upload import upload
+from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sampling.sampler import sample, sample_each, score
+from llama_herd.worker.engine.scheduler import Row
+
+
+class Reading(NamedTuple):
+    """What a forward says of one row: how likely prompt tokens were, and the next token if it got so far."""
+
+    row: Row
+    prompt_scores: list[Drawn]
+    drawn: Drawn | None
+
+
+def run_rows(
+    llama: Llama, cache: Cache, rows: Rows[Row], on_layer: Callable[[], None] | None = None
+) -> list[Reading]:
+    """Compute the rows' tokens, keep their keys and values, draw what comes next. Changes no sequence."""
+    batch = Batch.of([_chunk(row) for row in rows], cache.device, llama.tiling.span_tokens)
+    logits = llama.forward(batch, cache, on_layer)  # (R, V)
+    stops = list(accumulate(row.num_logits for row in rows))
+    draws = [row.sequence.draw() for row in rows if row.is_complete]
+    last = logits
+    if len(draws) < len(logits):
+        picked = [stop - 1 for row, stop in zip(rows, stops, strict=True) if row.is_complete]
+        last = logits[upload(picked, logits.device)]
+    drawn = iter(sample_each(last, draws) if llama.tiling.is_fixed else sample(last, draws))
+    return [
+        Reading(
+            row,
+            _prompt_scores(row, logits[stop - row.num_logits : stop]),
+            next(drawn) if row.is_complete else None,
+        )
+        for row, stop in zip(rows, stops, strict=True)
+    ]
+
+
+def _chunk(row: Row) -> Chunk:
+    sequence = row.sequence
+    ids = sequence.uncached(row.num_tokens)
+    return Chunk(sequence.pages, start=sequence.num_cached, ids=ids, num_logits=row.num_logits)
+
+
+def _prompt_scores(row: Row, logits: Tensor) -> list[Drawn]:
+    """How likely each prompt token was that follows one of the row's."""
+    if not row.num_scores:
+        return []
+    start = row.sequence.num_cached + 1
+    ids = row.sequence.tokens(start, start + row.num_scores)
+    return score(logits[: row.num_scores], ids, row.sequence.params.prompt_logprobs or 0)

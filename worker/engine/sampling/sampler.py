@@ -1,0 +1,159 @@
+"""Logits to token ids, the whole batch at once, each row by its own parameters.
+
+Letters: B rows, V vocabulary, N tokens that are looked at.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence as Rows
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.upload import upload
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.sampling.draw import NO_TOKEN, Draw, Drawn
+from llama_herd.worker.engine.sampling.logits_processors import MINUS_INFINITY, apply_rules
+from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
+
+#: So many of the likeliest tokens nearly always hold what top_p keeps.
+NUCLEUS_TOKENS = 1024
+
+
+def sample(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
+    """Draw one token a row. logits: (B, V) float32. One read from the device, whatever the number of rows.
+
+    Penalties and biases come first. Then temperature 0, or next to it, takes the largest logit; else
+    temperature, min_p, top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one
+    of them. A row with logits that are no numbers gets NO_TOKEN, and no other row is touched by it.
+    """
+    ruled = apply_rules(logits, draws)
+    largest, ids = ruled.max(dim=-1)  # (B,) each; NaN counts as the largest
+    for numbers in _groups(draws):
+        rows = upload(numbers, logits.device)
+        ids[rows] = _draw(ruled[rows], [draws[row] for row in numbers])
+    ids = ids.masked_fill(~largest.isfinite(), NO_TOKEN)
+    if any(draw.params.logprobs for draw in draws):
+        return _with_logprobs(logits, ids, draws)
+    return [Drawn(token_id) for token_id in ids.tolist()]
+
+
+def sample_each(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
+    """The same, row by row: the bits of a row do not depend on how many there are."""
+    return [sample(logits[row : row + 1], [draw])[0] for row, draw in enumerate(draws)]
+
+
+def _groups(draws: Rows[Draw]) -> Iterable[list[int]]:
+    """The rows that are drawn at random, those together that need as much order."""
+    groups: dict[Order, list[int]] = defaultdict(list)
+    for row, draw in enumerate(draws):
+        if draw.is_random:
+            groups[Order.wanted_by(draw.params)].append(row)
+    return groups.values()
+
+
+class Order(Enum):
+    """How much of the vocabulary a row's filters must see in order; each costs far more than the last."""
+
+    NONE = 1
+    TOP_K = 2
+    NUCLEUS = 3
+
+    @classmethod
+    def wanted_by(cls, params: SamplingParams) -> "Order":
+        if params.top_k:
+            return cls.TOP_K
+        return cls.NUCLEUS if params.top_p < 1 else cls.NONE
+
+
+def _draw(logits: Tensor, draws: Rows[Draw]) -> Tensor:
+    """Gumbel-max over the survivors of one group: (B, V) to (B,)."""
+    scaled = logits / _column([draw.params.temperature for draw in draws], logits)  # (B, V)
+    scaled = _above_min_p(scaled, draws)
+    scaled, token_ids = _likeliest(scaled, draws)  # (B, N)
+    prefixes = _column([hash_prefix(draw.seed, draw.choice, draw.position) for draw in draws], logits)
+    noise = gumbel(prefixes.to(torch.int32), token_ids.to(torch.int32))  # (B, N)
+    winners = (scaled + noise).argmax(dim=-1, keepdim=True)
+    return token_ids.gather(-1, winners).squeeze(-1)  # (B,)
+
+
+def _above_min_p(scaled: Tensor, draws: Rows[Draw]) -> Tensor:
+    """Without the tokens that are too unlikely against the likeliest: (B, V)."""
+    if not any(draw.params.min_p for draw in draws):
+        return scaled
+    least = _column([draw.params.min_p for draw in draws], scaled).log()
+    return scaled.masked_fill(scaled - scaled.amax(dim=-1, keepdim=True) < least, MINUS_INFINITY)
+
+
+def _likeliest(scaled: Tensor, draws: Rows[Draw]) -> tuple[Tensor, Tensor]:
+    """What top_k and top_p leave of one group, and the ids: (B, N) each, as few as will do."""
+    num_tokens = scaled.shape[-1]
+    match Order.wanted_by(draws[0].params):
+        case Order.NONE:
+            return scaled, torch.arange(num_tokens, device=scaled.device).expand_as(scaled)
+        case Order.TOP_K:
+            values, token_ids = scaled.topk(min(max(draw.params.top_k for draw in draws), num_tokens), dim=-1)
+            top_k = _column([draw.params.top_k for draw in draws], scaled)
+            ranks = torch.arange(values.shape[-1], device=scaled.device)
+            values = values.masked_fill(ranks >= top_k, MINUS_INFINITY)
+            return _within_nucleus(values, values.softmax(dim=-1), draws), token_ids
+        case Order.NUCLEUS:
+            total = scaled.logsumexp(dim=-1, keepdim=True)  # (B, 1)
+            values, token_ids = _sorted_nucleus(scaled, total, draws)
+            return _within_nucleus(values, (values - total).exp(), draws), token_ids
+
+
+def _sorted_nucleus(scaled: Tensor, total: Tensor, draws: Rows[Draw]) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens from the top down, at least as many as top_p keeps: values and ids, (B, N) each.
+
+    On a CPU a few are tried first: to sort a vocabulary takes many times as long. On a GPU to look whether
+    they suffice would make the host wait for the device.
+    """
+    if scaled.device.type == "cpu" and scaled.shape[-1] > NUCLEUS_TOKENS:
+        values, token_ids = scaled.topk(NUCLEUS_TOKENS, dim=-1)
+        reached = (values - total).exp().sum(dim=-1, keepdim=True)
+        if bool((reached >= _column([draw.params.top_p for draw in draws], scaled)).all()):
+            return values, token_ids
+    values, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
+    return values, token_ids
+
+
+def _within_nucleus(values: Tensor, probs: Tensor, draws: Rows[Draw]) -> Tensor:
+    """The smallest set whose probability reaches top_p; so the likeliest token always stays: (B, N)."""
+    top_p = _column([draw.params.top_p for draw in draws], values)
+    before = probs.cumsum(dim=-1) - probs
+    return values.masked_fill((before >= top_p) & (top_p < 1), MINUS_INFINITY)
+
+
+def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[Drawn]:
+    """Tokens with the log-probabilities that logits (B, V) give them, and the likeliest in their place."""
+    return _scored(logits, upload(token_ids, logits.device), num_top)
+
+
+def _with_logprobs(logits: Tensor, ids: Tensor, draws: Rows[Draw]) -> list[Drawn]:
+    """What was drawn with the model's own log-probabilities, before any rule or temperature."""
+    scored = _scored(logits, ids, max(draw.params.top_logprobs for draw in draws))
+    return [
+        token._replace(top=token.top[: draw.params.top_logprobs])
+        if draw.params.logprobs
+        else Drawn(token.token_id)
+        for draw, token in zip(draws, scored, strict=True)
+    ]
+
+
+def _scored(logits: Tensor, ids: Tensor, num_top: int) -> list[Drawn]:
+    """The same for ids (B,) on the device; one may be NO_TOKEN."""
+    total = logits.logsumexp(dim=-1, keepdim=True)  # (B, 1)
+    chosen = (logits.gather(-1, ids.clamp(min=0)[:, None]) - total).squeeze(-1)  # (B,)
+    top, top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1)  # (B, N)
+    rows = zip(ids.tolist(), chosen.tolist(), top_ids.tolist(), (top - total).tolist(), strict=True)
+    return [
+        Drawn(token_id, logprob, tuple(zip(alternatives, values, strict=True)))
+        for token_id, logprob, alternatives, values in rows
+    ]
+
+
+def _column(values: list[int] | list[float], like: Tensor) -> Tensor:
+    """One number a row: (B, 1)."""
+    dtype = torch.float32 if isinstance(values[0], float) else torch.int64
+    return upload(values, like.device, dtype).unsqueeze(-1)

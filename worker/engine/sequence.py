@@ -1,0 +1,136 @@
+"""One output of a job inside the engine: what is asked, what it has so far, and whether it is at its end."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
+from typing import Literal
+
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
+from llama_herd.tasks.events import FinishReason
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.sampling.draw import Draw, Drawn
+
+#: Why a sequence ends from outside; one that is dropped ends without a word, since its job lives elsewhere.
+Abort = Literal["cancelled", "deadline", "dropped"]
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One sequence. The engine's thread alone changes it, but for `abort`, which any thread may set once, and
+    `is_held`, which any may clear.
+
+    A job with several outputs has a sequence for each, and these share the prompt's prefill.
+    """
+
+    job_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    seed: int
+    max_length: int
+    eos_ids: frozenset[int]
+    writer: Writer
+    deadline_s: float | None = None  # on the clock of time.monotonic
+    time_limit_s: float | None = None  # from admission
+    salt: str = ""  # the tenant: sequences of different salts share no pages
+    priority: int = 0  # while it waits, higher goes first
+    choice: int = 0
+    ids: list[int] = field(default_factory=list)
+    pages: tuple[int, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    digests: list[Digest] = field(default_factory=list)
+    num_cached: int = 0
+    prompt_scores: list[Drawn] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    abort: Abort | None = None
+    is_held: bool = (
+        False  # admitted or not, it is not computed yet: that it has started is to be on record first
+    )
+
+    @property
+    def name(self) -> str:
+        """What no other sequence is called; a tenant has no /, an id no #."""
+        return f"{self.salt}/{self.job_id}#{self.choice}"
+
+    def is_of_one_job_with(self, other: "Sequence") -> bool:
+        """Whether both are outputs of the same job; two tenants may use the same id."""
+        return (self.salt, self.job_id) == (other.salt, other.job_id)
+
+    @property
+    def has_prompt_cached(self) -> bool:
+        """Whether the prompt is computed as far as relatives can use it."""
+        return self.num_cached >= len(self.prompt_ids) - 1
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether it is to say how likely its prompt was; once it has tokens, that has been said."""
+        return self.params.prompt_logprobs is not None and self.choice == 0 and not self.ids
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and completion."""
+        return len(self.prompt_ids) + len(self.ids)
+
+    @property
+    def num_uncached(self) -> int:
+        """Tokens that must go through the model before the next one can be drawn."""
+        return self.length - self.num_cached
+
+    @property
+    def num_reserved(self) -> int:
+        """Tokens that the cache must have room for, to the very end."""
+        return min(len(self.prompt_ids) + self.params.max_tokens, self.max_length)
+
+    def note_admitted(self) -> None:
+        """The time that it may take counts from now on."""
+        if self.time_limit_s is not None:
+            self.deadline_s = min(self.deadline_s or inf, monotonic() + self.time_limit_s)
+
+    @property
+    def is_overdue(self) -> bool:
+        return self.deadline_s is not None and monotonic() >= self.deadline_s
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """The ids from position `start` up to `stop`, of prompt and completion."""
+        num_prompt = len(self.prompt_ids)
+        if start >= num_prompt:
+            return self.ids[start - num_prompt : stop - num_prompt]
+        return self.prompt_ids[start:stop] + self.ids[: max(0, stop - num_prompt)]
+
+    def uncached(self, num_tokens: int) -> list[int]:
+        """The next `num_tokens` ids that are not in the cache yet."""
+        return self.tokens(self.num_cached, self.num_cached + num_tokens)
+
+    def digest_pages(self, num_tokens: int) -> list[Digest]:
+        """The digests of the full pages of the first `num_tokens` tokens."""
+        num_pages = num_tokens // PAGE_TOKENS
+        for page in range(len(self.digests), num_pages):
+            before = self.digests[-1] if page else root_digest(self.salt)
+            ids = self.tokens(page * PAGE_TOKENS, (page + 1) * PAGE_TOKENS)
+            self.digests.append(page_digest(before, ids))
+        return self.digests[:num_pages]
+
+    def append(self, token_id: int) -> str:
+        """Add a drawn token, set `finish_reason` if it was the last; return the text it releases."""
+        self.ids.append(token_id)
+        may_stop = len(self.ids) > self.params.min_tokens
+        is_stop = may_stop and token_id in self.params.stop_token_ids
+        text = "" if is_stop else self.writer.write(token_id, may_stop=may_stop)
+        if is_stop or self.writer.has_stopped or (may_stop and self._is_eos(token_id)):
+            self.finish_reason = "stop"
+        elif len(self.ids) >= self.params.max_tokens or self.length >= self.max_length:
+            self.finish_reason = "length"
+        return text + self.writer.close() if self.finish_reason else text
+
+    def draw(self) -> Draw:
+        """What the next token depends on besides its logits."""
+        return Draw(self.params, self.seed, self.prompt_ids, self.ids, self.eos_ids, self.choice)
+
+    def _is_eos(self, token_id: int) -> bool:
+        return token_id in self.eos_ids and not self.params.ignore_eos
+
+    def replay(self, ids: Iterable[int]) -> str:
+        """Add ids that an earlier attempt has recorded; return their text, which the stream already holds."""
+        return "".join(self.append(token_id) for token_id in ids)

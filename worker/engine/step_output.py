@@ -1,0 +1,23 @@
+"""What the engine says of a sequence, step by step."""
+
+from typing import NamedTuple
+
+from llama_herd.tasks.events import Failure, FinishReason
+from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sequence import Sequence
+
+
+class Output(NamedTuple):
+    """One sequence: that it has begun, what it got, that it has ended."""
+
+    sequence: Sequence
+    tokens: tuple[Drawn, ...] = ()
+    text: str = ""
+    has_started: bool = False
+    finish_reason: FinishReason | None = None
+    error: Failure | None = None
+    prompt_scores: tuple[Drawn, ...] | None = None  # with the first token, if asked for
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(token.token_id for token in self.tokens)

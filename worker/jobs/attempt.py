@@ -1,0 +1,105 @@
+"""One try at running a job: the claim, the sequences in the engine, the stream, the messages to settle."""
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+from time import monotonic
+
+from llama_herd.tasks.events import Failure, FinishReason, Timings
+from llama_herd.tasks.job import seed_of
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.engine.sequence import Abort, Sequence
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.jobs.event_log import Stream
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """What this worker knows of a job that it has claimed."""
+
+    stream: Stream
+    deliveries: list[Delivery]
+    sequences: Rows[Sequence] = ()  # one for each output; none: the job can't be run, only ended
+    is_last: bool = False  # if this worker dies of it, too, the job is given up
+    waited_s: float = 0.0  # from submit to claim, by Redis's clock
+    claimed_s: float = field(default_factory=monotonic)
+    started_s: float | None = None
+    first_token_s: float | None = None
+    abort: Abort | None = None  # why it is to end early, also before it has sequences
+    deadline_s: float | None = None  # on the clock of time.monotonic
+    reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
+    has_ended: bool = False
+    is_cut_short: bool = False  # Redis takes nothing of it but perhaps a short end
+    is_over: bool = False  # this worker has nothing to do with the job any more
+
+    @property
+    def job_id(self) -> str:
+        return self.stream.job_id
+
+    @property
+    def seed(self) -> int:
+        return self.sequences[0].seed if self.sequences else seed_of(self.job_id)
+
+    @property
+    def num_prompt_tokens(self) -> int | None:
+        return len(self.sequences[0].prompt_ids) if self.sequences else None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it has come so far that earlier deaths say nothing against its job any more."""
+        if self.first_token_s is None or self.started_s is None:
+            return False
+        return self.stream.num_new_ids >= SOUND_TOKENS or 1000 * (monotonic() - self.started_s) >= SOUND_MS
+
+    @property
+    def end_before_start(self) -> Abort | None:
+        """Why it is to end before it has begun: it is cancelled or overdue."""
+        is_overdue = self.deadline_s is not None and monotonic() >= self.deadline_s
+        return self.abort or ("deadline" if is_overdue else None)
+
+    def record(self, output: Output) -> list[Entry]:
+        """The events that an output of the engine brings at once; its tokens wait in the stream."""
+        if self.has_ended:
+            return []
+        if output.has_started:
+            return [] if self.started_s else [self._start()]
+        if output.tokens or output.text:
+            self.first_token_s = self.first_token_s or monotonic()
+            self.stream.add(output)
+        reason = self._end_reason(output)
+        return [] if reason is None else [*self.stream.flush(), self.end(reason, output.error)]
+
+    def end(self, finish_reason: FinishReason, error: Failure | None = None) -> Entry:
+        """The final event. What the engine says after it is not heard."""
+        self.has_ended = True
+        return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error)
+
+    def _start(self) -> Entry:
+        """The engine has admitted the first sequence."""
+        self.started_s = monotonic()
+        for delivery in self.deliveries:
+            delivery.accept()
+        return self.stream.start(self.seed, self.num_prompt_tokens)
+
+    def _end_reason(self, output: Output) -> FinishReason | None:
+        """Why the job is over, if it is: by the first output that fails or is stopped, else by the last."""
+        reason = output.finish_reason
+        if reason not in ("stop", "length"):
+            return reason
+        self.reasons[output.sequence.choice] = reason
+        if len(self.reasons) < len(self.sequences):
+            return None
+        return "length" if "length" in self.reasons.values() else "stop"
+
+    @property
+    def timings(self) -> Timings:
+        """Seconds since the job was submitted, as far as this attempt has seen them."""
+        return Timings(
+            queue_s=self._since_submit(self.started_s),
+            ttft_s=self._since_submit(self.first_token_s),
+            total_s=self._since_submit(monotonic()),
+        )
+
+    def _since_submit(self, moment_s: float | None) -> float | None:
+        return None if moment_s is None else round(self.waited_s + moment_s - self.claimed_s, 6)

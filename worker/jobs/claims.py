@@ -1,0 +1,64 @@
+"""The jobs that this worker has claimed and not ended: one owner for them, whichever thread asks."""
+
+import threading
+from collections.abc import Callable
+
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.jobs.attempt import Attempt
+
+
+class ClaimedJobs:
+    """Attempts by the ids of their jobs. Any thread may call.
+
+    An attempt is in hand from `open` to `close`. It is closed once, and whoever closes it acts on that: an
+    attempt is known by itself, since another one at the same job may have taken its place. Before that can
+    come, what is computed for the closed one is dropped: both have the same names in the engine.
+    """
+
+    def __init__(self, drop: Callable[[Attempt], None] = lambda _: None) -> None:
+        """`drop(attempt)` takes a closed attempt's sequences out of the engine; it must not block."""
+        self._drop = drop
+        self._by_id: dict[str, Attempt] = {}
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_id)
+
+    def open(self, attempt: Attempt) -> Attempt | None:
+        """Take an attempt in hand. Returns an earlier one at the same job, which is closed by this."""
+        with self._lock:
+            earlier = self._by_id.get(attempt.job_id)
+            if earlier is not None:
+                self._end(earlier)
+            self._by_id[attempt.job_id] = attempt
+            return earlier
+
+    def close(self, attempt: Attempt) -> bool:
+        """Let go of an attempt. False if it was not in hand any more."""
+        with self._lock:
+            if self._by_id.get(attempt.job_id) is not attempt:
+                return False
+            self._end(attempt)
+            return True
+
+    def adopt(self, delivery: Delivery) -> bool:
+        """Give a further message of a job to the attempt in hand. False if there is none."""
+        with self._lock:
+            attempt = self._by_id.get(delivery.job_id)
+            if attempt is not None:
+                attempt.deliveries.append(delivery)
+            return attempt is not None
+
+    def get(self, job_id: str) -> Attempt | None:
+        with self._lock:
+            return self._by_id.get(job_id)
+
+    def in_hand(self) -> list[Attempt]:
+        """All attempts as they are now, the longest claimed first."""
+        with self._lock:
+            return list(self._by_id.values())
+
+    def _end(self, attempt: Attempt) -> None:
+        del self._by_id[attempt.job_id]
+        attempt.is_over = True
+        self._drop(attempt)

@@ -1,0 +1,215 @@
+"""One job's event stream, as the worker that owns the job writes it."""
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
+from typing import NamedTuple, Self
+
+from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Timings, Token, Usage
+from llama_herd.tasks.ledger.answers import Claimed
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.step_output import Output
+
+#: Confirmed events are kept this long, so that a Redis which lost its last seconds can be told them again.
+KEPT_S = 10.0
+
+
+class Recorded(NamedTuple):
+    """What earlier attempts have written of a job: ids by output, and all text in the order of events."""
+
+    ids: dict[int, list[int]]
+    text_hash: "hashlib._Hash"
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Self:
+        ids, text_hash = dict[int, list[int]](), hashlib.sha256()
+        for event in events:
+            if isinstance(event, Token):
+                ids.setdefault(event.choice or 0, []).extend(event.ids)
+                text_hash.update(event.text.encode())
+        return cls(ids, text_hash)
+
+
+class Author(NamedTuple):
+    """Who writes: a worker and the model that it serves."""
+
+    worker: str
+    model: str
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What one output has for its next event."""
+
+    since_s: float = field(default_factory=monotonic)
+    tokens: list[Drawn] = field(default_factory=list)
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    prompt_scores: tuple[Drawn, ...] | None = None
+
+    def add(self, output: Output) -> None:
+        self.tokens += output.tokens
+        self.text += output.text
+        self.finish_reason = output.finish_reason
+        self.prompt_scores = self.prompt_scores or output.prompt_scores
+
+
+class _Sent(NamedTuple):
+    at_s: float
+    entry: Entry
+    text_hash: "hashlib._Hash"  # of the text before this event
+
+
+class Stream:
+    """Numbers the events of a job, joins tokens that wait into one event, and can repeat what was sent.
+
+    An event that has been sent keeps its borders for ever: it is repeated as it was or not at all.
+    """
+
+    def __init__(self, job_id: str, claimed: Claimed, recorded: Recorded, author: Author) -> None:
+        """Go on where `recorded` ends."""
+        self.job_id = job_id
+        self.epoch = claimed.epoch
+        self.seq = claimed.seq
+        self.num_ids = claimed.n
+        self._num_recorded = claimed.n
+        self.num_choices = 1
+        #: How long tokens may be gathered for one event.
+        self.flush_s = 0.0
+        self._author = author
+        self._num_starts = claimed.starts
+        self._num_ids_of = Counter({choice: len(ids) for choice, ids in recorded.ids.items()})
+        self._text_hash = recorded.text_hash.copy()
+        self._gathered: dict[int, _Gathered] = {}
+        self._sent: deque[_Sent] = deque()
+
+    def add(self, output: Output) -> None:
+        """Let an output's tokens wait for the next event."""
+        self._gathered.setdefault(output.sequence.choice, _Gathered()).add(output)
+
+    @property
+    def num_new_ids(self) -> int:
+        """Tokens that this attempt has brought."""
+        return self.num_ids - self._num_recorded
+
+    @property
+    def due_s(self) -> float:
+        """When waiting tokens are to be sent, on the clock of time.monotonic; the first go at once."""
+        since_s = min((gathered.since_s for gathered in self._gathered.values()), default=inf)
+        return since_s + (self.flush_s if self.num_ids else 0.0)
+
+    def start(self, seed: int, num_prompt_tokens: int | None) -> Entry:
+        self._num_starts += 1
+        started = Started(
+            seq=self.seq + 1,
+            job=self.job_id,
+            epoch=self.epoch,
+            attempt=self._num_starts,
+            worker=self._author.worker,
+            model=self._author.model,
+            seed=seed,
+            n=self.num_choices,
+            prompt_tokens=num_prompt_tokens,
+        )
+        return self._number(started)
+
+    def flush(self) -> list[Entry]:
+        """Make one event of the tokens that wait, of each output that has some."""
+        gathered, self._gathered = self._gathered, {}
+        return [self._tokens(choice, gathered[choice]) for choice in sorted(gathered)]
+
+    def _tokens(self, choice: int, gathered: _Gathered) -> Entry:
+        is_one_of_several = self.num_choices > 1
+        token = Token(
+            seq=self.seq + 1,
+            job=self.job_id,
+            epoch=self.epoch,
+            i=self._num_ids_of[choice],
+            ids=tuple(drawn.token_id for drawn in gathered.tokens),
+            text=gathered.text,
+            choice=choice if is_one_of_several else None,
+            finish_reason=gathered.finish_reason if is_one_of_several else None,
+            logprobs=_logprobs(gathered.tokens),
+            top_logprobs=_top_logprobs(gathered.tokens),
+            prompt_logprobs=_logprobs(gathered.prompt_scores),
+            top_prompt_logprobs=_top_logprobs(gathered.prompt_scores),
+        )
+        entry = self._number(token)
+        self._num_ids_of[choice] += entry.num_ids
+        self._text_hash = self._text_hash.copy()
+        self._text_hash.update(gathered.text.encode())
+        return entry
+
+    def end(
+        self,
+        finish_reason: FinishReason,
+        num_prompt_tokens: int | None,
+        timings: Timings,
+        error: Failure | None = None,
+    ) -> Entry:
+        end = End(
+            seq=self.seq + 1,
+            job=self.job_id,
+            epoch=self.epoch,
+            finish_reason=finish_reason,
+            n=self.num_ids,
+            usage=self._usage(num_prompt_tokens),
+            text_sha256=self._text_hash.hexdigest(),
+            error=error,
+            attempts=self._num_starts,
+            worker=self._author.worker,
+            timings=timings,
+        )
+        return self._number(end)
+
+    def _usage(self, num_prompt_tokens: int | None) -> Usage | None:
+        if num_prompt_tokens is None:
+            return None
+        return Usage(
+            prompt_tokens=num_prompt_tokens,
+            completion_tokens=self.num_ids,
+            total_tokens=num_prompt_tokens + self.num_ids,
+        )
+
+    def rewind(self, seq: int, num_ids: int) -> None:
+        """Forget what came after event `seq`: it was refused and never will be written.
+
+        Only an end may come then.
+        """
+        while self._sent and self._sent[-1].entry.seq > seq:
+            self._text_hash = self._sent.pop().text_hash
+        self.seq, self.num_ids = seq, num_ids
+        self._gathered.clear()
+
+    def after(self, seq: int, num_ids: int) -> list[Entry] | None:
+        """The events after `seq`, as they were sent; None when they are no longer all kept.
+
+        None also when they do not follow on `num_ids` tokens: then what is recorded is not of this stream.
+        """
+        kept = [sent.entry for sent in self._sent if sent.entry.seq > seq]
+        follows = not kept or kept[0].i == num_ids
+        return kept if follows and len(kept) == self.seq - seq else None
+
+    def _number(self, event: Started | Token | End) -> Entry:
+        """Give the event its place in the stream and keep it for a while."""
+        entry = Entry.of(event, self.num_ids)
+        now_s = monotonic()
+        while self._sent and self._sent[0].at_s < now_s - KEPT_S:
+            self._sent.popleft()
+        self._sent.append(_Sent(now_s, entry, self._text_hash))
+        self.seq, self.num_ids = event.seq, self.num_ids + entry.num_ids
+        return entry
+
+
+def _logprobs(tokens: Sequence[Drawn] | None) -> tuple[float, ...] | None:
+    if not tokens or tokens[0].logprob is None:
+        return None
+    return tuple(token.logprob for token in tokens if token.logprob is not None)
+
+
+def _top_logprobs(tokens: Sequence[Drawn] | None) -> tuple[tuple[tuple[int, float], ...], ...] | None:
+    return tuple(token.top for token in tokens) if tokens and tokens[0].top else None

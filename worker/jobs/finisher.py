@@ -1,0 +1,265 @@
+"""Hands finished jobs back to Celery: the result from the stream, then the tracer, then the ack."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
+from time import monotonic
+from traceback import format_tb
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+from uuid import uuid4
+
+import structlog
+from celery import Celery
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from llama_herd.errors import GenerationError
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.generate import correct
+from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.passing import passes
+from llama_herd.tasks.ledger.redis_call import Call, run, run_many
+from llama_herd.tasks.result import Result
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.result_backend import refusal
+from llama_herd.worker.jobs.stream_reader import StreamReader
+
+log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Turn = Settling | Busy | Settled
+Events = list[Event] | ResponseError
+
+NUM_THREADS = 2
+
+#: Pause between two tries of a Redis that does not answer.
+RETRY_S = 0.5
+
+#: How long a stopping worker waits for results that are being stored.
+STOP_S = 2.0
+
+#: Who tells Celery of a job and is not heard of for so long, twice, is taken for dead.
+HOLD_MS = 5000
+#: How often that is said again, and how often what was put off is looked at.
+KEEP_S = 1.0
+
+
+class Stopped(Exception):
+    """The worker stops, and Redis does not answer."""
+
+
+class Settlement(NamedTuple):
+    """A job that has its final event, and the messages to settle with its result.
+
+    Without any, Celery has ended the task by itself. `error`: there can be no final event, for that reason.
+    """
+
+    job_id: str
+    deliveries: list[Delivery]
+    error: GenerationError | None = None
+
+
+class Later(NamedTuple):
+    """A settlement that somebody else has in hand."""
+
+    due_s: float
+    settlement: Settlement
+
+
+class Finisher:
+    """Settles the deliveries of jobs whose final event is in the ledger.
+
+    The result is always folded from the stream, so it cannot differ from what subscribers have read, whoever
+    wrote it and however often the job's message comes back.
+    """
+
+    def __init__(self, redis: Redis, ledger: Ledger, app: Celery, reader: StreamReader) -> None:
+        """`app` knows where the tenant's results are."""
+        self._redis = redis
+        self._ledger = ledger
+        self._app = app
+        self._reader = reader
+        self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
+        self._later: list[Later] = []
+        #: Jobs of which this finisher tells Celery, by the word that says so in their records.
+        self._held: dict[str, str] = {}
+        self._num_answered = [0] * NUM_THREADS
+        self._is_busy = [False] * NUM_THREADS
+        self._is_stopping = threading.Event()
+        # Daemons: a result backend that does not answer must not hold up the end of the process.
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"finisher-{number}", daemon=True)
+            for number in range(NUM_THREADS)
+        ]
+        for thread in (*self._threads, threading.Thread(target=self._keep, name="settlements", daemon=True)):
+            thread.start()
+
+    @property
+    def num_waiting(self) -> int:
+        """Jobs that wait for a thread or are in the hands of one."""
+        return self._inbox.qsize() + sum(self._is_busy)
+
+    @property
+    def num_answered(self) -> int:
+        """Jobs that were done with since the start, well or not."""
+        return sum(self._num_answered)
+
+    def settle(self, job_id: str, deliveries: list[Delivery]) -> None:
+        """Settle one delivery, acknowledge its doubles; returns at once."""
+        self._inbox.put(Settlement(job_id, deliveries))
+
+    def refuse(self, delivery: Delivery, error: GenerationError) -> None:
+        """Settle a delivery whose job cannot be put on record; returns at once."""
+        self._inbox.put(Settlement(delivery.job_id, [delivery], error))
+
+    def stop(self) -> None:
+        """Finish what is under way; messages that could not be settled come back and are settled then."""
+        self._is_stopping.set()
+        for _ in self._threads:
+            self._inbox.put(None)
+        until_s = monotonic() + STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - monotonic()))
+
+    def _run(self, number: int) -> None:
+        while (settlement := self._inbox.get()) is not None:
+            self._is_busy[number] = True
+            self._settle(settlement)
+            self._num_answered[number] += 1
+            self._is_busy[number] = False
+
+    def _keep(self) -> None:
+        """Say again what is in hand here, and look again at what was in somebody else's."""
+        while not self._is_stopping.wait(KEEP_S):
+            for word, job_id in list(self._held.items()):
+                with suppress(RedisError):
+                    run(self._redis, self._ledger.settling(job_id, word, HOLD_MS))
+            for later in list(self._later):
+                if later.due_s <= monotonic():
+                    self._later.remove(later)
+                    self._inbox.put(later.settlement)
+
+    def _settle(self, settlement: Settlement) -> None:
+        """No message is acknowledged before Celery knows how the job ended, unless Redis never takes that."""
+        with suppress(Stopped):
+            try:
+                done = self._finish(settlement)
+            except Stopped:
+                raise
+            except Exception as error:
+                done = self._fail(settlement, error)
+            for delivery in done:
+                delivery.acknowledge()
+
+    def _finish(self, settlement: Settlement) -> list[Delivery]:
+        """Have Celery's tracer tell how the job ended; what is left is to be acknowledged."""
+        job_id, deliveries, error = settlement
+        if error is not None:
+            raise error
+        if not deliveries:
+            self._insist(self._correct, job_id)
+            return []
+        word = uuid4().hex
+        turn, events = self._insist(self._begin, job_id, word)
+        match turn:
+            case Settled():
+                return deliveries
+            case Busy():
+                self._later.append(Later(monotonic() + turn.remaining_ms / 1000, settlement))
+                return []
+        with self._holding(job_id, word):
+            outcome = _outcome(events)
+            self._insist(deliveries[0].settle, outcome)
+            self._insist(self._close, job_id, self._ledger.settle(job_id))
+        _log_end(outcome)
+        return deliveries[1:]
+
+    def _fail(self, settlement: Settlement, error: Exception) -> list[Delivery]:
+        """Store that the job's result cannot be stored: who waits for it would wait for ever."""
+        job_id, deliveries, _ = settlement
+        refused = refusal(error)
+        # Of an error of our own where it was raised, not its words, which may be the job's.
+        is_ours = not isinstance(error, GenerationError | RedisError)
+        stack = "".join(format_tb(error.__traceback__)) if is_ours else None
+        log.error("job's result is refused", job_id=job_id, error=str(refused), stack=stack)
+        try:
+            for delivery in deliveries[:1]:
+                self._insist(delivery.fail, refused)
+                self._insist(self._close, job_id, self._ledger.settle(job_id))
+        except Stopped:
+            raise
+        except Exception as again:
+            log.error("job's failure is refused, too", job_id=job_id, error=str(refusal(again)))
+        return deliveries
+
+    def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Try until Redis takes it. Raises Stopped, and what does not pass by itself."""
+        while True:
+            try:
+                return act(*args, **options)
+            except Exception as error:
+                if not passes(error):
+                    raise
+                log.warning("Redis did not take a result, retrying", error=type(error).__name__)
+                if self._is_stopping.wait(RETRY_S):
+                    raise Stopped from None
+
+    @contextmanager
+    def _holding(self, job_id: str, word: str) -> Iterator[None]:
+        """Say from time to time that this job is still in hand."""
+        self._held[word] = job_id
+        try:
+            yield
+        finally:
+            del self._held[word]
+
+    def _begin(self, job_id: str, word: str) -> tuple[Turn, Events]:
+        """Ask whose the job is, and read its events, few ones in the same round trip."""
+        calls: list[Call[Any]] = [self._ledger.settling(job_id, word, HOLD_MS), self._reader.part(job_id)]
+        turn, part = run_many(self._redis, calls)
+        if isinstance(turn, ResponseError):
+            raise turn
+        if not isinstance(turn, Settling):
+            return turn, []
+        try:
+            return turn, list(self._reader.events(job_id, part))
+        except ResponseError as error:
+            if passes(error):
+                raise
+            return turn, error
+
+    def _correct(self, job_id: str) -> None:
+        """Celery has said by itself how the job ended; it may have been mistaken."""
+        correct(_outcome(list(self._reader.events(job_id))), self._app.backend)
+        self._close(job_id, self._ledger.is_purged(job_id))
+
+    def _close(self, job_id: str, note: Call[bool]) -> None:
+        """Leave nothing to do for messages of the job that come again, and no result of one that is purged.
+
+        A purge deletes the result that it finds; this one may have been stored just after it.
+        """
+        if run(self._redis, note):
+            self._redis.delete(self._ledger.result_key(job_id))
+
+
+def _outcome(events: Events) -> Result:
+    if isinstance(events, ResponseError):
+        raise events
+    if not events:
+        raise GenerationError("forgotten", "the job is over, but its stream is forgotten")
+    return Result.from_events(events)
+
+
+def _log_end(result: Result) -> None:
+    log.info(
+        "job ended",
+        job_id=result.job,
+        finish_reason=result.finish_reason,
+        tokens=len(result.ids),
+        attempts=result.attempts,
+        total_s=result.timings.total_s if result.timings else None,
+    )

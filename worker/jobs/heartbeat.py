@@ -1,0 +1,108 @@
+"""Keeps what this worker holds alive, hears of cancels, and says how the worker is."""
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+import structlog
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.ledger.answers import Renewal, Renewed
+from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
+from llama_herd.tasks.ledger.notice import read_notice
+from llama_herd.tasks.ledger.redis_call import keep_loaded, run, run_many
+from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.jobs.claims import ClaimedJobs
+from llama_herd.worker.jobs.lease_holder import Owner
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 1.0
+
+#: How soon a stop, or haste, is noticed between two beats.
+LISTEN_S = 0.2
+
+
+class Heartbeat(threading.Thread):
+    """Once a second renews the leases of all claimed jobs, while the engine moves; between beats it listens.
+
+    A running job's lease is renewed by each of its events anyway; this is for those that wait or prefill.
+    An engine that stands still loses its jobs to other workers, since nothing renews them then.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        *,
+        claims: ClaimedJobs,
+        engine: EngineThread,
+        status: Callable[[], WorkerStatus],
+        stall_s: float,
+    ) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._redis = owner.redis
+        self._ledger = owner.ledger
+        self._owner_id = owner.id
+        self._claims = claims
+        self._engine = engine
+        self._status = status
+        self._stall_s = stall_s
+        self._is_stopping = threading.Event()
+        self._next_beat_s = 0.0
+
+    def hasten(self) -> None:
+        """Beat as soon as the listening ends: the worker is not any more what it said of itself."""
+        self._next_beat_s = 0.0
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                self._listen()
+            except RedisError:
+                self._is_stopping.wait(INTERVAL_S)
+
+    def _listen(self) -> None:
+        """Beat, and between two beats act on cancel notices at once."""
+        with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
+            pubsub.subscribe(self._ledger.control_channel)
+            self.hasten()
+            while not self._is_stopping.is_set():
+                if monotonic() >= self._next_beat_s:
+                    self._next_beat_s = monotonic() + INTERVAL_S
+                    self._beat()
+                rest_s = self._next_beat_s - monotonic()
+                message = pubsub.get_message(timeout=max(0.0, min(LISTEN_S, rest_s)))
+                notice = read_notice(message["data"]) if message else None
+                if notice is not None:
+                    self._cancel(notice.job, notice.cancel)
+
+    def _beat(self) -> None:
+        """First what jobs depend on: the rest is refused for as long as a key of the tenant's is spoilt."""
+        if self._engine.is_stalled(self._stall_s):
+            log.error("engine stands still, its jobs will go to other workers", stall_s=self._stall_s)
+        else:
+            self._renew()
+        run(self._redis, self._ledger.report(self._status()))
+        keep_loaded(self._redis, PRODUCER_SCRIPTS)
+
+    def _renew(self) -> None:
+        attempts = self._claims.in_hand()
+        answers = run_many(
+            self._redis, [self._ledger.renew(a.job_id, self._owner_id, a.stream.epoch) for a in attempts]
+        )
+        for attempt, answer in zip(attempts, answers, strict=True):
+            if isinstance(answer, Renewed) and answer.kind is Renewal.CANCELLED:
+                self._cancel(attempt.job_id, answer.reason)
+
+    def _cancel(self, job_id: str, reason: str) -> None:
+        attempt = self._claims.get(job_id)
+        if attempt is None:
+            return
+        attempt.abort = attempt.abort or ("deadline" if reason == "deadline" else "cancelled")
+        for sequence in attempt.sequences:
+            self._engine.abort(sequence, attempt.abort)

@@ -1,0 +1,335 @@
+"""Claims what Celery has delivered, and turns what may be run here into sequences."""
+
+import heapq
+import threading
+from collections.abc import Sequence as Rows
+from contextlib import suppress
+from itertools import count
+from math import inf
+from queue import Empty, Queue
+from time import monotonic
+from typing import NamedTuple
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+from llama_herd.errors import FieldError, GenerationError, InvalidJob
+from llama_herd.tasks.ledger.answers import (
+    Adopt,
+    Busy,
+    Cancellation,
+    ClaimAnswer,
+    Claimed,
+    Early,
+    Ended,
+    Part,
+    Settled,
+    Unknown,
+    Yours,
+)
+from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
+from llama_herd.tasks.ledger.notice import CancelReason
+from llama_herd.tasks.ledger.passing import passes, said
+from llama_herd.tasks.ledger.redis_call import Unreadable, run, run_many
+from llama_herd.tasks.message import Envelope
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.task_message import NO_JOB, Order
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.claims import ClaimedJobs
+from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
+from llama_herd.worker.jobs.finisher import Finisher
+from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.preparer import Opened, Preparer
+from llama_herd.worker.jobs.publisher import BREAKING, MAX_REASON, Publisher
+from llama_herd.worker.jobs.stream_reader import StreamReader
+from llama_herd.worker.jobs.suspect_gate import POLL_S
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+#: Most messages that are claimed in one round trip.
+MAX_CLAIMS = 64
+
+#: Pause before a claim that Redis did not answer is made again.
+RETRY_S = 0.3
+
+#: A job that another worker runs is asked for again this long after its lease, in case that worker is gone.
+LEASE_MARGIN_S = 0.2
+
+
+#: What a claim brings may be several times as long in Redis as in its message. One that may break a
+#: connection by its length is made alone.
+LARGE_CLAIM = LARGE_BYTES // 8
+
+#: The stream of a job that has said nothing.
+NOTHING = Recorded.of(())
+
+
+class CeleryEnd(NamedTuple):
+    """A job that Celery has ended by itself: revoked, or expired. Its stream needs an end, too."""
+
+    job_id: str
+    reason: CancelReason
+
+
+class Later(NamedTuple):
+    """What is to be done again at a time; the number keeps equal times in order."""
+
+    due_s: float
+    number: int
+    item: Delivery | CeleryEnd
+
+
+class Asked(NamedTuple):
+    """A message, and what it asks for."""
+
+    delivery: Delivery
+    order: Order
+
+    @property
+    def is_large(self) -> bool:
+        envelope = self.order.envelope
+        return len(self.delivery.body) + len(envelope.text if envelope else "") >= LARGE_CLAIM
+
+
+class Intake(threading.Thread):
+    """The one thread that claims jobs. A delivery goes on to the engine, to the finisher, or here again."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        settings: WorkerSettings,
+        *,
+        author: Author,
+        claims: ClaimedJobs,
+        publisher: Publisher,
+        preparer: Preparer,
+        finisher: Finisher,
+        reader: StreamReader,
+    ) -> None:
+        super().__init__(name="intake", daemon=True)
+        self._redis = owner.redis
+        self._ledger = owner.ledger
+        self._owner_id = owner.id
+        self._settings = settings
+        self._author = author
+        self._claims = claims
+        self._publisher = publisher
+        self._finisher = finisher
+        self._preparer = preparer
+        self._reader = reader
+        self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
+        self._later: list[Later] = []
+        self._numbers = count()
+        self._breaks: dict[Delivery, Breaks] = {}  # of large claims that were not answered
+        self._may_begin_more = False
+        self._is_stopping = False
+
+    def put(self, item: Delivery | CeleryEnd) -> None:
+        """Take something over; never blocks."""
+        self._inbox.put(item)
+
+    def stop(self) -> None:
+        """Claim nothing more; what was not claimed goes back to the queue with the connection."""
+        self._is_stopping = True
+        self._preparer.stop()
+        self._inbox.put(None)
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_stopping:
+            items = self._take()
+            for item in items:
+                if isinstance(item, CeleryEnd):
+                    self._end(item)
+            deliveries = [item for item in items if isinstance(item, Delivery)]
+            if deliveries and not self._is_stopping:
+                self._claim(deliveries)
+            self._may_begin_more = not self._is_stopping and self._preparer.let_in()
+
+    def _take(self) -> list[Delivery | CeleryEnd]:
+        """What has come and what is due again, up to a round trip's worth; sleeps until there is some."""
+        taken: list[Delivery | CeleryEnd | None] = []
+        with suppress(Empty):
+            taken.append(self._inbox.get(timeout=self._rest_s()))
+            while len(taken) < MAX_CLAIMS:
+                taken.append(self._inbox.get_nowait())
+        while self._later and self._later[0].due_s <= monotonic():
+            taken.append(heapq.heappop(self._later).item)
+        return [item for item in taken if item is not None]
+
+    def _rest_s(self) -> float | None:
+        """How long there is nothing to do unless something comes."""
+        if self._may_begin_more:
+            return 0.0
+        due_s = self._later[0].due_s - monotonic() if self._later else inf
+        rest_s = max(0.0, min(due_s, POLL_S if self._preparer.is_holding else inf))
+        return None if rest_s == inf else rest_s
+
+    def _put_off(self, item: Delivery | CeleryEnd, delay_s: float) -> None:
+        heapq.heappush(self._later, Later(monotonic() + delay_s, next(self._numbers), item))
+
+    def _end(self, end: CeleryEnd) -> None:
+        try:
+            answer = run(self._redis, self._ledger.cancel(end.job_id, end.reason))
+            if answer is Cancellation.UNKNOWN:
+                self._put_on_record(end.job_id)
+                answer = run(self._redis, self._ledger.cancel(end.job_id, end.reason))
+            if answer is not Cancellation.ASKED:
+                self._finisher.settle(end.job_id, [])
+        except RedisError:
+            self._put_off(end, RETRY_S)
+
+    def _put_on_record(self, job_id: str) -> None:
+        """Make a record for a message that came without our client and never was claimed, to be ended."""
+        envelope = Envelope.of_request({"id": job_id}, None, self._settings.queue)
+        claim = self._ledger.claim(job_id, self._owner_id, job=NO_JOB, envelope=envelope)
+        claimed = run(self._redis, claim)
+        if isinstance(claimed, Claimed):
+            run(self._redis, self._ledger.release(job_id, self._owner_id, claimed.epoch))
+
+    def _claim(self, deliveries: Rows[Delivery]) -> None:
+        """Ask for jobs, for each large one by itself."""
+        asked = [Asked(d, Order.read(d.body, d.headers, self._settings)) for d in deliveries]
+        for delivery, order in asked:
+            delivery.embed = order.embed
+        small = [one for one in asked if not one.is_large]
+        for lot in (small, *([one] for one in asked if one.is_large)):
+            if lot:
+                self._claim_lot(lot)
+
+    def _claim_lot(self, lot: Rows[Asked]) -> None:
+        """Open all that are ours: from then on their leases are renewed."""
+        calls = [
+            self._ledger.claim(delivery.job_id, self._owner_id, job=order.job, envelope=order.envelope)
+            for delivery, order in lot
+        ]
+        try:
+            answers = run_many(self._redis, calls)
+        except RedisError as error:
+            log.warning("redis does not answer claims, trying on", error=type(error).__name__)
+            self._try_again(lot, error)
+            return
+        first_parts = self._first_parts(lot, answers)
+        for (delivery, order), answer in zip(lot, answers, strict=True):
+            self._breaks.pop(delivery, None)
+            try:
+                self._act(delivery, order, answer, first_parts.get(delivery.job_id))
+            except RedisError as error:
+                self._act_on_error(delivery, order, error)
+
+    def _first_parts(
+        self, lot: Rows[Asked], answers: Rows[ClaimAnswer | ResponseError]
+    ) -> dict[str, Part | ResponseError]:
+        """How the streams begin of jobs that others have run before, by id, in one round trip."""
+        job_ids = [
+            one.delivery.job_id
+            for one, answer in zip(lot, answers, strict=True)
+            if isinstance(answer, Yours) and answer.seq
+        ]
+        try:
+            parts = run_many(self._redis, [self._reader.part(one, with_scores=False) for one in job_ids])
+        except RedisError:
+            return {}  # each is asked for again by itself
+        return dict(zip(job_ids, parts, strict=True))
+
+    def _try_again(self, lot: Rows[Asked], error: RedisError) -> None:
+        """Make claims again, but not for ever a large one that breaks each connection."""
+        for one in lot:
+            breaks = self._breaks.setdefault(one.delivery, Breaks()) if one.is_large else Breaks()
+            if one.is_large:
+                breaks.note(self._redis, error)
+            if breaks.are_too_many:
+                del self._breaks[one.delivery]
+                self._act_on_error(*one, Unreadable(BREAKING))
+            else:
+                self._put_off(one.delivery, RETRY_S)
+
+    def _act(
+        self,
+        delivery: Delivery,
+        order: Order,
+        answer: ClaimAnswer | ResponseError,
+        first: Part | ResponseError | None = None,
+    ) -> None:
+        """Do what the answer asks for. `first` is the beginning of the job's stream, where it is known."""
+        match answer:
+            case Adopt():
+                if not self._claims.adopt(delivery):
+                    self._claim_again(delivery, order)
+            case Claimed():
+                self._open(delivery, order, answer, first)
+            case Busy():
+                self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
+            case Ended():
+                self._finisher.settle(delivery.job_id, [delivery])
+            case Settled():
+                delivery.acknowledge()
+            case Early():
+                delivery.acknowledge()  # a sweep pushes another message when the job is due
+            case Unknown():
+                log.warning("message names a job that is forgotten", job_id=delivery.job_id)
+                delivery.acknowledge()
+            case ResponseError():
+                self._act_on_error(delivery, order, answer)
+
+    def _act_on_error(self, delivery: Delivery, order: Order, error: RedisError) -> None:
+        """Try again what passes. Else put the message on record without what it brings, to be ended there."""
+        if passes(error):
+            log.warning(
+                "redis refuses a claim, trying on", job_id=delivery.job_id, error=type(error).__name__
+            )
+            self._put_off(delivery, RETRY_S)
+            return
+        reason = said(error)[:MAX_REASON]
+        log.error("redis refuses a claim", job_id=delivery.job_id, error=reason)
+        envelope = Envelope.of(delivery.job_id, self._settings.queue)
+        claim = self._ledger.claim(delivery.job_id, self._owner_id, job=NO_JOB, envelope=envelope)
+        refusal = InvalidJob([FieldError("job", f"cannot be put on record: Redis says {reason}")])
+        try:
+            answer = run(self._redis, claim)
+            if not isinstance(answer, ResponseError):
+                self._act(delivery, Order(NO_JOB, envelope, refusal), answer)
+        except RedisError as again:
+            if passes(again):
+                self._put_off(delivery, RETRY_S)
+            else:
+                self._finisher.refuse(delivery, GenerationError("not_recorded", str(refusal)))
+
+    def _claim_again(self, delivery: Delivery, order: Order) -> None:
+        """The ledger says that the job is in our hands, where it is not.
+
+        Either it has just left them, then the ledger says something else by now; or the reply to our claim
+        was lost, then it says the same.
+        """
+        answer = run(self._redis, self._ledger.claim(delivery.job_id, self._owner_id))
+        if isinstance(answer, Adopt):
+            self._open(delivery, order, answer)
+        else:
+            self._act(delivery, order, answer)
+
+    def _open(
+        self, delivery: Delivery, order: Order, claimed: Claimed, first: Part | ResponseError | None = None
+    ) -> None:
+        """Take a claimed job's stream over from where it stands."""
+        recorded = self._recorded(delivery.job_id, first) if claimed.seq else NOTHING
+        attempt = Attempt(
+            Stream(delivery.job_id, claimed, recorded, self._author),
+            [delivery],
+            is_last=0 < claimed.attempts == self._settings.max_attempts - 1,
+            waited_s=claimed.waited_s,
+        )
+        if claimed.deadline_ms is not None:
+            attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000
+        self._publisher.open(attempt)
+        self._preparer.hold(Opened(attempt, order, claimed, recorded))
+
+    def _recorded(self, job_id: str, first: Part | ResponseError | None) -> Recorded:
+        """What earlier attempts have written; nothing if somebody else has written there, too."""
+        try:
+            return Recorded.of(self._reader.events(job_id, first, with_scores=False))
+        except RedisError as error:
+            if passes(error):
+                raise
+            log.error("job's stream is not what workers write", job_id=job_id, error=said(error)[:MAX_REASON])
+            return NOTHING

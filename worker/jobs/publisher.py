@@ -1,0 +1,320 @@
+"""Sends what the engine says: one script call a step, repeated byte for byte until Redis answers it."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence as Rows
+from contextlib import suppress
+from math import inf
+from queue import Empty, Full, Queue
+from time import monotonic, sleep
+from typing import NamedTuple, TypeVar
+
+import structlog
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.events import Failure, FinishReason
+from llama_herd.tasks.ledger.answers import Emission, Emitted
+from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.passing import passes, said
+from llama_herd.tasks.ledger.redis_call import Call, run
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.claims import ClaimedJobs
+from llama_herd.worker.jobs.lease_holder import Owner
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: Steps that may wait while Redis is away; then the engine pauses.
+MAX_WAITING_STEPS = 1000
+
+#: Pause between two tries of a call that Redis has not answered; a stopping worker tries only for so long.
+RETRY_S = 0.2
+STOPPING_S = 2.0
+
+#: Most characters of what Redis says that a job is told.
+MAX_REASON = 120
+
+#: What a job is told that breaks connections.
+BREAKING = "it breaks the connection"
+
+
+class Refusal(NamedTuple):
+    """A job that is ended before it reached the engine."""
+
+    attempt: Attempt
+    finish_reason: FinishReason
+    error: Failure | None = None
+
+
+class Released(NamedTuple):
+    """A job that was given back; a new message stands for it."""
+
+    attempt: Attempt
+
+
+class Lost(NamedTuple):
+    """A job that belongs to another worker by now."""
+
+    attempt: Attempt
+
+
+#: What other threads hand on.
+Said = Output | Refusal | Released | Lost
+
+
+class Refused(Exception):
+    """Redis does not take a call, however often it is made."""
+
+
+class GivenUp(Exception):
+    """The worker stops, and Redis does not answer."""
+
+
+class Publisher(threading.Thread):
+    """Writes the streams of the jobs in hand. Others call `open` and `put`; the rest is its thread's.
+
+    `on_start(attempt)` is called once the ledger has recorded that the job begins, `on_end(attempt)` once the
+    final event is there, `on_lost(attempt)` when the job turns out to belong to another worker,
+    `on_released(attempt)` when it was given back.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        claims: ClaimedJobs,
+        *,
+        on_start: Callable[[Attempt], None],
+        on_end: Callable[[Attempt], None],
+        on_lost: Callable[[Attempt], None],
+        on_released: Callable[[Attempt], None],
+    ) -> None:
+        super().__init__(name="publisher", daemon=True)
+        self._owner = owner
+        self._claims = claims
+        self._on_start = on_start
+        self._on_end = on_end
+        self._on_lost = on_lost
+        self._on_released = on_released
+        self._inbox: Queue[Rows[Said]] = Queue(MAX_WAITING_STEPS)
+        self._holding: set[Attempt] = set()
+        self._is_stopping = threading.Event()
+        self._give_up_s = inf
+        self._is_sending = False
+        self._num_answered = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """What is to be sent: steps that wait, and the call that is under way."""
+        return self._inbox.qsize() + self._is_sending
+
+    @property
+    def num_answered(self) -> int:
+        """Calls that Redis has answered."""
+        return self._num_answered
+
+    def open(self, attempt: Attempt) -> None:
+        """Take a claimed job's stream over; call it before anything of the job is put.
+
+        An earlier attempt that this worker still has in hand is lost: others have owned the job since.
+        """
+        earlier = self._claims.open(attempt)
+        if earlier is not None:
+            self._on_lost(earlier)
+
+    def put(self, outputs: Rows[Said]) -> None:
+        """Hand on what a step brought; blocks while too many steps wait for Redis."""
+        if self._inbox.full():
+            log.warning("engine pauses until redis answers", waiting_steps=MAX_WAITING_STEPS)
+        self._inbox.put(outputs)
+
+    def stop(self) -> None:
+        """Send what waits, then stop; a Redis that does not answer is given up after a while."""
+        self._give_up_s = monotonic() + STOPPING_S
+        self._is_stopping.set()
+        with suppress(Full):  # then there is enough to wake up for
+            self._inbox.put_nowait([])
+        self.join()
+
+    def run(self) -> None:
+        while not (self._is_stopping.is_set() and self._inbox.empty()):
+            self._deliver(self._entries(self._take()))
+        self._deliver(self._due(inf))
+
+    def _take(self) -> list[Said]:
+        """All that waits. Sleeps until something comes or held tokens are due."""
+        due_s = min((attempt.stream.due_s for attempt in self._holding), default=inf)
+        taken: list[Said] = []
+        with suppress(Empty):
+            taken += self._inbox.get(timeout=None if due_s == inf else max(0.0, due_s - monotonic()))
+            while True:
+                taken += self._inbox.get_nowait()
+        return taken
+
+    def _entries(self, outputs: Rows[Said]) -> list[Entry]:
+        """The events that are due; what one job got in several steps becomes one event."""
+        entries: list[Entry] = []
+        for output in outputs:
+            match output:
+                case Refusal():
+                    entries.append(output.attempt.end(output.finish_reason, output.error))
+                case Released():
+                    self._close(output.attempt, self._on_released)
+                case Lost():
+                    self._close(output.attempt, self._on_lost)
+                case Output():
+                    entries += self._record(output)
+        return entries + self._due(monotonic())
+
+    def _due(self, now_s: float) -> list[Entry]:
+        """The events of gathered tokens whose time has come."""
+        due = [attempt for attempt in self._holding if attempt.stream.due_s <= now_s]
+        self._holding.difference_update(due)
+        return [entry for attempt in due if not attempt.is_over for entry in attempt.stream.flush()]
+
+    def _record(self, output: Output) -> list[Entry]:
+        attempt = self._claims.get(output.sequence.job_id)
+        if attempt is None or output.sequence not in attempt.sequences:
+            return []
+        entries = attempt.record(output)
+        if attempt.stream.due_s < inf:
+            self._holding.add(attempt)
+        return entries
+
+    def _deliver(self, entries: list[Entry]) -> None:
+        """Send events, and then, before anything new, what the answers ask for."""
+        self._is_sending = bool(entries)
+        with suppress(GivenUp):
+            while entries:
+                answered = [pair for lot in _lots(entries) for pair in self._send(lot)]
+                entries = self._settle(answered)
+        self._is_sending = False
+
+    def _send(self, entries: list[Entry]) -> list[tuple[Entry, Emitted]]:
+        """Make the call; where Redis refuses it, in halves, until the one job that breaks it stands alone."""
+        call = self._owner.ledger.emit(self._owner.id, entries)
+        job_ids = list(dict.fromkeys(entry.job_id for entry in entries))
+        is_large = len(job_ids) == 1 and any(map(_is_large, entries))
+        try:
+            answers = self._insist(call, Breaks() if is_large else None)
+            return list(zip(entries, answers, strict=True))
+        except Refused as error:
+            if len(job_ids) == 1:
+                refused = Emitted(Emission.REFUSED, reason=str(error))
+                return [(entry, refused) for entry in entries]
+        first = set(job_ids[: len(job_ids) // 2])
+        front = [entry for entry in entries if entry.job_id in first]
+        back = [entry for entry in entries if entry.job_id not in first]
+        return self._send(front) + self._send(back)
+
+    def _insist(self, call: Call[T], breaks: Breaks | None = None) -> T:
+        """Repeat a call, byte for byte, until it is answered: it may have run though its reply was lost.
+
+        `breaks`: of a call so large that it may break connections. Raises Refused when no repetition helps,
+        and GivenUp.
+        """
+        num_tries = 0
+        while True:
+            try:
+                answer = run(self._owner.redis, call)
+                self._num_answered += 1
+                return answer
+            except RedisError as error:
+                num_tries += 1
+                if not passes(error):
+                    raise Refused(said(error)[:MAX_REASON]) from None
+                if num_tries == 1:
+                    log.warning("redis does not take events, trying on", error=type(error).__name__)
+                if breaks is not None:
+                    breaks.note(self._owner.redis, error)
+                    if breaks.are_too_many:
+                        raise Refused(BREAKING) from None
+            if monotonic() >= self._give_up_s:
+                raise GivenUp
+            sleep(RETRY_S)
+
+    def _settle(self, answered: Rows[tuple[Entry, Emitted]]) -> list[Entry]:
+        """Act on what the ledger said; return what must be sent now, before anything new."""
+        again: list[Entry] = []
+        settled: set[str] = set()
+        if any(answer.is_full for _, answer in answered):
+            log.warning("redis is full, trying on")
+            sleep(RETRY_S)
+        for entry, answer in answered:
+            attempt = self._claims.get(entry.job_id)
+            if attempt is None or attempt.stream.epoch != entry.epoch or entry.job_id in settled:
+                continue
+            if answer.kind in (Emission.OK, Emission.DUPLICATE):
+                self._note_written(attempt, entry)
+                continue
+            settled.add(entry.job_id)
+            again += self._recover(attempt, entry, answer)
+        return again
+
+    def _note_written(self, attempt: Attempt, entry: Entry) -> None:
+        if entry.kind == "started":
+            self._on_start(attempt)
+        elif entry.kind == "end":
+            self._close(attempt, self._on_end)
+
+    def _recover(self, attempt: Attempt, entry: Entry, answer: Emitted) -> list[Entry]:
+        """What to send after an event was refused; what followed it in the same call was refused alike."""
+        if answer.kind is Emission.CANCELLED:
+            attempt.stream.rewind(answer.seq, answer.n)
+            return [attempt.end("deadline" if answer.reason == "deadline" else "cancelled")]
+        if answer.is_full and monotonic() >= self._give_up_s:
+            return []
+        if answer.is_full or answer.kind is Emission.GAP:
+            missing = attempt.stream.after(answer.seq, answer.n)
+            if missing is not None:
+                log.warning("sending events again", job_id=attempt.job_id, num_events=len(missing))
+                return missing
+        if answer.kind in (Emission.REFUSED, Emission.ERROR) and not attempt.is_cut_short:
+            return self._cut_short(attempt, entry, answer.reason)
+        if answer.kind is Emission.FINISHED:
+            self._close(attempt, self._on_end)
+            return []
+        log.warning("job is lost", job_id=attempt.job_id, answer=answer.kind, reason=answer.reason)
+        self._close(attempt, self._on_lost)
+        return []
+
+    def _cut_short(self, attempt: Attempt, entry: Entry, reason: str) -> list[Entry]:
+        """End a job after its last recorded event, since Redis does not take what follows."""
+        attempt.is_cut_short = True
+        num_bytes = len(entry.event)
+        log.error("redis refuses a job's event", job_id=attempt.job_id, num_bytes=num_bytes, reason=reason)
+        with suppress(Refused):
+            record = self._insist(self._owner.ledger.record(attempt.job_id))
+            if record is not None:
+                attempt.stream.rewind(record.seq, record.n)
+                return [attempt.end("error", _not_recorded(entry, reason))]
+        self._close(attempt, self._on_lost)
+        return []
+
+    def _close(self, attempt: Attempt, then: Callable[[Attempt], None]) -> None:
+        self._holding.discard(attempt)
+        if self._claims.close(attempt):
+            then(attempt)
+
+
+def _lots(entries: Rows[Entry]) -> Iterator[list[Entry]]:
+    """The events of each call: one for all, but each job with a large event has its own."""
+    large = dict.fromkeys(entry.job_id for entry in entries if _is_large(entry))
+    small = [entry for entry in entries if entry.job_id not in large]
+    if small:
+        yield small
+    for job_id in large:
+        yield [entry for entry in entries if entry.job_id == job_id]
+
+
+def _is_large(entry: Entry) -> bool:
+    return len(entry.event) >= LARGE_BYTES
+
+
+def _not_recorded(entry: Entry, reason: str) -> Failure:
+    return Failure(
+        code="not_recorded",
+        message=f"Redis does not take an event of {len(entry.event):,} characters ({reason}). "
+        "Fix: fewer logprobs or prompt_logprobs, or a higher proto-max-bulk-len",
+    )

@@ -1,0 +1,78 @@
+"""No place for jobs: a Redis that keeps no job whole, takes none, or may throw away what it took."""
+
+from contextlib import suppress
+from time import monotonic, sleep
+
+import structlog
+from redis import Redis
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectionError,
+    MasterDownError,
+    NoPermissionError,
+    ReadOnlyError,
+    RedisError,
+    TimeoutError,
+)
+
+from llama_herd.errors import SettingsError
+from llama_herd.tasks.connection import complaint_of, masked
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+#: How long a Redis may be a replica: one that takes its primary's place needs some seconds.
+PROMOTION_S = 10.0
+POLL_S = 0.5
+
+
+def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PROMOTION_S) -> None:
+    """Wait until Redis answers, then raise SettingsError, with the fix, unless it can keep jobs."""
+    ledger, started_s, said = Ledger.of(settings.of_first_tenant), monotonic(), ""
+    while True:
+        try:
+            _try_to_write(redis, ledger)
+            refuse_eviction(redis)
+            return
+        except RedisError as error:
+            complaint = f"Redis at {masked(settings.redis_url)} {complaint_of(error)}"
+            if not _passes(error, monotonic() - started_s < promotion_s):
+                raise SettingsError(complaint) from None
+        if complaint != said:
+            log.warning("redis is waited for", reason=complaint)
+            said = complaint
+        sleep(POLL_S)
+
+
+def refuse_eviction(redis: Redis) -> None:
+    """Raise SettingsError when Redis, once full, drops keys without a lifetime: jobs that wait or run.
+
+    Who may not ask, as in the role of a worker, is not told: there `herd doctor` does, as another user.
+    """
+    try:
+        memory = redis.info("memory")
+    except NoPermissionError:
+        return
+    policy, max_bytes = str(memory.get("maxmemory_policy")), int(memory.get("maxmemory", 0))
+    if max_bytes and policy.startswith("allkeys"):
+        raise SettingsError(
+            f"Redis drops jobs that it has accepted when it comes to {max_bytes:,} bytes (maxmemory-policy "
+            f"{policy}). Fix: redis-cli CONFIG SET maxmemory-policy noeviction"
+        )
+
+
+def _try_to_write(redis: Redis, ledger: Ledger) -> None:
+    """Delete the records of two jobs that cannot be: a replica refuses that, a cluster keeps them apart."""
+    with suppress(NoPermissionError):
+        redis.delete(ledger.job_key("probe 1"), ledger.job_key("probe 2"))
+
+
+def _passes(error: RedisError, may_be_promoted: bool) -> bool:
+    """Whether to wait. For a Redis that is away without an end, lest each worker be started by hand again."""
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        return False
+    if isinstance(error, ReadOnlyError | MasterDownError):
+        return may_be_promoted
+    return isinstance(error, ConnectionError | TimeoutError) or "MISCONF " in str(error)

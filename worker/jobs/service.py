@@ -1,0 +1,194 @@
+"""All parts of a worker behind the Celery pool: who starts whom, and in which order they stop."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from time import monotonic, sleep
+from typing import Self
+
+import structlog
+
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.tasks.connection import connect
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.worker_status import State, WorkerStatus
+from llama_herd.worker import boot
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.jobs.event_log import Author
+from llama_herd.worker.jobs.intake import CeleryEnd
+from llama_herd.worker.jobs.redis_check import check_redis
+from llama_herd.worker.jobs.suspect_gate import Gate
+from llama_herd.worker.jobs.tenancy import Tenancy
+from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+#: Shorter than a lease: a connection that is dead without saying so is replaced before jobs are lost by it.
+REDIS_TIMEOUT_S = 2.0
+
+#: How often a draining worker looks whether it is done.
+DRAIN_POLL_S = 0.02
+
+
+class Service:
+    """The threads of one worker. Messages come in by `take`; everything else follows by itself.
+
+    One engine for all, and a `Tenancy` for each tenant.
+    """
+
+    def __init__(self, model: LoadedModel, settings: WorkerSettings, worker: str) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._model = model
+        self._closed_queues = set[str]()
+        self._spoilt = SpoiltQueues()
+        self._state: State = "starting"
+        self._is_hurried = threading.Event()
+        redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
+        self._engine = EngineThread(model.engine(settings, self._hand_on))
+        gate = Gate.shared() if settings.tenants else Gate()
+        ledger = Ledger.of(settings.of_first_tenant)
+        self.watchdog = Watchdog(redis, ledger, list(settings.by_queue), settings.silence_s)
+        self._by_queue = {
+            queue: Tenancy(
+                own,
+                redis,
+                author=Author(worker, settings.served_model),
+                model=model,
+                engine=self._engine,
+                gate=gate,
+                status=partial(self.status, queue),
+                close=self._close,
+            )
+            for queue, own in settings.by_queue.items()
+        }
+        self.tenancies = {tenancy.tenant: tenancy for tenancy in self._by_queue.values()}
+        for tenancy in self.tenancies.values():
+            self.watchdog.watch_parts(tenancy.parts)
+
+    @classmethod
+    def start(cls, settings: WorkerSettings, worker: str) -> Self:
+        """Load the model, then start all threads. Raises BadInput when Redis or the model cannot be used."""
+        with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
+            check_redis(redis, settings)
+        started_s = monotonic()
+        model = LoadedModel.load(settings, boot.device())
+        log.info(
+            "model loaded",
+            model=settings.served_model,
+            device=settings.device,
+            seconds=round(monotonic() - started_s, 3),
+        )
+        service = cls(model, settings, worker)
+        service._engine.start()
+        for tenancy in service.tenancies.values():
+            tenancy.start()
+        service.watchdog.start()
+        return service
+
+    def note_consuming(self) -> None:
+        """Messages are asked for from now on."""
+        self._become("ready")
+
+    def watch(self, poller: Poller) -> None:
+        """Messages come by this connection from now on."""
+        poller.closed_queues = self._closed_queues
+        self._spoilt = poller.spoilt
+        self.watchdog.watch(poller)
+
+    def take(self, delivery: Delivery) -> None:
+        self._tenancy_of(delivery.queue).take(delivery)
+
+    def end(self, job_id: str, queue: str, *, has_expired: bool) -> None:
+        """Celery has revoked a job of this queue, or found it expired before it was run."""
+        self._tenancy_of(queue).end(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
+
+    def status(self, queue: str = "") -> WorkerStatus:
+        """What whoever may know of this queue may know; of the others' it says nothing."""
+        stats, spoilt = self._engine.stats, self._spoilt.found.get(queue)
+        return WorkerStatus(
+            name=self._worker,
+            state=self._state_now,
+            model=self._settings.served_model,
+            device=self._settings.device,
+            slots=self._settings.slots,
+            running=stats.num_running,
+            waiting=self._engine.num_waiting,
+            steps=stats.num_steps,
+            kv_cache_tokens=self._model.cache.pages.num_pages * PAGE_TOKENS,
+            kv_cache_usage=round(stats.kv_cache_usage, 4),
+            prefix_hit_rate=round(stats.prefix_hit_rate, 4),
+            prefix_cache_hits=stats.num_prefix_tokens,
+            left_out=queue if spoilt else "",
+            spoilt_key=spoilt.key if spoilt else "",
+            spoilt_type=spoilt.type if spoilt else "",
+        )
+
+    @property
+    def _state_now(self) -> State:
+        """Ready is who has loaded its model, asks for messages of some queue and moves on."""
+        if self._state == "ready" and self._engine.is_stalled(self._settings.stall_s):
+            return "stalled"
+        if self._state == "ready" and self.watchdog.silent_s >= UNREADY_S:
+            return "silent"
+        if self._state == "ready" and self.watchdog.stuck_s >= UNREADY_S:
+            return "stuck"
+        if self._state == "ready" and self._by_queue.keys() <= self._spoilt.names:
+            return "spoilt"
+        return self._state
+
+    def _become(self, state: State) -> None:
+        self._state = state
+        for tenancy in self.tenancies.values():
+            tenancy.report_soon()
+
+    def hurry(self) -> None:
+        """Wait for no job any more; may be called from a signal handler."""
+        self._is_hurried.set()
+
+    def drain(self, grace_s: float, pump: Callable[[], None]) -> None:
+        """Stop, in the order of a job's way, so that each part still finds the next one running.
+
+        Running jobs get `grace_s` to end; `pump` runs the acks meanwhile. The rest is released: other workers
+        go on from the recorded tokens.
+        """
+        self._become("stopping")
+        self.watchdog.stop()
+        tenancies = self.tenancies.values()
+        for tenancy in tenancies:
+            tenancy.stop_taking()
+        deadline_s = monotonic() + grace_s
+        while (
+            any(tenancy.has_jobs for tenancy in tenancies)
+            and monotonic() < deadline_s
+            and not self._is_hurried.is_set()
+        ):
+            pump()
+            sleep(DRAIN_POLL_S)
+        self._engine.stop()
+        for tenancy in tenancies:
+            tenancy.stop()
+        self._model.close()
+        pump()
+
+    def _tenancy_of(self, queue: str) -> Tenancy:
+        """Whose message it is follows from where it came from, never from what it says."""
+        return self._by_queue.get(queue) or next(iter(self._by_queue.values()))
+
+    def _hand_on(self, outputs: list[Output]) -> None:
+        """What a step brought, to each tenant its own."""
+        by_tenant = defaultdict[str, list[Output]](list)
+        for output in outputs:
+            by_tenant[output.sequence.salt].append(output)
+        for tenant, its_own in by_tenant.items():
+            self.tenancies[tenant].publish(its_own)
+
+    def _close(self, queue: str, is_closed: bool) -> None:
+        """Ask for no more messages of a queue, or ask again."""
+        (self._closed_queues.add if is_closed else self._closed_queues.discard)(queue)

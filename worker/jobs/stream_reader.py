@@ -1,0 +1,54 @@
+"""Reads jobs' streams in a worker, part by part, and no further than workers can have written them."""
+
+from collections.abc import Iterator
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from llama_herd.tasks.events import Event, Token
+from llama_herd.tasks.ledger.answers import Part
+from llama_herd.tasks.ledger.ledger import FIRST, Ledger
+from llama_herd.tasks.ledger.redis_call import Call, Unreadable, run
+from llama_herd.worker.jobs.stream_bounds import StreamBounds
+
+#: As much is read in one round trip, or one event. Of a longer part Lua takes more than its share of time.
+PART_BYTES = 131_072
+
+
+class StreamReader:
+    """Whoever may write a tenant's streams can make one of any length. It costs the others nothing.
+
+    Without scores, the events are as much as it takes to go on with a job.
+    """
+
+    def __init__(self, redis: Redis, ledger: Ledger, bounds: StreamBounds) -> None:
+        self._redis = redis
+        self._ledger = ledger
+        self._bounds = bounds
+
+    def part(self, job_id: str, start: str = FIRST, *, with_scores: bool = True) -> Call[Part]:
+        """The call for a part, by default the first one."""
+        most_bytes = self._bounds.event_bytes(with_scores=with_scores)
+        return self._ledger.read_part(job_id, start, PART_BYTES, most_bytes, with_scores=with_scores)
+
+    def events(
+        self, job_id: str, first: Part | ResponseError | None = None, *, with_scores: bool = True
+    ) -> Iterator[Event]:
+        """All events of a job; `first` is the answer to that call if it was made already.
+
+        Raises RedisError, among these Unreadable for more than a job of that many tokens can have.
+        """
+        part = first or run(self._redis, self.part(job_id, with_scores=with_scores))
+        if isinstance(part, ResponseError):
+            raise part
+        num_ids = self._bounds.num_ids(part.n)
+        num_bytes = self._bounds.stream_bytes(part.n, with_scores=with_scores)
+        while True:
+            num_ids -= sum(len(event.ids) for event in part.events if isinstance(event, Token))
+            num_bytes -= part.num_bytes
+            if min(num_ids, num_bytes) < 0:
+                raise Unreadable("the events of this job are more than its record says. Fix: purge the job")
+            yield from part.events
+            if not part.next:
+                return
+            part = run(self._redis, self.part(job_id, part.next, with_scores=with_scores))

@@ -1,0 +1,57 @@
+"""Puts back what nobody works on: jobs of dead workers, messages that nobody has, jobs that wait for room."""
+
+import threading
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.passing import passes, said
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.worker.jobs.overflow import Overflow
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 1.0
+
+#: Most characters of an error that are logged.
+MAX_COMPLAINT = 200
+
+
+class Reconciler(threading.Thread):
+    """Once a second sweeps the ledger, and gives away what waits here for room that others have.
+
+    Any number of workers may sweep: a short lock in Redis lets one do it.
+    """
+
+    def __init__(self, redis: Redis, ledger: Ledger, overflow: Overflow) -> None:
+        super().__init__(name="reconcile", daemon=True)
+        self._redis = redis
+        self._ledger = ledger
+        self._overflow = overflow
+        self._is_stopping = threading.Event()
+        self._complaint = ""
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_stopping.wait(INTERVAL_S):
+            for act in (self._overflow.shed, self._sweep):
+                try:
+                    act()
+                except RedisError as error:
+                    self._complain(error)
+
+    def _complain(self, error: RedisError) -> None:
+        """Say once what does not pass, as of a key that somebody has spoilt; the publisher says the rest."""
+        complaint = said(error)[:MAX_COMPLAINT]
+        if not passes(error) and complaint != self._complaint:
+            log.error("nothing can be swept", error=complaint)
+            self._complaint = complaint
+
+    def _sweep(self) -> None:
+        for job_id in run(self._redis, self._ledger.sweep()).jobs:
+            log.warning("job put back into the queue", job_id=job_id)

@@ -1,0 +1,159 @@
+"""One tenant's part of a worker: its ledger, its streams, its leases, its results."""
+
+from collections.abc import Callable, Mapping, Sequence as Rows
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run_many
+from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker import boot
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.claims import ClaimedJobs
+from llama_herd.worker.jobs.event_log import Author
+from llama_herd.worker.jobs.finisher import Finisher
+from llama_herd.worker.jobs.heartbeat import Heartbeat
+from llama_herd.worker.jobs.intake import CeleryEnd, Intake
+from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.overflow import Overflow
+from llama_herd.worker.jobs.preparer import Preparer
+from llama_herd.worker.jobs.publisher import Publisher, Released
+from llama_herd.worker.jobs.stream_bounds import StreamBounds
+from llama_herd.worker.jobs.stream_reader import StreamReader
+from llama_herd.worker.jobs.suspect_gate import Gate
+from llama_herd.worker.jobs.sweeper import Reconciler
+from llama_herd.worker.jobs.watchdog import Part
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+
+class Tenancy:
+    """All that speaks to one tenant's ledger, around the engine and the gate that all tenants share.
+
+    delivery -> intake -> engine -> publisher -> finisher -> delivery
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        redis: Redis,
+        *,
+        author: Author,
+        model: LoadedModel,
+        engine: EngineThread,
+        gate: Gate,
+        status: Callable[[], WorkerStatus],
+        close: Callable[[str, bool], None],
+    ) -> None:
+        """`close(queue, True)` keeps the worker from asking for that; `settings` are of this tenant."""
+        ledger = Ledger.of(settings, author.worker)
+        self.tenant = settings.tenant
+        self._engine = engine
+        self._owner = owner = Owner(redis, ledger)
+        reader = StreamReader(redis, ledger, StreamBounds(settings.max_tokens_limit, model.max_length))
+        self._finisher = Finisher(redis, ledger, boot.app_of(settings), reader)
+        self._claims = claims = ClaimedJobs(self._drop)
+        self._publisher = Publisher(
+            owner,
+            claims,
+            on_start=lambda attempt: engine.confirm(attempt.sequences),
+            on_end=self._finish,
+            on_lost=self._lose,
+            on_released=self._give_back,
+        )
+        self._intake = Intake(
+            owner,
+            settings,
+            author=author,
+            claims=claims,
+            publisher=self._publisher,
+            preparer=Preparer(owner, settings, model, publisher=self._publisher, gate=gate, engine=engine),
+            finisher=self._finisher,
+            reader=reader,
+        )
+        self._heartbeat = Heartbeat(
+            owner, claims=claims, engine=engine, status=status, stall_s=settings.stall_s
+        )
+        overflow = Overflow(
+            owner,
+            claims=claims,
+            gate=gate,
+            status=status,
+            close=lambda is_closed: close(settings.queue, is_closed),
+            on_released=lambda released: self._publisher.put(list(map(Released, released))),
+        )
+        self._reconciler = Reconciler(redis, ledger, overflow)
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether there are jobs that are claimed and not ended."""
+        return bool(self._claims)
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """What must make progress while it has work."""
+        parts: list[tuple[str, Part]] = [("publisher", self._publisher), ("finisher", self._finisher)]
+        return {f"{name} of {self.tenant}": part for name, part in parts}
+
+    def start(self) -> None:
+        for thread in (self._publisher, self._intake, self._heartbeat, self._reconciler):
+            thread.start()
+
+    def take(self, delivery: Delivery) -> None:
+        self._intake.put(delivery)
+
+    def end(self, end: CeleryEnd) -> None:
+        self._intake.put(end)
+
+    def publish(self, outputs: Rows[Output]) -> None:
+        """Hand on what a step brought; blocks while too many steps wait for Redis."""
+        self._publisher.put(outputs)
+
+    def report_soon(self) -> None:
+        """Say at once that the worker's state is another one."""
+        self._heartbeat.hasten()
+
+    def stop_taking(self) -> None:
+        """Claim nothing more, and put nothing back."""
+        self._reconciler.stop()
+        self._intake.stop()
+
+    def stop(self) -> None:
+        """Send what waits, release the jobs that still run, store the results that are due."""
+        self._publisher.stop()
+        self._release(self._claims.in_hand())
+        self._heartbeat.stop()
+        self._finisher.stop()
+
+    def _release(self, attempts: list[Attempt]) -> None:
+        owner = self._owner
+        releases = [owner.ledger.release(a.job_id, owner.id, a.stream.epoch) for a in attempts]
+        try:
+            run_many(owner.redis, releases)
+            log.info("jobs handed over", num_jobs=len(attempts))
+        except RedisError as error:
+            log.warning("jobs are left to their leases", num_jobs=len(attempts), error=type(error).__name__)
+
+    def _finish(self, attempt: Attempt) -> None:
+        self._finisher.settle(attempt.job_id, attempt.deliveries)
+
+    def _lose(self, attempt: Attempt) -> None:
+        for delivery in attempt.deliveries:
+            delivery.let_go()
+
+    def _give_back(self, attempt: Attempt) -> None:
+        for delivery in attempt.deliveries:
+            delivery.acknowledge()
+
+    def _drop(self, attempt: Attempt) -> None:
+        """Take a job that the engine may still be running out of it."""
+        for sequence in attempt.sequences:
+            if sequence.finish_reason is None:
+                self._engine.abort(sequence, "dropped")

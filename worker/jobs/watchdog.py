@@ -1,0 +1,154 @@
+"""Ends a worker that has come to a stop: whoever restarts it gets one that moves on."""
+
+import threading
+from collections.abc import Collection, Mapping, Set as AbstractSet
+from typing import Protocol
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.passing import passes
+from llama_herd.tasks.ledger.redis_call import Call, run, run_many
+from llama_herd.worker import boot
+from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 1.0
+
+#: After so long a silence, or without progress, a worker does not call itself ready any more.
+UNREADY_S = 5.0
+
+#: A part without progress is given so many times as long as a silent consumer: its calls have long timeouts.
+STUCK_FACTOR = 4
+
+
+class Poller(Protocol):
+    """Who asks Redis for messages, but of no queue while that is closed."""
+
+    closed_queues: AbstractSet[str]
+    spoilt: SpoiltQueues
+
+    @property
+    def num_polls(self) -> int:
+        """Answers that have come, also those that there is no message."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it wants messages at all."""
+
+
+class Part(Protocol):
+    """A part of a worker that does one thing after another, each by a word with Redis."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Things to do, the one under way included."""
+
+    @property
+    def num_answered(self) -> int:
+        """Things done since the start."""
+
+
+class Pace:
+    """How a part goes on, from one look to the next."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._num_answered = part.num_answered
+        self.num_waiting = 0
+        self.num_still_looks = 0
+
+    def look(self) -> bool:
+        """Whether something waits and nothing was done since the look before."""
+        before, self._num_answered = self._num_answered, self._part.num_answered
+        self.num_waiting = self._part.num_waiting
+        return self.num_waiting > 0 and before == self._num_answered
+
+
+class Watchdog(threading.Thread):
+    """Looks once a second whether messages are asked for, and whether each part that has work makes progress.
+
+    Silence is suspicious only while messages wait, there is room for them, and Redis answers: a full batch, a
+    rate limit, an empty queue and a Redis that is away all explain it. A part that stands still is suspicious
+    while Redis takes writes. Both are counted in looks, so that a process which was frozen is not blamed for
+    that.
+    """
+
+    def __init__(self, redis: Redis, ledger: Ledger, queues: Collection[str], silence_s: float) -> None:
+        """`ledger` is of any of the worker's tenants."""
+        super().__init__(name="watchdog", daemon=True)
+        self._redis = redis
+        self._ledger = ledger
+        self._depths = [ledger.queue_depth(queue) for queue in queues]
+        self._queues = ", ".join(queues)
+        self._silence_s = silence_s
+        self._poller: Poller | None = None
+        self._paces: dict[str, Pace] = {}
+        self._num_polls = 0
+        self._num_silent_looks = 0
+        self._is_stopping = threading.Event()
+
+    @property
+    def silent_s(self) -> float:
+        """How long messages have waited without being asked for."""
+        return self._num_silent_looks * INTERVAL_S
+
+    @property
+    def stuck_s(self) -> float:
+        """How long some part has had work and made no progress."""
+        return max((pace.num_still_looks for pace in self._paces.values()), default=0) * INTERVAL_S
+
+    def watch(self, poller: Poller) -> None:
+        """Watch this one from now on; there is a new one after each lost connection."""
+        self._poller = poller
+
+    def watch_parts(self, parts: Mapping[str, Part]) -> None:
+        """Watch these, by the names to call them by, before the start."""
+        self._paces.update({name: Pace(part) for name, part in parts.items()})
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_stopping.wait(INTERVAL_S):
+            if self._poller is not None:
+                self._num_silent_looks = self._num_silent_looks + 1 if self._is_silent(self._poller) else 0
+            if self.silent_s >= self._silence_s:
+                log.critical(
+                    "no message is taken, though some wait", queue=self._queues, seconds=self.silent_s
+                )
+                boot.end_at_once(boot.EXIT_SILENT)
+            for name, pace in self._paces.items():
+                self._look_at(name, pace)
+
+    def _is_silent(self, poller: Poller) -> bool:
+        before, self._num_polls = self._num_polls, poller.num_polls
+        if before != self._num_polls or not poller.has_room:
+            return False
+        try:
+            depths = run_many(self._redis, self._depths)
+            return any(isinstance(depth, int) and depth > 0 for depth in depths)
+        except RedisError:
+            return False
+
+    def _look_at(self, name: str, pace: Pace) -> None:
+        is_still = pace.look() and self._takes_writes()
+        pace.num_still_looks = pace.num_still_looks + 1 if is_still else 0
+        seconds = pace.num_still_looks * INTERVAL_S
+        if seconds == UNREADY_S:
+            log.error("a part makes no progress", part=name, waiting=pace.num_waiting, seconds=seconds)
+        if seconds >= STUCK_FACTOR * self._silence_s:
+            log.critical("a part is stuck, and the worker ends", part=name, seconds=seconds)
+            boot.end_at_once(boot.EXIT_STUCK)
+
+    def _takes_writes(self) -> bool:
+        """Whether Redis is there and takes what needs room; this changes nothing in it."""
+        try:
+            run(self._redis, Call("ZADD", (self._ledger.key("leases"),), ("XX", 0, ""), bool))
+        except RedisError as error:
+            return not passes(error)
+        return True

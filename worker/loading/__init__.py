@@ -1,0 +1,1 @@
+"""A model on its device, and the memory that it takes."""

@@ -1,0 +1,180 @@
+"""A model that is ready to run on this process's device, with its tokenizer and its cache."""
+
+import os
+from collections.abc import Callable, Collection
+from time import monotonic
+from typing import Self
+
+import structlog
+import torch
+
+from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError, SettingsError
+from llama_herd.model.cache import Cache
+from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.llama2 import Llama
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.text.chat import ChatTemplate, Message
+from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.tiling import FIXED, FREE, Tiling
+from llama_herd.tasks.job import GenerationJob, seed_of
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.engine import Engine, Sink
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+#: Prompt tokens that take about as long as a step that only decodes; see docs/decisions/0005.
+PREFILL_TOKENS = {"cpu": 16, "cuda": 256}
+
+
+class LoadedModel:
+    """What a worker loads once, before it takes its first job."""
+
+    def __init__(
+        self, llama: Llama, tokenizer: Tokenizer, chat: ChatTemplate | None, cache: Cache, max_length: int
+    ) -> None:
+        self.llama = llama
+        self.tokenizer = tokenizer
+        self.chat = chat
+        self.cache = cache
+        self.max_length = max_length
+
+    @classmethod
+    def load(
+        cls, settings: WorkerSettings, device: str, on_layer: Callable[[int, int], None] | None = None
+    ) -> Self:
+        """Load the model file onto `device` and give its cache the room that the settings leave.
+
+        `on_layer(done, total)` is called as layers are laid out.
+        Raises ModelFileError or SettingsError, each with the numbers and the fix.
+        """
+        torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
+        place, dtype = torch.device(device), compute_dtype(settings, device)
+        tiling = _tiling(settings, device, dtype)
+        with open_model(settings.model) as file:
+            tokenizer = file.read_tokenizer()
+            chat = _chat_template(settings, file, tokenizer)
+            plan = MemoryPlan.of(settings, file, device)
+            plan.check(settings.model.name, device)
+            llama = Llama.load(file, place, dtype, on_layer, tiling)
+        cache = Cache(llama.config, plan.num_pages, place, dtype, keeps_prefixes=settings.prefix_cache)
+        return cls(llama, tokenizer, chat, cache, plan.max_length)
+
+    def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
+        return Engine(
+            self.llama,
+            self.cache,
+            max_rows=settings.slots,
+            prefill_tokens=settings.prefill_tokens or PREFILL_TOKENS[self.cache.device.type],
+            sink=sink,
+        )
+
+    def sequences(self, job_id: str, job: GenerationJob, now_ms: int) -> list[Sequence]:
+        """Make a job ready for the engine: a sequence for each of its outputs.
+
+        `now_ms` is the time on the clock that its deadline goes by. Raises InvalidJob or GenerationError when
+        this model cannot run it.
+        """
+        self._check_vocabulary(job)
+        prompt_ids = self._truncated(self._prompt_ids(job), job.sampling)
+        deadline_s = None
+        if job.deadline_ms is not None:
+            deadline_s = monotonic() + (job.deadline_ms - now_ms) / 1000
+        sequences = [
+            Sequence(
+                job_id=job_id,
+                prompt_ids=prompt_ids,
+                params=job.sampling,
+                seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
+                max_length=self.max_length,
+                eos_ids=self.tokenizer.eos_ids,
+                writer=Writer(self.tokenizer.pieces, job.sampling.stop),
+                deadline_s=deadline_s,
+                salt=job.tenant,
+                priority=job.priority,
+                choice=choice,
+            )
+            for choice in range(job.sampling.n)
+        ]
+        self._check_room(sequences[0])
+        return sequences
+
+    def close(self) -> None:
+        """End the helper that renders chats."""
+        if self.chat is not None:
+            self.chat.close()
+
+    def _prompt_ids(self, job: GenerationJob) -> list[int]:
+        if job.prompt_ids is not None:
+            return list(job.prompt_ids)
+        if job.messages is None:
+            return self.tokenizer.encode(job.prompt or "")
+        if self.chat is None:
+            raise GenerationError(
+                "no_chat_template", "messages: this model has no chat template. Fix: send a prompt"
+            )
+        return self.chat.encode([Message(turn.role, turn.content) for turn in job.messages])
+
+    def _truncated(self, prompt_ids: list[int], params: SamplingParams) -> list[int]:
+        """A prompt cut from the left, if the job asks for it; a BOS at its front stays there."""
+        num_kept = params.truncate_prompt_tokens
+        if num_kept == -1:
+            num_kept = max(1, self.max_length - params.max_tokens)
+        if num_kept is None or len(prompt_ids) <= num_kept:
+            return prompt_ids
+        front = prompt_ids[:1] if prompt_ids[0] == self.tokenizer.bos_id and num_kept > 1 else []
+        return front + prompt_ids[len(prompt_ids) - num_kept + len(front) :]
+
+    def _check_vocabulary(self, job: GenerationJob) -> None:
+        """An id outside the vocabulary would fail the whole batch: refuse it by name."""
+        sampling, num_tokens = job.sampling, self.tokenizer.vocab_size
+        named: dict[str, Collection[int]] = {
+            "prompt_ids": job.prompt_ids or (),
+            "sampling.logit_bias": sampling.logit_bias,
+            "sampling.stop_token_ids": sampling.stop_token_ids,
+        }
+        wrong = {field: max(ids) for field, ids in named.items() if ids and max(ids) >= num_tokens}
+        if wrong:
+            message = f"must be below {num_tokens}, the size of the vocabulary, got "
+            raise InvalidJob([FieldError(field, f"{message}{highest}") for field, highest in wrong.items()])
+
+    def _check_room(self, sequence: Sequence) -> None:
+        num_prompt, num_pages = len(sequence.prompt_ids), self.cache.pages.num_pages
+        if num_prompt >= self.max_length:
+            raise GenerationError(
+                "prompt_too_long",
+                f"prompt: {num_prompt} tokens, but a sequence here has at most {self.max_length} with its "
+                f"completion. Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
+                "sampling.truncate_prompt_tokens",
+            )
+        if pages_for(sequence.num_reserved) > num_pages:
+            raise GenerationError(
+                "prompt_too_long",
+                f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache holds "
+                f"{num_pages * PAGE_TOKENS}. Fix: lower max_tokens, or raise HERD_KV_CACHE_TOKENS",
+            )
+
+
+def _chat_template(settings: WorkerSettings, file: ModelFile, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The model's chat template, rendered in a process of its own, started before any CUDA is."""
+    if tokenizer.chat_template is None:
+        return None
+    try:
+        return ChatTemplate(tokenizer.chat_template, tokenizer, file.read_control_tokens(tokenizer))
+    except ModelFileError as error:
+        log.warning("chats are refused", model=settings.model.name, reason=str(error))
+        return None
+
+
+def _tiling(settings: WorkerSettings, device: str, dtype: torch.dtype) -> Tiling:
+    if not settings.deterministic:
+        return FREE
+    if device != "cpu" or dtype is not torch.float32:
+        raise SettingsError(
+            f"HERD_DETERMINISTIC=true needs HERD_DEVICE=cpu and HERD_DTYPE=float32 or auto, "
+            f"but they are {settings.device} and {settings.dtype}"
+        )
+    return FIXED

@@ -1,0 +1,1 @@
+"""A herd on this machine: a redis-server, workers, and a person's terminal."""

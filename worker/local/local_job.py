@@ -1,0 +1,75 @@
+"""A job in this process: the engine alone, no queue and no Redis, but the events that a worker writes."""
+
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from time import time
+from typing import Any, Self
+
+from llama_herd.errors import GenerationError
+from llama_herd.tasks.events import Event, Failure, parse_event
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Yours
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
+from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+
+#: The claim of a job that nobody has run before.
+_FIRST_CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
+
+
+class LocalJob:
+    """One job and a model of its own.
+
+    job = LocalJob.load({"prompt": "Once upon a time"}, WorkerSettings())
+    result = Result.from_events(job.events())
+    """
+
+    def __init__(self, job: GenerationJob, model: LoadedModel, settings: WorkerSettings) -> None:
+        self._job = job
+        self._model = model
+        self._settings = settings
+        author = Author(f"local@{socket.gethostname()}", settings.served_model)
+        stream = Stream(str(uuid.uuid4()), _FIRST_CLAIM, Recorded.of([]), author)
+        self._attempt = Attempt(stream, deliveries=[])
+
+    @classmethod
+    def load(cls, fields: Mapping[str, Any], settings: WorkerSettings) -> Self:
+        """Check the job, then load the model with room for its sequences. Raises BadInput."""
+        job = GenerationJob.parse(fields, settings)
+        settings = settings.model_copy(update={"slots": job.sampling.n})
+        return cls(job, LoadedModel.load(settings, pin_device(settings.device)), settings)
+
+    def cancel(self) -> None:
+        """End the job before its next step; may be called from a signal handler."""
+        self._attempt.abort = "cancelled"
+        for sequence in self._attempt.sequences:
+            sequence.abort = "cancelled"
+
+    def events(self) -> Iterator[Event]:
+        """Run the job; its events as they come."""
+        attempt, outputs = self._attempt, list[Output]()
+        engine = self._model.engine(self._settings, outputs.extend)
+        try:
+            attempt.sequences = self._model.sequences(attempt.job_id, self._job, int(time() * 1000))
+        except GenerationError as error:
+            failure = Failure(code=error.code, message=error.message, retriable=error.retriable)
+            yield _event(attempt.end("error", failure))
+            return
+        attempt.stream.num_choices = len(attempt.sequences)
+        for sequence in attempt.sequences:
+            sequence.abort = attempt.abort
+            engine.submit(sequence)
+        while engine.has_work and not attempt.has_ended:
+            engine.step()
+            entries = [entry for output in outputs for entry in attempt.record(output)]
+            outputs.clear()
+            yield from map(_event, [*entries, *attempt.stream.flush()])
+
+
+def _event(entry: Entry) -> Event:
+    return parse_event(entry.event)

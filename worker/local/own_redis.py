@@ -1,0 +1,42 @@
+"""A Redis that a worker brings along."""
+
+import socket
+from urllib.parse import urlsplit
+
+from llama_herd.errors import SettingsError
+from llama_herd.tasks.connection import masked
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+
+_HERE = ("127.0.0.1", "localhost")
+
+
+def own_redis(url: str) -> EmbeddedRedis:
+    """A redis-server for `url`, to be started.
+
+    Raises SettingsError when that is not an open Redis on this machine, or its port is taken.
+    """
+    port = port_here(url)
+    if port is None:
+        raise SettingsError(
+            f"--with-redis starts an open Redis on this machine, but HERD_REDIS_URL is {masked(url)}. "
+            "Fix: leave one of them out"
+        )
+    if is_taken(port):
+        raise SettingsError(
+            f"port {port} is in use, so --with-redis cannot start a Redis there. Fix: leave --with-redis "
+            f"out to use what runs there, or set HERD_REDIS_URL to another port"
+        )
+    return EmbeddedRedis(port)
+
+
+def port_here(url: str) -> int | None:
+    """The port of a Redis that is open to this machine; None when it is elsewhere, or has a password."""
+    parts = urlsplit(url)
+    is_ours = parts.scheme == "redis" and parts.hostname in _HERE and not parts.password
+    return (parts.port or 6379) if is_ours else None
+
+
+def is_taken(port: int) -> bool:
+    """Whether something listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex((_HERE[0], port)) == 0

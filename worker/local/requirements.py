@@ -1,0 +1,51 @@
+"""What the command `herd` needs besides the client's packages, and what some of its commands need besides."""
+
+import signal
+from importlib import import_module
+from importlib.util import find_spec
+
+from llama_herd.errors import BadInput
+from llama_herd.worker.local.signals import on_signals
+
+#: Modules of the extra `cli`.
+CLI_MODULES = ("rich", "typer")
+
+#: Modules of the extra `worker`.
+WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
+
+
+def missing_cli_modules() -> list[str]:
+    """Those that are not installed."""
+    return [name for name in CLI_MODULES if find_spec(name) is None]
+
+
+def missing_worker_modules() -> list[str]:
+    """Those that are not installed."""
+    return [name for name in WORKER_MODULES if find_spec(name) is None]
+
+
+def need_worker_extra(command: str) -> None:
+    """Raise BadInput, which names the fix, when the packages that a worker needs are not installed."""
+    missing = missing_worker_modules()
+    if missing:
+        raise BadInput(
+            f"`{command}` runs a model here and needs {', '.join(missing)}. "
+            "Fix: pip install 'llama-herd[worker]'"
+        )
+
+
+def load_torch() -> None:
+    """Import torch. A Ctrl-C in the middle, which could abort, waits until it is there; a second one ends us.
+
+    From the main thread only.
+    """
+    asked = []
+
+    def first() -> None:
+        asked.append(True)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with on_signals((signal.SIGINT,), first):
+        import_module("torch")
+    if asked:
+        raise KeyboardInterrupt
