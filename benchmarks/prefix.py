@@ -22,7 +22,7 @@ from benchmarks.stopwatch import Stopwatch, percentiles_ms
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -87,7 +87,7 @@ class Bench:
         self._watch.start(job_id)
         self._engine.submit(self._model.sequences(job_id, job, now_ms=0)[0])
 
-    def _note(self, outputs: list[Output]) -> None:
+    def _note(self, outputs: list[StepOutput]) -> None:
         self._watch(outputs)
         self._prefilled += [output.sequence.num_uncached for output in outputs if output.has_started]
 

@@ -23,10 +23,10 @@ from llama_herd.model.pages import Pages, pages_for
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -64,7 +64,7 @@ class Line:
             seed=0,
             max_length=4096,
             eos_ids=frozenset(),
-            writer=Writer([b""]),
+            detokenizer=Detokenizer([b""]),
             salt=f"tenant-{number % self._plan.tenants}",
             priority=number % 3,
         )
@@ -97,7 +97,7 @@ def step_us(step: Callable[[], None], plan: Plan) -> dict[str, float]:
 def engine_step_us(plan: Plan) -> dict[str, float]:
     """Steps of the bundled model that only decode."""
 
-    def ignore(outputs: list[Output]) -> None:
+    def ignore(outputs: list[StepOutput]) -> None:
         """Nobody listens."""
 
     settings = WorkerSettings(slots=plan.rows, threads=1, prefill_tokens=plan.rows * plan.num_prompt)

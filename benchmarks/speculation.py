@@ -30,7 +30,7 @@ from llama_herd.model.pages import pages_for
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from training.corpus import SEED, held_out_documents
@@ -107,7 +107,7 @@ def _generate(prompts: list[str], plan: Plan, temperature: float) -> list[Text]:
     settings, ended = WorkerSettings(slots=8, threads=1), list[Sequence]()
     model = LoadedModel.load(settings, "cpu")
 
-    def keep(outputs: list[Output]) -> None:
+    def keep(outputs: list[StepOutput]) -> None:
         ended.extend(output.sequence for output in outputs if output.finish_reason)
 
     engine = model.engine(settings, keep)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import quantiles
 from time import perf_counter
 
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Stopwatch:
     token_s: dict[str, list[float]] = field(default_factory=dict)
     step_s: list[float] = field(default_factory=list)
 
-    def __call__(self, outputs: list[Output]) -> None:
+    def __call__(self, outputs: list[StepOutput]) -> None:
         now_s = perf_counter()
         for output in outputs:
             if output.ids:

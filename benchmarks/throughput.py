@@ -24,7 +24,7 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
@@ -43,7 +43,7 @@ def engine_alone(num_rows: int) -> float:
     model = LoadedModel.load(settings, "cpu")
     num_tokens = 0
 
-    def count(outputs: list[Output]) -> None:
+    def count(outputs: list[StepOutput]) -> None:
         nonlocal num_tokens
         num_tokens += sum(len(output.ids) for output in outputs)
 

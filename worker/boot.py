@@ -36,7 +36,7 @@ EXIT_STUCK = 72
 LINK_TRIES = 300
 
 #: kombu's transport for what this process sends.
-SENDER = "llama_herd.worker.broker.tenant_channel:Transport"
+TENANT_TRANSPORT = "llama_herd.worker.broker.tenant_channel:TenantTransport"
 
 #: Celery's result backend for this process.
 RESULT_BACKEND = "llama_herd.worker.broker.result_backend:ResultBackend"
@@ -66,7 +66,7 @@ def app_of(own: WorkerSettings) -> Celery:
         return app
     made = make_app(own)
     made.conf.task_default_queue = own.queue
-    made.conf.broker_transport = SENDER
+    made.conf.broker_transport = TENANT_TRANSPORT
     made.conf.broker_transport_options["tenant"] = own.tenant
     insist_on_results(made)
     lead_links_home(made, own.link_queue)
@@ -87,7 +87,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         conf.worker_concurrency = num_places()
         conf.worker_eta_task_limit += num_places()
         _configure_queues(conf)
-        conf.broker_transport = "llama_herd.worker.broker.queue_channel:Transport"
+        conf.broker_transport = "llama_herd.worker.broker.queue_channel:QueueTransport"
         conf.worker_enable_remote_control = settings().remote_control
         insist_on_results(instance.app)
         lead_links_home(instance.app, settings().link_queue)
@@ -109,7 +109,7 @@ def insist_on_results(app: Celery) -> None:
     """
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
     # Not the transport that messages come by: that one must see every error as it is.
-    app.connection_for_write = partial(app.connection_for_write, transport=SENDER)
+    app.connection_for_write = partial(app.connection_for_write, transport=TENANT_TRANSPORT)
     policy = {**app.conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
     app.conf.task_publish_retry_policy = policy
 

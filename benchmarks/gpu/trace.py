@@ -12,7 +12,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -32,7 +32,7 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
     first_token_s: dict[str, float] = field(default_factory=dict)
 
-    def note(self, outputs: list[Output]) -> None:
+    def note(self, outputs: list[StepOutput]) -> None:
         now = perf_counter()
         num_tokens = sum(len(output.ids) for output in outputs)
         if num_tokens:

@@ -23,7 +23,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import JobFields
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.ledger.notice import CancelReason
-from llama_herd.tasks.ledger.redis_call import Talk, run_async, run_talk_async
+from llama_herd.tasks.ledger.redis_call import Dialogue, run_async, run_dialogue_async
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -65,7 +65,7 @@ class AsyncClient:
         **fields: Unpack[JobFields],
     ) -> str:
         """Enqueue a job and return its id."""
-        return await self._hold(self._core.submit(job, fields, job_id, idempotency_key))
+        return await self._run(self._core.submit(job, fields, job_id, idempotency_key))
 
     async def stream(
         self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
@@ -97,31 +97,31 @@ class AsyncClient:
 
     async def purge(self, job_id: str) -> None:
         """Forget a job."""
-        await self._hold(purge(self._core.ledger, checked_id(job_id), self._core.queue))
+        await self._run(purge(self._core.ledger, checked_id(job_id), self._core.queue))
 
     async def purge_ended(self) -> int:
         """Forget all jobs that are over; return how many."""
-        return await self._hold(purge_ended(self._core.ledger))
+        return await self._run(purge_ended(self._core.ledger))
 
     async def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
         """Jobs that were given up and messages that could not be accepted."""
-        return await self._hold(self._core.dead.list(limit))
+        return await self._run(self._core.dead.list(limit))
 
     async def retry(self, name: str) -> Retried:
         """Run a dead job again under a new id, or push a dead message back to its queue."""
-        return await self._hold(self._core.dead.retry(name))
+        return await self._run(self._core.dead.retry(name))
 
     async def letter(self, number: str) -> DeadLetter | None:
         """A dead message by its number."""
-        return await self._hold(self._core.dead.letter(number))
+        return await self._run(self._core.dead.letter(number))
 
     async def drop(self, name: str) -> None:
         """Forget a dead message, or purge a job."""
-        await self._hold(self._core.dead.drop(name, self._core.queue))
+        await self._run(self._core.dead.drop(name, self._core.queue))
 
     async def history(self, job_id: str) -> History:
         """All that is kept of a job."""
-        return await self._hold(history(self._core.ledger, job_id))
+        return await self._run(history(self._core.ledger, job_id))
 
     def batch(
         self,
@@ -176,9 +176,9 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _hold(self, talk: Talk[T]) -> T:
+    async def _run(self, dialogue: Dialogue[T]) -> T:
         with redis_errors(self._core.url):
-            return await run_talk_async(self._redis, talk)
+            return await run_dialogue_async(self._redis, dialogue)
 
     async def _catch_up(self, follower: Follower) -> list[Event]:
         ledger = self._core.ledger

@@ -24,7 +24,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import JobFields
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.ledger.notice import CancelReason
-from llama_herd.tasks.ledger.redis_call import Talk, run, run_talk
+from llama_herd.tasks.ledger.redis_call import Dialogue, run, run_dialogue
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -80,7 +80,7 @@ class Client:
         Raises InvalidJob with every wrong field, JobConflict when id or key name another job, and QueueFull
         when as many jobs or tokens wait as may.
         """
-        return self._hold(self._core.submit(job, fields, job_id, idempotency_key))
+        return self._run(self._core.submit(job, fields, job_id, idempotency_key))
 
     def stream(
         self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
@@ -126,18 +126,18 @@ class Client:
         JobNotFound. A message that was sent without our client and not claimed yet is looked for in the queue
         of this client's model. A worker that is just storing a job's result forgets it again.
         """
-        self._hold(purge(self._core.ledger, checked_id(job_id), self._core.queue))
+        self._run(purge(self._core.ledger, checked_id(job_id), self._core.queue))
 
     def purge_ended(self) -> int:
         """Forget all jobs that are over, also those that were given up; return how many."""
-        return self._hold(purge_ended(self._core.ledger))
+        return self._run(purge_ended(self._core.ledger))
 
     def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
         """Jobs that were given up and messages that could not be accepted, the last one first.
 
         They are kept for HERD_DEAD_TTL_S, of the messages the newest thousand.
         """
-        return self._hold(self._core.dead.list(limit))
+        return self._run(self._core.dead.list(limit))
 
     def retry(self, name: str) -> Retried:
         """Run a dead job again under a new id, or push a dead message back to its queue, by id or number.
@@ -145,19 +145,19 @@ class Client:
         The new job has no deadline and no `not_before`, and nothing of Celery's links, chains and chords.
         Raises JobNotFound when it is not among the dead, InvalidJob when too little was kept, QueueFull.
         """
-        return self._hold(self._core.dead.retry(name))
+        return self._run(self._core.dead.retry(name))
 
     def letter(self, number: str) -> DeadLetter | None:
         """A dead message by its number; None when there is none."""
-        return self._hold(self._core.dead.letter(number))
+        return self._run(self._core.dead.letter(number))
 
     def drop(self, name: str) -> None:
         """Forget a dead message by its number, or purge a job by its id. Raises JobNotFound."""
-        self._hold(self._core.dead.drop(name, self._core.queue))
+        self._run(self._core.dead.drop(name, self._core.queue))
 
     def history(self, job_id: str) -> History:
         """All that is kept of a job: its record, its events, its body. Raises JobNotFound."""
-        return self._hold(history(self._core.ledger, job_id))
+        return self._run(history(self._core.ledger, job_id))
 
     def batch(
         self,
@@ -224,9 +224,9 @@ class Client:
     ) -> None:
         self.close()
 
-    def _hold(self, talk: Talk[T]) -> T:
+    def _run(self, dialogue: Dialogue[T]) -> T:
         with redis_errors(self._core.url):
-            return run_talk(self._redis, talk)
+            return run_dialogue(self._redis, dialogue)
 
     def _catch_up(self, follower: Follower) -> list[Event]:
         ledger = self._core.ledger

@@ -12,7 +12,7 @@ from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Talk
+from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -62,7 +62,7 @@ class ClientCore:
         fields: Mapping[str, Any],
         job_id: str | None,
         idempotency_key: str | None,
-    ) -> Talk[str]:
+    ) -> Dialogue[str]:
         """Check, name and enqueue a job. Raises InvalidJob, JobConflict, QueueFull."""
         if job is not None and fields:
             raise TypeError("give a GenerationJob or its fields, not both")

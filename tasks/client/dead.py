@@ -11,7 +11,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Talk
+from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.message import Envelope, is_queue_of
 from llama_herd.tasks.settings import Settings
 
@@ -31,17 +31,17 @@ class Dead:
     ledger: Ledger
     letters: DeadLetters
 
-    def list(self, limit: int) -> Talk[list[DeadJob | DeadLetter]]:
+    def list(self, limit: int) -> Dialogue[list[DeadJob | DeadLetter]]:
         """The newest, the last one first."""
         jobs, letters = yield [self.letters.jobs(limit), self.letters.letters(limit)]
         found: list[DeadJob | DeadLetter] = [*jobs, *letters]
         return sorted(found, key=lambda one: one.at_ms, reverse=True)[:limit]
 
-    def letter(self, number: str) -> Talk[DeadLetter | None]:
+    def letter(self, number: str) -> Dialogue[DeadLetter | None]:
         """A message; None when there is none of this number."""
         return (yield self.letters.letter(number)) if is_letter_number(number) else None
 
-    def retry(self, name: str) -> Talk[Retried]:
+    def retry(self, name: str) -> Dialogue[Retried]:
         """Run a job again, or push a message back. Raises JobNotFound, InvalidJob, QueueFull."""
         if (yield self.letters.is_quarantined(name)):
             return (yield from self._run_again(name))
@@ -55,13 +55,13 @@ class Dead:
             raise JobNotFound(f"no job and no message {name} among the dead: see herd dead list")
         return Retried(None, letter.queue)
 
-    def drop(self, name: str, queue: str) -> Talk[None]:
+    def drop(self, name: str, queue: str) -> Dialogue[None]:
         """Forget a message, or purge a job, whose message may be in `queue`. Raises JobNotFound."""
         if is_letter_number(name) and (yield self.letters.drop(name)):
             return
         yield from purge(self.ledger, checked_id(name), queue)
 
-    def _run_again(self, job_id: str) -> Talk[Retried]:
+    def _run_again(self, job_id: str) -> Dialogue[Retried]:
         """The new id is made of the old one, so that a retry whose answer was lost may be repeated.
 
         The times at which the job should have been run are over, and do not go with it.

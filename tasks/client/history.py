@@ -8,7 +8,7 @@ from llama_herd.tasks.client.submission import checked_id
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Record
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Talk
+from llama_herd.tasks.ledger.redis_call import Dialogue
 
 
 class History(NamedTuple):
@@ -19,7 +19,7 @@ class History(NamedTuple):
     body: dict[str, Any]
 
 
-def history(ledger: Ledger, job_id: str) -> Talk[History]:
+def history(ledger: Ledger, job_id: str) -> Dialogue[History]:
     """Read it all. Raises JobNotFound."""
     record = yield ledger.record(checked_id(job_id))
     body = yield ledger.body(job_id)

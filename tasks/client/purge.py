@@ -13,7 +13,7 @@ from llama_herd.errors import JobNotFound, JobRunning
 from llama_herd.tasks.ledger.answers import Purge, Record
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Call, Talk
+from llama_herd.tasks.ledger.redis_call import Call, Dialogue
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.message import is_queue_of
 from llama_herd.tasks.priority import LANES
@@ -22,7 +22,7 @@ from llama_herd.tasks.priority import LANES
 STEP = 1000
 
 
-def purge(ledger: Ledger, job_id: str, queue: str) -> Talk[None]:
+def purge(ledger: Ledger, job_id: str, queue: str) -> Dialogue[None]:
     """Forget one job. `queue` is where its message may be if there is no record.
 
     Raises JobRunning, and JobNotFound when nothing at all of the job was found.
@@ -36,7 +36,7 @@ def purge(ledger: Ledger, job_id: str, queue: str) -> Talk[None]:
         raise JobNotFound.of(job_id)
 
 
-def purge_ended(ledger: Ledger) -> Talk[int]:
+def purge_ended(ledger: Ledger) -> Dialogue[int]:
     """Forget every job that is over; return how many."""
     prefix, _, suffix = ledger.job_key("\0").partition("\0")
     pattern = f"{_literal(prefix)}*{_literal(suffix)}"
@@ -64,7 +64,7 @@ def _own(ledger: Ledger, record: Record | None) -> set[str]:
     return {record.queue} if record is not None and is_queue_of(ledger.tenant, record.queue) else set()
 
 
-def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collection[str]) -> Talk[int]:
+def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collection[str]) -> Dialogue[int]:
     """Remove the jobs' messages from queues, from those that workers hold and from the dead letters.
 
     Returns how many there were.
@@ -76,7 +76,7 @@ def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collectio
     return num_found + (yield from _forget_letters(DeadLetters(ledger.tenant), job_ids))
 
 
-def _forget_waiting(queue: str, job_ids: Collection[str]) -> Talk[int]:
+def _forget_waiting(queue: str, job_ids: Collection[str]) -> Dialogue[int]:
     """From the side where messages enter: one that comes meanwhile moves the others, but hides none."""
     num_found, place = 0, 0
     while messages := (yield Call("LRANGE", (queue,), (place, place + STEP - 1), list)):
@@ -88,7 +88,7 @@ def _forget_waiting(queue: str, job_ids: Collection[str]) -> Talk[int]:
     return num_found
 
 
-def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> Talk[int]:
+def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> Dialogue[int]:
     num_found = 0
     cursor: int | None = 0
     while cursor is not None:
@@ -100,7 +100,7 @@ def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> Talk[int]:
     return num_found
 
 
-def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> Talk[int]:
+def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> Dialogue[int]:
     num_found = 0
     for letter in (yield letters.letters(MAX_LETTERS)):
         if _job_of(letter.raw) in job_ids:

@@ -8,7 +8,7 @@ from llama_herd.errors import FieldError, InvalidJob, JobConflict, QueueFull
 from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Talk
+from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.message import Envelope
 
 #: Of the ids that are made of names.
@@ -31,7 +31,7 @@ class Order(NamedTuple):
     job: GenerationJob
 
 
-def accept(ledger: Ledger, order: Order) -> Talk[str]:
+def accept(ledger: Ledger, order: Order) -> Dialogue[str]:
     """Enqueue a job and return its id. Raises JobConflict, QueueFull."""
     answer = yield ledger.submit(order.job_id, order.job, order.envelope)
     match answer.kind:

@@ -20,7 +20,7 @@ from llama_herd.errors import RecordUnreadable
 
 T = TypeVar("T")
 #: Calls of which each depends on the answers before, alone or several at once; it returns what they come to.
-Talk = Generator["Call[Any] | Sequence[Call[Any]]", Any, T]
+Dialogue = Generator["Call[Any] | Sequence[Call[Any]]", Any, T]
 Part = str | bytes | int | float
 Command = tuple[Part, ...]
 
@@ -108,12 +108,12 @@ def run_many(connection: redis.Redis, calls: Sequence[Call[T]]) -> list[T | Resp
         return answers
 
 
-def run_talk(connection: redis.Redis, talk: Talk[T]) -> T:
-    """One round trip a turn. Raises `redis.exceptions.RedisError` and what the talk raises."""
+def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
+    """One round trip a turn. Raises `redis.exceptions.RedisError` and what the dialogue raises."""
     answer: Any = None
     while True:
         try:
-            asked = talk.send(answer)
+            asked = dialogue.send(answer)
         except StopIteration as end:
             outcome: T = end.value
             return outcome
@@ -153,12 +153,12 @@ async def run_many_async(
         return answers
 
 
-async def run_talk_async(connection: redis.asyncio.Redis, talk: Talk[T]) -> T:
-    """`run_talk` for asyncio."""
+async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue[T]) -> T:
+    """`run_dialogue` for asyncio."""
     answer: Any = None
     while True:
         try:
-            asked = talk.send(answer)
+            asked = dialogue.send(answer)
         except StopIteration as end:
             outcome: T = end.value
             return outcome
@@ -171,7 +171,7 @@ async def run_talk_async(connection: redis.asyncio.Redis, talk: Talk[T]) -> T:
 def _exchange(
     calls: Sequence[Call[T]],
 ) -> Generator[list[Command], list[Any], list[T | ResponseError]]:
-    """What to send next, given the replies to what was sent before: the talk without the connection."""
+    """What to send next, given the replies to what was sent before: the dialogue without the connection."""
     replies = yield [call.command for call in calls]
     forgotten = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if forgotten:

@@ -17,7 +17,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.device import pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -60,13 +60,13 @@ def sequence(model: LoadedModel, name: str, prompt: list[int], **fields: Any) ->
     return model.sequences(name, GenerationJob(prompt_ids=tuple(prompt), sampling=sampling), now_ms=0)[0]
 
 
-def engine_of(model: LoadedModel, outputs: list[Output], **settings: object) -> Engine:
+def engine_of(model: LoadedModel, outputs: list[StepOutput], **settings: object) -> Engine:
     return model.engine(worker_settings(Path("tiny.gguf"), **settings), outputs.extend)
 
 
 def generate(model: LoadedModel, texts: Iterable[list[int]]) -> list[list[int]]:
     """The ids that each prompt is continued with, all in one engine."""
-    outputs: list[Output] = []
+    outputs: list[StepOutput] = []
     engine = engine_of(model, outputs)
     sequences = [sequence(model, f"job-{n}", text) for n, text in enumerate(texts)]
     for each in sequences:
@@ -165,7 +165,7 @@ def test_pages_are_conserved_when_requests_end_come_and_are_cancelled(model: Loa
 def test_a_decode_step_waits_for_the_card_once_however_many_rows_it_has(
     model: LoadedModel, fields: dict[str, Any]
 ) -> None:
-    outputs: list[Output] = []
+    outputs: list[StepOutput] = []
     engine = engine_of(model, outputs)
     for n, prompt in enumerate(prompts(16)):
         engine.submit(sequence(model, f"job-{n}", prompt, **fields))
@@ -185,7 +185,7 @@ def test_an_out_of_memory_is_the_error_of_the_request_that_needs_the_memory(tmp_
     path = write_tiny_gguf(tmp_path / "wide.gguf", eos=False, ffn_size=8192, context_length=20_000)
     settings: dict[str, object] = {"kv_cache_tokens": 32_768, "prefill_tokens": 20_000}
     model = load(path, CARD, **settings)
-    outputs: list[Output] = []
+    outputs: list[StepOutput] = []
     engine = engine_of(model, outputs, **settings)
     small = [sequence(model, f"small-{n}", prompt) for n, prompt in enumerate(prompts(4))]
     large = sequence(model, "large", [7] * 16_000)

@@ -7,7 +7,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -15,10 +15,10 @@ from llama_herd.worker.settings import WorkerSettings
 PREFIX = "once upon a time in a village far away " * 6
 
 
-class Collector(list[Output]):
+class Collector(list[StepOutput]):
     """A sink that can be asked about one job."""
 
-    def __call__(self, outputs: list[Output]) -> None:
+    def __call__(self, outputs: list[StepOutput]) -> None:
         self.extend(outputs)
 
     @property

@@ -13,14 +13,14 @@ from time import sleep
 from llama_herd.tasks.generate import generate
 from llama_herd.tasks.result import Result
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.broker.queue_channel import Channel
+from llama_herd.worker.broker.queue_channel import QueueChannel
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 FOLDER = Path(os.environ["STANDSTILL"])
 
-step, ask, load, settle = Engine.step, Channel._brpop_start, LoadedModel.load, Delivery.settle
+step, ask, load, settle = Engine.step, QueueChannel._brpop_start, LoadedModel.load, Delivery.settle
 
 
 def step_unless_held(self: Engine) -> None:
@@ -32,7 +32,7 @@ def step_unless_held(self: Engine) -> None:
     step(self)
 
 
-def ask_unless_held(channel: Channel, timeout: float | None = None) -> None:
+def ask_unless_held(channel: QueueChannel, timeout: float | None = None) -> None:
     if not (FOLDER / "consumer").exists():
         ask(channel, timeout)
 
@@ -52,6 +52,6 @@ def settle_unless_held(delivery: Delivery, outcome: Result) -> None:
 
 generate.rate_limit = os.environ.get("STANDSTILL_RATE")
 Engine.step = step_unless_held  # type: ignore[method-assign]
-Channel._brpop_start = ask_unless_held  # type: ignore[method-assign, assignment]
+QueueChannel._brpop_start = ask_unless_held  # type: ignore[method-assign, assignment]
 LoadedModel.load = load_unless_held  # type: ignore[method-assign, assignment]
 Delivery.settle = settle_unless_held  # type: ignore[method-assign, assignment]

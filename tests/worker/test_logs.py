@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from llama_herd.errors import GenerationError
 from llama_herd.worker.engine import engine
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
@@ -37,7 +37,7 @@ def shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     structlog.reset_defaults()
 
 
-class Quoting(Writer):
+class Quoting(Detokenizer):
     """Fails as code does that looks something up by what a job has said."""
 
     def write(self, token_id: int, *, may_stop: bool = True) -> str:
@@ -49,7 +49,7 @@ def test_a_row_whose_exception_quotes_its_prompt_is_logged_without_it(
 ) -> None:
     monkeypatch.setattr(engine, "log", structlog.get_logger("engine"))
     broken = sequence(model, "job-1", f"a {CANARY}")
-    broken.writer = Quoting([])
+    broken.detokenizer = Quoting([])
     assert run(model, tiny_settings, [broken]).ends == {"job-1": ["error"]}
     log = shown()
     assert "row failed" in log

@@ -25,7 +25,7 @@ from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.worker import boot
 from llama_herd.worker.broker.oversized import stand_in
-from llama_herd.worker.broker.queue_order import Places, Turns
+from llama_herd.worker.broker.queue_order import Places, QueueOrder
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ class RawMessage(virtual.Message):  # type: ignore[misc]
     show arguments, which hold prompts.
     """
 
-    def __init__(self, payload: Any, channel: "Channel", **options: Any) -> None:
+    def __init__(self, payload: Any, channel: "QueueChannel", **options: Any) -> None:
         """A message of remote control comes by no queue, and goes back to none."""
         properties = payload["properties"]
         place = {"exchange": "", "routing_key": channel.queue_read}
@@ -95,7 +95,7 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
             log.error("message cannot be put back, its list is none")
 
 
-class Channel(redis_transport.Channel):  # type: ignore[misc]
+class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     """Reads the queues; an item that is no message is put aside instead of ending the loop."""
 
     QoS = QoS
@@ -109,7 +109,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
     _notes_client: Redis | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._turns = Turns()
+        self._order = QueueOrder()
         self._spoilt = self.spoilt = SpoiltQueues()
         super().__init__(*args, **options)
 
@@ -180,7 +180,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         self.num_polls += 1
         if reply is not None:
             self._last_reply = reply
-            self._turns.note(self.queue_read)
+            self._order.note(self.queue_read)
             if len(reply[1]) > boot.settings().max_message_bytes:
                 raise TooLong
 
@@ -203,7 +203,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
             self._look_for_spoilt()
         num_in_hand = self._num_in_hand
         allowed = self._with_places(num_in_hand) - self._spoilt.names
-        lists = self._turns.lists([one for one in self.open_queues if one in allowed], num_in_hand)
+        lists = self._order.lists([one for one in self.open_queues if one in allowed], num_in_hand)
         if lists:
             self._in_poll = self.client.connection
             self._brpop_sent_at = monotonic()
@@ -268,7 +268,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
                 client.rpush(queue, told)
 
 
-class Transport(redis_transport.Transport):  # type: ignore[misc]
+class QueueTransport(redis_transport.Transport):  # type: ignore[misc]
     """kombu's Redis transport with the guarded channel."""
 
-    Channel = Channel
+    Channel = QueueChannel

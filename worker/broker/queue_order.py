@@ -23,7 +23,7 @@ class Places:
         return {queue for queue in queues if num_free > 0 or num_held[queue] < self.num_own}
 
 
-class Turns:
+class QueueOrder:
     """Orders the queues by what their messages hold of the worker, and their lists by priority.
 
     So each tenant gets its part of the batch, however long or urgent the others' jobs are.

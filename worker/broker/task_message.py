@@ -17,7 +17,7 @@ _NUMBER = re.compile("[0-9]{1,16}")
 NO_JOB = GenerationJob.model_construct()
 
 
-class Order(NamedTuple):
+class TaskMessage(NamedTuple):
     """A message of our own brings nothing: its job is on record. Any other brings a job, or an error."""
 
     job: GenerationJob | None = None

@@ -27,7 +27,7 @@ def may_receive(queue: str, tenant: str) -> bool:
     return not queue.startswith(_NO_QUEUES)
 
 
-class Channel(redis_transport.Channel):  # type: ignore[misc]
+class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
     """Sends for the tenant that the transport's options name; without one, wherever it is asked to."""
 
     tenant: str | None = None
@@ -42,7 +42,7 @@ class Channel(redis_transport.Channel):  # type: ignore[misc]
         super()._put(queue, message, **options)
 
 
-class Transport(redis_transport.Transport):  # type: ignore[misc]
+class TenantTransport(redis_transport.Transport):  # type: ignore[misc]
     """kombu's Redis transport with that channel."""
 
-    Channel = Channel
+    Channel = TenantChannel

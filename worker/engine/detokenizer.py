@@ -4,13 +4,13 @@ import codecs
 from collections.abc import Sequence
 
 
-class Writer:
+class Detokenizer:
     """Turns the ids of one sequence into the text that may be shown.
 
     What has been released after n ids depends on those n ids alone. So a worker that takes a job over replays
-    the recorded ids through a new Writer and goes on where the stream ends; nothing else need be saved.
+    the recorded ids through a new Detokenizer and goes on where the stream ends; nothing else need be saved.
 
-        writer = Writer(tokenizer.pieces, stop=("END",))
+        writer = Detokenizer(tokenizer.pieces, stop=("END",))
         text = "".join(writer.write(i) for i in ids) + writer.close()
 
     Without stop strings the joined text equals the decode of all ids at once, for any ids: bytes that are no

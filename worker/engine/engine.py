@@ -13,7 +13,7 @@ from llama_herd.worker.engine.sampling.draw import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.stats import EngineStats
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +27,7 @@ MEMORY_ERROR = Failure(
 )
 
 #: Where outputs go: a list a step.
-Sink = Callable[[list[Output]], None]
+Sink = Callable[[list[StepOutput]], None]
 
 
 class Engine:
@@ -100,7 +100,7 @@ class Engine:
                 ended.append(sequence)
         self._hand_on(
             [
-                Output(sequence, finish_reason=sequence.abort)
+                StepOutput(sequence, finish_reason=sequence.abort)
                 for sequence in ended
                 if sequence.abort != "dropped"
             ]
@@ -110,7 +110,7 @@ class Engine:
         """Fetch what is known of their prompts, in the order of admission, and announce them."""
         self._hand_on([self._begin_alone(sequence) for sequence in admitted])
 
-    def _begin_alone(self, sequence: Sequence) -> Output:
+    def _begin_alone(self, sequence: Sequence) -> StepOutput:
         """Copy what one sequence has from others; what goes wrong ends it alone."""
         try:
             self.cache.copy_pages(sequence.copies)
@@ -120,7 +120,7 @@ class Engine:
             log.exception("row failed", job_id=sequence.job_id)
             return self._failed(sequence, failure_of(error))
         sequence.note_admitted()
-        return Output(sequence, has_started=True)
+        return StepOutput(sequence, has_started=True)
 
     def _compute(self, rows: Rows[Row]) -> None:
         """Run rows in one forward; in halves where that breaks off, so that only who breaks it alone fails.
@@ -148,7 +148,7 @@ class Engine:
             self._compute(rows[:middle])
             self._compute(rows[middle:])
 
-    def _advance_alone(self, reading: Reading) -> list[Output]:
+    def _advance_alone(self, reading: Reading) -> list[StepOutput]:
         """The same as `_advance`, but what goes wrong ends the one sequence."""
         sequence = reading.row.sequence
         try:
@@ -157,7 +157,7 @@ class Engine:
             log.exception("row failed", job_id=sequence.job_id)
             return [self._failed(sequence, failure_of(error))]
 
-    def _advance(self, reading: Reading) -> list[Output]:
+    def _advance(self, reading: Reading) -> list[StepOutput]:
         """Note what a row's sequence has now; what there is to say of it."""
         sequence, token = reading.row.sequence, reading.drawn
         sequence.prompt_scores += reading.prompt_scores
@@ -171,14 +171,14 @@ class Engine:
         if sequence.finish_reason:
             self.scheduler.remove(sequence)
         reason = sequence.finish_reason
-        return [Output(sequence, (token,), text, finish_reason=reason, prompt_scores=prompt_scores)]
+        return [StepOutput(sequence, (token,), text, finish_reason=reason, prompt_scores=prompt_scores)]
 
-    def _failed(self, sequence: Sequence, error: Failure) -> Output:
+    def _failed(self, sequence: Sequence, error: Failure) -> StepOutput:
         """End one sequence; nothing that it has computed may serve another."""
         self.scheduler.remove(sequence, is_sound=False)
-        return Output(sequence, finish_reason="error", error=error)
+        return StepOutput(sequence, finish_reason="error", error=error)
 
-    def _hand_on(self, outputs: list[Output]) -> None:
+    def _hand_on(self, outputs: list[StepOutput]) -> None:
         if outputs:
             self._sink(outputs)
 

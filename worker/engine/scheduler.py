@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.prefix_cache import Digest, PrefixCache
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.wait_queue import Place, WaitingLine
+from llama_herd.worker.engine.wait_queue import WaitEntry, WaitQueue
 
 #: Times as many prompt tokens are computed in a step that keeps no stream waiting.
 ALONE_FACTOR = 32
@@ -37,7 +37,7 @@ class Row:
 class Scheduler:
     """Sequences wait, run and leave. A sequence is admitted when the cache has room for all it may become.
 
-    So memory cannot run out on the way, and nothing is ever put back. WaitingLine says who is next.
+    So memory cannot run out on the way, and nothing is ever put back. WaitQueue says who is next.
     """
 
     def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill_tokens: int) -> None:
@@ -46,7 +46,7 @@ class Scheduler:
         self._max_rows = max_rows
         self._prefill_tokens = prefill_tokens
         self._may_fit = False  # whether anything has changed since all who wait were found not to fit
-        self.waiting = WaitingLine()
+        self.waiting = WaitQueue()
         self.running: list[Sequence] = []
 
     @property
@@ -62,13 +62,13 @@ class Scheduler:
         """Let in what has room, in the order of the line; return whom."""
         admitted: list[Sequence] = []
         while self._may_fit and len(self.running) < self._max_rows:
-            place = self._reserve_first()
-            if place is None:
+            entry = self._reserve_first()
+            if entry is None:
                 self._may_fit = False
             else:
-                self.waiting.admit(place)
-                self.running.append(place.sequence)
-                admitted.append(place.sequence)
+                self.waiting.admit(entry)
+                self.running.append(entry.sequence)
+                admitted.append(entry.sequence)
         return admitted
 
     def next_batch(self) -> list[Row]:
@@ -104,37 +104,37 @@ class Scheduler:
             self.waiting.leave(sequence)
         self._may_fit = True
 
-    def _reserve_first(self) -> Place | None:
+    def _reserve_first(self) -> WaitEntry | None:
         """Reserve for the first in line that has room now.
 
         Smaller ones may pass a first that has none, so that rows are not idle while it waits, but together
         no more tokens than it reserves itself: so they delay it by no more steps than it has tokens.
         """
-        blocked: Place | None = None
+        blocked: WaitEntry | None = None
         max_tokens = self._prefixes.pages.num_pages * PAGE_TOKENS
-        for place in self.waiting.in_order():
-            num_tokens = place.sequence.num_reserved
-            if num_tokens > max_tokens or self._awaits_prefix(place):
+        for entry in self.waiting.in_order():
+            num_tokens = entry.sequence.num_reserved
+            if num_tokens > max_tokens or self._awaits_prefix(entry):
                 continue
-            if self._reserve(place.sequence):
+            if self._reserve(entry.sequence):
                 if blocked:
                     blocked.num_passed += num_tokens
-                return place
-            blocked = blocked or place
+                return entry
+            blocked = blocked or entry
             max_tokens = min(blocked.sequence.num_reserved - blocked.num_passed, num_tokens - 1)
         return None
 
-    def _awaits_prefix(self, place: Place) -> bool:
+    def _awaits_prefix(self, entry: WaitEntry) -> bool:
         """Whether somebody is just computing what comes next in the prompt: to wait is the cheaper way.
 
         Those behind need not wait along, since this one takes no room yet.
         """
-        relatives = self._running_relatives(place.sequence)
+        relatives = self._running_relatives(entry.sequence)
         if relatives:
             return not relatives[0].has_prompt_cached
-        if not self._prefixes.is_promised(place.awaited):
-            place.awaited = self._prefixes.awaited(_wanted_digests(place.sequence))
-        return place.awaited is not None
+        if not self._prefixes.is_promised(entry.awaited):
+            entry.awaited = self._prefixes.awaited(_wanted_digests(entry.sequence))
+        return entry.awaited is not None
 
     def _reserve(self, sequence: Sequence) -> bool:
         """Reserve all that a sequence may become; a relative's prompt is taken over as it is."""

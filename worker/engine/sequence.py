@@ -10,7 +10,7 @@ from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.draw import Draw, Drawn
 
 #: Why a sequence ends from outside; one that is dropped ends without a word, since its job lives elsewhere.
@@ -31,7 +31,7 @@ class Sequence:
     seed: int
     max_length: int
     eos_ids: frozenset[int]
-    writer: Writer
+    detokenizer: Detokenizer
     deadline_s: float | None = None  # on the clock of time.monotonic
     time_limit_s: float | None = None  # from admission
     salt: str = ""  # the tenant: sequences of different salts share no pages
@@ -117,12 +117,12 @@ class Sequence:
         self.ids.append(token_id)
         may_stop = len(self.ids) > self.params.min_tokens
         is_stop = may_stop and token_id in self.params.stop_token_ids
-        text = "" if is_stop else self.writer.write(token_id, may_stop=may_stop)
-        if is_stop or self.writer.has_stopped or (may_stop and self._is_eos(token_id)):
+        text = "" if is_stop else self.detokenizer.write(token_id, may_stop=may_stop)
+        if is_stop or self.detokenizer.has_stopped or (may_stop and self._is_eos(token_id)):
             self.finish_reason = "stop"
         elif len(self.ids) >= self.params.max_tokens or self.length >= self.max_length:
             self.finish_reason = "length"
-        return text + self.writer.close() if self.finish_reason else text
+        return text + self.detokenizer.close() if self.finish_reason else text
 
     def draw(self) -> Draw:
         """What the next token depends on besides its logits."""

@@ -7,7 +7,7 @@ from llama_herd.worker.engine.sampling.draw import Drawn
 from llama_herd.worker.engine.sequence import Sequence
 
 
-class Output(NamedTuple):
+class StepOutput(NamedTuple):
     """One sequence: that it has begun, what it got, that it has ended."""
 
     sequence: Sequence

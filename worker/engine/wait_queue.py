@@ -14,7 +14,7 @@ RISE_TOKENS = 8192
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class WaitEntry:
     """Where a sequence stands in line; `number` counts arrivals."""
 
     sequence: Sequence
@@ -28,7 +28,7 @@ class Place:
         return self.sequence.salt
 
 
-class Level:
+class PriorityLevel:
     """Those of one priority: first come, first served within a tenant, and least served tenant first.
 
     Served is counted in tokens reserved, since the line is about room. A tenant that comes starts even with
@@ -37,33 +37,33 @@ class Level:
 
     def __init__(self) -> None:
         self.num_overtaken = 0  # tokens admitted from higher levels since somebody came or all rose
-        self._lines: dict[str, list[Place]] = {}  # by tenant, none empty
+        self._lines: dict[str, list[WaitEntry]] = {}  # by tenant, none empty
         self._served: dict[str, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lines)
 
-    def in_order(self) -> Iterator[Place]:
-        """All places, tenant by tenant."""
+    def in_order(self) -> Iterator[WaitEntry]:
+        """All entries, tenant by tenant."""
         for tenant in sorted(self._lines, key=lambda name: (self._served[name], self._lines[name][0].number)):
             yield from self._lines[tenant]
 
-    def add(self, tenant: str, places: list[Place]) -> None:
+    def add(self, tenant: str, entries: list[WaitEntry]) -> None:
         if tenant not in self._lines:
             least = min((self._served[name] for name in self._lines), default=0)
             self._served = {name: num for name, num in self._served.items() if num >= least}
             self._served.setdefault(tenant, least)
         line = self._lines.setdefault(tenant, [])
-        in_order = not line or line[-1].number < places[0].number
-        line.extend(places)
+        in_order = not line or line[-1].number < entries[0].number
+        line.extend(entries)
         if not in_order:
             line.sort(key=attrgetter("number"))
 
-    def remove(self, place: Place) -> None:
-        line = self._lines[place.tenant]
-        line.remove(place)
+    def remove(self, entry: WaitEntry) -> None:
+        line = self._lines[entry.tenant]
+        line.remove(entry)
         if not line:
-            del self._lines[place.tenant]
+            del self._lines[entry.tenant]
         if not self._lines:
             self._served.clear()
             self.num_overtaken = 0
@@ -71,16 +71,16 @@ class Level:
     def charge(self, tenant: str, num_tokens: int) -> None:
         self._served[tenant] += num_tokens
 
-    def rise_to(self, above: "Level") -> None:
+    def rise_to(self, above: "PriorityLevel") -> None:
         """Move everybody one level up."""
-        for tenant, places in self._lines.items():
-            for place in places:
-                place.priority += 1
-            above.add(tenant, places)
+        for tenant, entries in self._lines.items():
+            for entry in entries:
+                entry.priority += 1
+            above.add(tenant, entries)
         self._lines, self._served, self.num_overtaken = {}, {}, 0
 
 
-class WaitingLine:
+class WaitQueue:
     """Sequences in the order in which they are to be admitted.
 
     Highest priority first; but all who wait at one rise to the next for each RISE_TOKENS that are admitted
@@ -90,46 +90,46 @@ class WaitingLine:
     """
 
     def __init__(self) -> None:
-        self._levels = [Level() for _ in range(MIN_PRIORITY, MAX_PRIORITY + 1)]
-        self._places: dict[Sequence, Place] = {}
+        self._levels = [PriorityLevel() for _ in range(MIN_PRIORITY, MAX_PRIORITY + 1)]
+        self._entries: dict[Sequence, WaitEntry] = {}
         self._numbers = count()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[Sequence]:
         """In the order of arrival."""
-        return iter(self._places)
+        return iter(self._entries)
 
-    def in_order(self) -> Iterator[Place]:
-        """All places, the next one to be admitted first. Ask anew after each change."""
+    def in_order(self) -> Iterator[WaitEntry]:
+        """All entries, the next one to be admitted first. Ask anew after each change."""
         for level in reversed(self._levels):
             yield from level.in_order()
 
     def join(self, sequence: Sequence) -> None:
-        place = Place(sequence, next(self._numbers), sequence.priority)
-        self._places[sequence] = place
-        self._level(place).add(place.tenant, [place])
+        entry = WaitEntry(sequence, next(self._numbers), sequence.priority)
+        self._entries[sequence] = entry
+        self._level(entry).add(entry.tenant, [entry])
 
     def leave(self, sequence: Sequence) -> None:
         """Go without having been admitted."""
-        place = self._places.pop(sequence)
-        self._level(place).remove(place)
+        entry = self._entries.pop(sequence)
+        self._level(entry).remove(entry)
 
-    def admit(self, place: Place) -> None:
+    def admit(self, entry: WaitEntry) -> None:
         """Let one in, at the cost of what it reserves; who is overtaken may rise."""
-        num_tokens = place.sequence.num_reserved
-        self._level(place).charge(place.tenant, num_tokens)
-        self.leave(place.sequence)
-        index = place.priority - MIN_PRIORITY
+        num_tokens = entry.sequence.num_reserved
+        self._level(entry).charge(entry.tenant, num_tokens)
+        self.leave(entry.sequence)
+        index = entry.priority - MIN_PRIORITY
         for below in reversed(range(index)):
             self._note_overtaken(self._levels[below], self._levels[below + 1], num_tokens)
 
-    def _note_overtaken(self, level: Level, above: Level, num_tokens: int) -> None:
+    def _note_overtaken(self, level: PriorityLevel, above: PriorityLevel, num_tokens: int) -> None:
         if level:
             level.num_overtaken += num_tokens
             if level.num_overtaken >= RISE_TOKENS:
                 level.rise_to(above)
 
-    def _level(self, place: Place) -> Level:
-        return self._levels[place.priority - MIN_PRIORITY]
+    def _level(self, entry: WaitEntry) -> PriorityLevel:
+        return self._levels[entry.priority - MIN_PRIORITY]

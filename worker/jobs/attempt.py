@@ -10,15 +10,15 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.sequence import Abort, Sequence
-from llama_herd.worker.engine.step_output import Output
-from llama_herd.worker.jobs.event_log import Stream
+from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.jobs.event_log import EventLog
 
 
 @dataclass(eq=False, slots=True)
 class Attempt:
     """What this worker knows of a job that it has claimed."""
 
-    stream: Stream
+    stream: EventLog
     deliveries: list[Delivery]
     sequences: Rows[Sequence] = ()  # one for each output; none: the job can't be run, only ended
     is_last: bool = False  # if this worker dies of it, too, the job is given up
@@ -58,7 +58,7 @@ class Attempt:
         is_overdue = self.deadline_s is not None and monotonic() >= self.deadline_s
         return self.abort or ("deadline" if is_overdue else None)
 
-    def record(self, output: Output) -> list[Entry]:
+    def record(self, output: StepOutput) -> list[Entry]:
         """The events that an output of the engine brings at once; its tokens wait in the stream."""
         if self.has_ended:
             return []
@@ -82,7 +82,7 @@ class Attempt:
             delivery.accept()
         return self.stream.start(self.seed, self.num_prompt_tokens)
 
-    def _end_reason(self, output: Output) -> FinishReason | None:
+    def _end_reason(self, output: StepOutput) -> FinishReason | None:
         """Why the job is over, if it is: by the first output that fails or is stopped, else by the last."""
         reason = output.finish_reason
         if reason not in ("stop", "length"):

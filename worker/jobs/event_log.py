@@ -12,7 +12,7 @@ from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, 
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.worker.engine.sampling.draw import Drawn
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 
 #: Confirmed events are kept this long, so that a Redis which lost its last seconds can be told them again.
 KEPT_S = 10.0
@@ -51,7 +51,7 @@ class _Gathered:
     finish_reason: FinishReason | None = None
     prompt_scores: tuple[Drawn, ...] | None = None
 
-    def add(self, output: Output) -> None:
+    def add(self, output: StepOutput) -> None:
         self.tokens += output.tokens
         self.text += output.text
         self.finish_reason = output.finish_reason
@@ -64,7 +64,7 @@ class _Sent(NamedTuple):
     text_hash: "hashlib._Hash"  # of the text before this event
 
 
-class Stream:
+class EventLog:
     """Numbers the events of a job, joins tokens that wait into one event, and can repeat what was sent.
 
     An event that has been sent keeps its borders for ever: it is repeated as it was or not at all.
@@ -87,7 +87,7 @@ class Stream:
         self._gathered: dict[int, _Gathered] = {}
         self._sent: deque[_Sent] = deque()
 
-    def add(self, output: Output) -> None:
+    def add(self, output: StepOutput) -> None:
         """Let an output's tokens wait for the next event."""
         self._gathered.setdefault(output.sequence.choice, _Gathered()).add(output)
 

@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.redis_call import keep_loaded, run, run_many
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ class Heartbeat(threading.Thread):
 
     def __init__(
         self,
-        owner: Owner,
+        holder: LeaseHolder,
         *,
         claims: ClaimedJobs,
         engine: EngineThread,
@@ -41,9 +41,9 @@ class Heartbeat(threading.Thread):
         stall_s: float,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        self._redis = owner.redis
-        self._ledger = owner.ledger
-        self._owner_id = owner.id
+        self._redis = holder.redis
+        self._ledger = holder.ledger
+        self._owner_id = holder.id
         self._claims = claims
         self._engine = engine
         self._status = status

@@ -33,12 +33,12 @@ from llama_herd.tasks.ledger.passing import passes, said
 from llama_herd.tasks.ledger.redis_call import Unreadable, run, run_many
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.broker.task_message import NO_JOB, Order
+from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
+from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
 from llama_herd.worker.jobs.finisher import Finisher
-from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.preparer import Opened, Preparer
 from llama_herd.worker.jobs.publisher import BREAKING, MAX_REASON, Publisher
 from llama_herd.worker.jobs.stream_reader import StreamReader
@@ -73,7 +73,7 @@ class CeleryEnd(NamedTuple):
 
 
 class Later(NamedTuple):
-    """What is to be done again at a time; the number keeps equal times in order."""
+    """What is to be done again at a time; the number keeps equal times in message."""
 
     due_s: float
     number: int
@@ -84,11 +84,11 @@ class Asked(NamedTuple):
     """A message, and what it asks for."""
 
     delivery: Delivery
-    order: Order
+    message: TaskMessage
 
     @property
     def is_large(self) -> bool:
-        envelope = self.order.envelope
+        envelope = self.message.envelope
         return len(self.delivery.body) + len(envelope.text if envelope else "") >= LARGE_CLAIM
 
 
@@ -97,7 +97,7 @@ class Intake(threading.Thread):
 
     def __init__(
         self,
-        owner: Owner,
+        holder: LeaseHolder,
         settings: WorkerSettings,
         *,
         author: Author,
@@ -108,9 +108,9 @@ class Intake(threading.Thread):
         reader: StreamReader,
     ) -> None:
         super().__init__(name="intake", daemon=True)
-        self._redis = owner.redis
-        self._ledger = owner.ledger
-        self._owner_id = owner.id
+        self._redis = holder.redis
+        self._ledger = holder.ledger
+        self._owner_id = holder.id
         self._settings = settings
         self._author = author
         self._claims = claims
@@ -190,9 +190,9 @@ class Intake(threading.Thread):
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         """Ask for jobs, for each large one by itself."""
-        asked = [Asked(d, Order.read(d.body, d.headers, self._settings)) for d in deliveries]
-        for delivery, order in asked:
-            delivery.embed = order.embed
+        asked = [Asked(d, TaskMessage.read(d.body, d.headers, self._settings)) for d in deliveries]
+        for delivery, message in asked:
+            delivery.embed = message.embed
         small = [one for one in asked if not one.is_large]
         for lot in (small, *([one] for one in asked if one.is_large)):
             if lot:
@@ -201,8 +201,8 @@ class Intake(threading.Thread):
     def _claim_lot(self, lot: Rows[Asked]) -> None:
         """Open all that are ours: from then on their leases are renewed."""
         calls = [
-            self._ledger.claim(delivery.job_id, self._owner_id, job=order.job, envelope=order.envelope)
-            for delivery, order in lot
+            self._ledger.claim(delivery.job_id, self._owner_id, job=message.job, envelope=message.envelope)
+            for delivery, message in lot
         ]
         try:
             answers = run_many(self._redis, calls)
@@ -211,12 +211,12 @@ class Intake(threading.Thread):
             self._try_again(lot, error)
             return
         first_parts = self._first_parts(lot, answers)
-        for (delivery, order), answer in zip(lot, answers, strict=True):
+        for (delivery, message), answer in zip(lot, answers, strict=True):
             self._breaks.pop(delivery, None)
             try:
-                self._act(delivery, order, answer, first_parts.get(delivery.job_id))
+                self._act(delivery, message, answer, first_parts.get(delivery.job_id))
             except RedisError as error:
-                self._act_on_error(delivery, order, error)
+                self._act_on_error(delivery, message, error)
 
     def _first_parts(
         self, lot: Rows[Asked], answers: Rows[ClaimAnswer | ResponseError]
@@ -248,7 +248,7 @@ class Intake(threading.Thread):
     def _act(
         self,
         delivery: Delivery,
-        order: Order,
+        message: TaskMessage,
         answer: ClaimAnswer | ResponseError,
         first: Part | ResponseError | None = None,
     ) -> None:
@@ -256,9 +256,9 @@ class Intake(threading.Thread):
         match answer:
             case Adopt():
                 if not self._claims.adopt(delivery):
-                    self._claim_again(delivery, order)
+                    self._claim_again(delivery, message)
             case Claimed():
-                self._open(delivery, order, answer, first)
+                self._open(delivery, message, answer, first)
             case Busy():
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended():
@@ -271,9 +271,9 @@ class Intake(threading.Thread):
                 log.warning("message names a job that is forgotten", job_id=delivery.job_id)
                 delivery.acknowledge()
             case ResponseError():
-                self._act_on_error(delivery, order, answer)
+                self._act_on_error(delivery, message, answer)
 
-    def _act_on_error(self, delivery: Delivery, order: Order, error: RedisError) -> None:
+    def _act_on_error(self, delivery: Delivery, message: TaskMessage, error: RedisError) -> None:
         """Try again what passes. Else put the message on record without what it brings, to be ended there."""
         if passes(error):
             log.warning(
@@ -289,14 +289,14 @@ class Intake(threading.Thread):
         try:
             answer = run(self._redis, claim)
             if not isinstance(answer, ResponseError):
-                self._act(delivery, Order(NO_JOB, envelope, refusal), answer)
+                self._act(delivery, TaskMessage(NO_JOB, envelope, refusal), answer)
         except RedisError as again:
             if passes(again):
                 self._put_off(delivery, RETRY_S)
             else:
                 self._finisher.refuse(delivery, GenerationError("not_recorded", str(refusal)))
 
-    def _claim_again(self, delivery: Delivery, order: Order) -> None:
+    def _claim_again(self, delivery: Delivery, message: TaskMessage) -> None:
         """The ledger says that the job is in our hands, where it is not.
 
         Either it has just left them, then the ledger says something else by now; or the reply to our claim
@@ -304,17 +304,21 @@ class Intake(threading.Thread):
         """
         answer = run(self._redis, self._ledger.claim(delivery.job_id, self._owner_id))
         if isinstance(answer, Adopt):
-            self._open(delivery, order, answer)
+            self._open(delivery, message, answer)
         else:
-            self._act(delivery, order, answer)
+            self._act(delivery, message, answer)
 
     def _open(
-        self, delivery: Delivery, order: Order, claimed: Claimed, first: Part | ResponseError | None = None
+        self,
+        delivery: Delivery,
+        message: TaskMessage,
+        claimed: Claimed,
+        first: Part | ResponseError | None = None,
     ) -> None:
         """Take a claimed job's stream over from where it stands."""
         recorded = self._recorded(delivery.job_id, first) if claimed.seq else NOTHING
         attempt = Attempt(
-            Stream(delivery.job_id, claimed, recorded, self._author),
+            EventLog(delivery.job_id, claimed, recorded, self._author),
             [delivery],
             is_last=0 < claimed.attempts == self._settings.max_attempts - 1,
             waited_s=claimed.waited_s,
@@ -322,7 +326,7 @@ class Intake(threading.Thread):
         if claimed.deadline_ms is not None:
             attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000
         self._publisher.open(attempt)
-        self._preparer.hold(Opened(attempt, order, claimed, recorded))
+        self._preparer.hold(Opened(attempt, message, claimed, recorded))
 
     def _recorded(self, job_id: str, first: Part | ResponseError | None) -> Recorded:
         """What earlier attempts have written; nothing if somebody else has written there, too."""

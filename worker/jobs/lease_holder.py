@@ -9,7 +9,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)
-class Owner:
+class LeaseHolder:
     """Who owns jobs, and how it speaks to the ledger; each start of a worker is another owner."""
 
     redis: Redis

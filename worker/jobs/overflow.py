@@ -10,8 +10,8 @@ from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.lease_holder import Owner
-from llama_herd.worker.jobs.suspect_gate import Gate
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
+from llama_herd.worker.jobs.suspect_gate import SuspectGate
 
 log = structlog.get_logger(__name__)
 
@@ -31,10 +31,10 @@ class Overflow:
 
     def __init__(
         self,
-        owner: Owner,
+        holder: LeaseHolder,
         *,
         claims: ClaimedJobs,
-        gate: Gate,
+        gate: SuspectGate,
         status: Callable[[], WorkerStatus],
         close: Callable[[bool], None],
         on_released: Callable[[list[Attempt]], None],
@@ -42,9 +42,9 @@ class Overflow:
         """`close(True)` keeps this worker from asking for messages, within a second. `on_released` gets jobs
         that are in the queue again, under a new message.
         """
-        self._redis = owner.redis
-        self._ledger = owner.ledger
-        self._owner_id = owner.id
+        self._redis = holder.redis
+        self._ledger = holder.ledger
+        self._owner_id = holder.id
         self._claims = claims
         self._gate = gate
         self._status = status

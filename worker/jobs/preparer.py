@@ -13,15 +13,15 @@ from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.redis_call import run
-from llama_herd.worker.broker.task_message import Order
+from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sequence import Abort
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import Recorded
-from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.publisher import Lost, Publisher, Refusal
-from llama_herd.worker.jobs.suspect_gate import Gate
+from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -35,7 +35,7 @@ class Opened(NamedTuple):
     """A claimed job with its stream; what its sequences are is yet to be found out."""
 
     attempt: Attempt
-    order: Order
+    message: TaskMessage
     claimed: Claimed
     recorded: Recorded
 
@@ -45,15 +45,15 @@ class Preparer:
 
     def __init__(
         self,
-        owner: Owner,
+        holder: LeaseHolder,
         settings: WorkerSettings,
         model: LoadedModel,
         *,
         publisher: Publisher,
-        gate: Gate,
+        gate: SuspectGate,
         engine: EngineThread,
     ) -> None:
-        self._owner = owner
+        self._holder = holder
         self._settings = settings
         self._model = model
         self._publisher = publisher
@@ -101,7 +101,7 @@ class Preparer:
 
     def _begin_lot(self, lot: list[Opened]) -> None:
         """Begin jobs, between two notes in the ledger."""
-        redis, prepare, owner_id = self._owner.redis, self._owner.ledger.prepare, self._owner.id
+        redis, prepare, owner_id = self._holder.redis, self._holder.ledger.prepare, self._holder.id
         claims = [(one.attempt.job_id, one.claimed.epoch) for one in lot]
         try:
             are_ours = run(redis, prepare(owner_id, claims))
@@ -130,7 +130,7 @@ class Preparer:
             self._prepare(opened)
         except InvalidJob as error:
             # What was wrong with the message says more than that the record it has made holds no job.
-            self._refuse(attempt, Failure(code="invalid_job", message=str(opened.order.error or error)))
+            self._refuse(attempt, Failure(code="invalid_job", message=str(opened.message.error or error)))
         except GenerationError as error:
             self._refuse(attempt, Failure(code=error.code, message=error.message, retriable=error.retriable))
         except (SystemExit, KeyboardInterrupt):
@@ -171,7 +171,7 @@ class Preparer:
                 self._engine.abort(sequence, abort)
         ended = [one for one in attempt.sequences if one.finish_reason]
         if ended:
-            self._publisher.put([Output(one, finish_reason=one.finish_reason) for one in ended])
+            self._publisher.put([StepOutput(one, finish_reason=one.finish_reason) for one in ended])
 
     def _refuse(self, attempt: Attempt, error: Failure) -> None:
         log.info("job refused", job_id=attempt.job_id, code=error.code)

@@ -17,10 +17,10 @@ from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.passing import passes, said
 from llama_herd.tasks.ledger.redis_call import Call, run
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Lost(NamedTuple):
 
 
 #: What other threads hand on.
-Said = Output | Refusal | Released | Lost
+Said = StepOutput | Refusal | Released | Lost
 
 
 class Refused(Exception):
@@ -82,7 +82,7 @@ class Publisher(threading.Thread):
 
     def __init__(
         self,
-        owner: Owner,
+        holder: LeaseHolder,
         claims: ClaimedJobs,
         *,
         on_start: Callable[[Attempt], None],
@@ -91,7 +91,7 @@ class Publisher(threading.Thread):
         on_released: Callable[[Attempt], None],
     ) -> None:
         super().__init__(name="publisher", daemon=True)
-        self._owner = owner
+        self._holder = holder
         self._claims = claims
         self._on_start = on_start
         self._on_end = on_end
@@ -163,7 +163,7 @@ class Publisher(threading.Thread):
                     self._close(output.attempt, self._on_released)
                 case Lost():
                     self._close(output.attempt, self._on_lost)
-                case Output():
+                case StepOutput():
                     entries += self._record(output)
         return entries + self._due(monotonic())
 
@@ -173,7 +173,7 @@ class Publisher(threading.Thread):
         self._holding.difference_update(due)
         return [entry for attempt in due if not attempt.is_over for entry in attempt.stream.flush()]
 
-    def _record(self, output: Output) -> list[Entry]:
+    def _record(self, output: StepOutput) -> list[Entry]:
         attempt = self._claims.get(output.sequence.job_id)
         if attempt is None or output.sequence not in attempt.sequences:
             return []
@@ -193,7 +193,7 @@ class Publisher(threading.Thread):
 
     def _send(self, entries: list[Entry]) -> list[tuple[Entry, Emitted]]:
         """Make the call; where Redis refuses it, in halves, until the one job that breaks it stands alone."""
-        call = self._owner.ledger.emit(self._owner.id, entries)
+        call = self._holder.ledger.emit(self._holder.id, entries)
         job_ids = list(dict.fromkeys(entry.job_id for entry in entries))
         is_large = len(job_ids) == 1 and any(map(_is_large, entries))
         try:
@@ -217,7 +217,7 @@ class Publisher(threading.Thread):
         num_tries = 0
         while True:
             try:
-                answer = run(self._owner.redis, call)
+                answer = run(self._holder.redis, call)
                 self._num_answered += 1
                 return answer
             except RedisError as error:
@@ -227,7 +227,7 @@ class Publisher(threading.Thread):
                 if num_tries == 1:
                     log.warning("redis does not take events, trying on", error=type(error).__name__)
                 if breaks is not None:
-                    breaks.note(self._owner.redis, error)
+                    breaks.note(self._holder.redis, error)
                     if breaks.are_too_many:
                         raise Refused(BREAKING) from None
             if monotonic() >= self._give_up_s:
@@ -285,7 +285,7 @@ class Publisher(threading.Thread):
         num_bytes = len(entry.event)
         log.error("redis refuses a job's event", job_id=attempt.job_id, num_bytes=num_bytes, reason=reason)
         with suppress(Refused):
-            record = self._insist(self._owner.ledger.record(attempt.job_id))
+            record = self._insist(self._holder.ledger.record(attempt.job_id))
             if record is not None:
                 attempt.stream.rewind(record.seq, record.n)
                 return [attempt.end("error", _not_recorded(entry, reason))]

@@ -16,12 +16,12 @@ from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import boot
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.event_log import Author
 from llama_herd.worker.jobs.intake import CeleryEnd
 from llama_herd.worker.jobs.redis_check import check_redis
-from llama_herd.worker.jobs.suspect_gate import Gate
+from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancy
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -52,7 +52,7 @@ class Service:
         self._is_hurried = threading.Event()
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
         self._engine = EngineThread(model.engine(settings, self._hand_on))
-        gate = Gate.shared() if settings.tenants else Gate()
+        gate = SuspectGate.shared() if settings.tenants else SuspectGate()
         ledger = Ledger.of(settings.of_first_tenant)
         self.watchdog = Watchdog(redis, ledger, list(settings.by_queue), settings.silence_s)
         self._by_queue = {
@@ -181,9 +181,9 @@ class Service:
         """Whose message it is follows from where it came from, never from what it says."""
         return self._by_queue.get(queue) or next(iter(self._by_queue.values()))
 
-    def _hand_on(self, outputs: list[Output]) -> None:
+    def _hand_on(self, outputs: list[StepOutput]) -> None:
         """What a step brought, to each tenant its own."""
-        by_tenant = defaultdict[str, list[Output]](list)
+        by_tenant = defaultdict[str, list[StepOutput]](list)
         for output in outputs:
             by_tenant[output.sequence.salt].append(output)
         for tenant, its_own in by_tenant.items():

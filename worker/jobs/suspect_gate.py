@@ -24,7 +24,7 @@ CLEARING_S = 5.0
 SHARED_ALONE_S = 0.5
 
 
-class Gate:
+class SuspectGate:
     """Lets claimed jobs be prepared and computed; a suspect, on its last attempt, only while nobody else is.
 
     So if it is the one that kills, its mates do not die with it. It is alone until its attempt is sound, and

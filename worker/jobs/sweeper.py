@@ -19,14 +19,14 @@ INTERVAL_S = 1.0
 MAX_COMPLAINT = 200
 
 
-class Reconciler(threading.Thread):
+class Sweeper(threading.Thread):
     """Once a second sweeps the ledger, and gives away what waits here for room that others have.
 
     Any number of workers may sweep: a short lock in Redis lets one do it.
     """
 
     def __init__(self, redis: Redis, ledger: Ledger, overflow: Overflow) -> None:
-        super().__init__(name="reconcile", daemon=True)
+        super().__init__(name="sweeper", daemon=True)
         self._redis = redis
         self._ledger = ledger
         self._overflow = overflow

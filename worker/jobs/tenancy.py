@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker import boot
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
@@ -19,14 +19,14 @@ from llama_herd.worker.jobs.event_log import Author
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
-from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher, Released
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import StreamReader
-from llama_herd.worker.jobs.suspect_gate import Gate
-from llama_herd.worker.jobs.sweeper import Reconciler
+from llama_herd.worker.jobs.suspect_gate import SuspectGate
+from llama_herd.worker.jobs.sweeper import Sweeper
 from llama_herd.worker.jobs.watchdog import Part
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -48,7 +48,7 @@ class Tenancy:
         author: Author,
         model: LoadedModel,
         engine: EngineThread,
-        gate: Gate,
+        gate: SuspectGate,
         status: Callable[[], WorkerStatus],
         close: Callable[[str, bool], None],
     ) -> None:
@@ -56,12 +56,12 @@ class Tenancy:
         ledger = Ledger.of(settings, author.worker)
         self.tenant = settings.tenant
         self._engine = engine
-        self._owner = owner = Owner(redis, ledger)
+        self._holder = holder = LeaseHolder(redis, ledger)
         reader = StreamReader(redis, ledger, StreamBounds(settings.max_tokens_limit, model.max_length))
         self._finisher = Finisher(redis, ledger, boot.app_of(settings), reader)
         self._claims = claims = ClaimedJobs(self._drop)
         self._publisher = Publisher(
-            owner,
+            holder,
             claims,
             on_start=lambda attempt: engine.confirm(attempt.sequences),
             on_end=self._finish,
@@ -69,27 +69,27 @@ class Tenancy:
             on_released=self._give_back,
         )
         self._intake = Intake(
-            owner,
+            holder,
             settings,
             author=author,
             claims=claims,
             publisher=self._publisher,
-            preparer=Preparer(owner, settings, model, publisher=self._publisher, gate=gate, engine=engine),
+            preparer=Preparer(holder, settings, model, publisher=self._publisher, gate=gate, engine=engine),
             finisher=self._finisher,
             reader=reader,
         )
         self._heartbeat = Heartbeat(
-            owner, claims=claims, engine=engine, status=status, stall_s=settings.stall_s
+            holder, claims=claims, engine=engine, status=status, stall_s=settings.stall_s
         )
         overflow = Overflow(
-            owner,
+            holder,
             claims=claims,
             gate=gate,
             status=status,
             close=lambda is_closed: close(settings.queue, is_closed),
             on_released=lambda released: self._publisher.put(list(map(Released, released))),
         )
-        self._reconciler = Reconciler(redis, ledger, overflow)
+        self._sweeper = Sweeper(redis, ledger, overflow)
 
     @property
     def has_jobs(self) -> bool:
@@ -103,7 +103,7 @@ class Tenancy:
         return {f"{name} of {self.tenant}": part for name, part in parts}
 
     def start(self) -> None:
-        for thread in (self._publisher, self._intake, self._heartbeat, self._reconciler):
+        for thread in (self._publisher, self._intake, self._heartbeat, self._sweeper):
             thread.start()
 
     def take(self, delivery: Delivery) -> None:
@@ -112,7 +112,7 @@ class Tenancy:
     def end(self, end: CeleryEnd) -> None:
         self._intake.put(end)
 
-    def publish(self, outputs: Rows[Output]) -> None:
+    def publish(self, outputs: Rows[StepOutput]) -> None:
         """Hand on what a step brought; blocks while too many steps wait for Redis."""
         self._publisher.put(outputs)
 
@@ -122,7 +122,7 @@ class Tenancy:
 
     def stop_taking(self) -> None:
         """Claim nothing more, and put nothing back."""
-        self._reconciler.stop()
+        self._sweeper.stop()
         self._intake.stop()
 
     def stop(self) -> None:
@@ -133,10 +133,10 @@ class Tenancy:
         self._finisher.stop()
 
     def _release(self, attempts: list[Attempt]) -> None:
-        owner = self._owner
-        releases = [owner.ledger.release(a.job_id, owner.id, a.stream.epoch) for a in attempts]
+        holder = self._holder
+        releases = [holder.ledger.release(a.job_id, holder.id, a.stream.epoch) for a in attempts]
         try:
-            run_many(owner.redis, releases)
+            run_many(holder.redis, releases)
             log.info("jobs handed over", num_jobs=len(attempts))
         except RedisError as error:
             log.warning("jobs are left to their leases", num_jobs=len(attempts), error=type(error).__name__)

@@ -18,7 +18,7 @@ from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
@@ -91,7 +91,7 @@ class LoadedModel:
                 seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
                 max_length=self.max_length,
                 eos_ids=self.tokenizer.eos_ids,
-                writer=Writer(self.tokenizer.pieces, job.sampling.stop),
+                detokenizer=Detokenizer(self.tokenizer.pieces, job.sampling.stop),
                 deadline_s=deadline_s,
                 salt=job.tenant,
                 priority=job.priority,

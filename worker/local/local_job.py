@@ -11,9 +11,9 @@ from llama_herd.tasks.events import Event, Failure, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
+from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
 from llama_herd.worker.loading.device import pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -34,7 +34,7 @@ class LocalJob:
         self._model = model
         self._settings = settings
         author = Author(f"local@{socket.gethostname()}", settings.served_model)
-        stream = Stream(str(uuid.uuid4()), _FIRST_CLAIM, Recorded.of([]), author)
+        stream = EventLog(str(uuid.uuid4()), _FIRST_CLAIM, Recorded.of([]), author)
         self._attempt = Attempt(stream, deliveries=[])
 
     @classmethod
@@ -52,7 +52,7 @@ class LocalJob:
 
     def events(self) -> Iterator[Event]:
         """Run the job; its events as they come."""
-        attempt, outputs = self._attempt, list[Output]()
+        attempt, outputs = self._attempt, list[StepOutput]()
         engine = self._model.engine(self._settings, outputs.extend)
         try:
             attempt.sequences = self._model.sequences(attempt.job_id, self._job, int(time() * 1000))

@@ -46,11 +46,11 @@ class AsyncBatch:
             self._items.extend(await self.poll())
         return self._items.popleft()
 
-    async def _exchange(self, talk: Generator[Sequence[Call[Any]], list[Any], T]) -> T:
+    async def _exchange(self, dialogue: Generator[Sequence[Call[Any]], list[Any], T]) -> T:
         try:
-            calls = next(talk)
+            calls = next(dialogue)
             while True:
-                calls = talk.send(await run_many_async(self._connection, calls))
+                calls = dialogue.send(await run_many_async(self._connection, calls))
         except StopIteration as end:
             outcome: T = end.value
             return outcome

@@ -49,11 +49,11 @@ class Batch:
             self._items.extend(self.poll())
         return self._items.popleft()
 
-    def _exchange(self, talk: Generator[Sequence[Call[Any]], list[Any], T]) -> T:
+    def _exchange(self, dialogue: Generator[Sequence[Call[Any]], list[Any], T]) -> T:
         try:
-            calls = next(talk)
+            calls = next(dialogue)
             while True:
-                calls = talk.send(run_many(self._connection, calls))
+                calls = dialogue.send(run_many(self._connection, calls))
         except StopIteration as end:
             outcome: T = end.value
             return outcome

@@ -15,7 +15,7 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.priority import LANES, LOW, NORMAL, TURN, URGENT
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.broker.queue_channel import Channel, Transport
+from llama_herd.worker.broker.queue_channel import QueueChannel, QueueTransport
 from llama_herd.worker.broker.queue_order import Places
 
 pytestmark = pytest.mark.redis
@@ -30,7 +30,7 @@ class Taker:
         self.in_hand: list[Request] = []
         self._app = make_app(Settings())
         self._app.loader.import_default_modules()
-        self.channel: Channel = connection.default_channel
+        self.channel: QueueChannel = connection.default_channel
         self._connection = connection
         queues = [Queue(name, Exchange(name), name) for name in NAMES]
         self._producer = Producer(connection.channel())
@@ -78,7 +78,7 @@ def queue_of(request: Request) -> str:
 
 @pytest.fixture
 def taker(redis_url: str) -> Iterator[Taker]:
-    with Connection(redis_url, transport=Transport) as connection:
+    with Connection(redis_url, transport=QueueTransport) as connection:
         taker = Taker(connection)
         for name in NAMES:
             taker.push(name, 10)
@@ -178,7 +178,7 @@ def test_silence_is_no_silence_while_no_queue_may_be_asked(taker: Taker, redis: 
 
 
 def test_what_cannot_be_put_back_keeps_nothing_else_from_it(redis_url: str, redis: Redis) -> None:
-    with Connection(redis_url, transport=Transport) as connection:
+    with Connection(redis_url, transport=QueueTransport) as connection:
         taker = Taker(connection)
         for name in NAMES[:2]:
             taker.push(name, 1)

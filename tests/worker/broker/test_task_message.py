@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-from llama_herd.worker.broker.task_message import NO_JOB, Order
+from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.settings import WorkerSettings
 
 FOREIGN, OURS = "aa6e4c1c-7ef0-44c1-9a90-8b1cba9a3d44", "job-1:1:1700000000000"
 HEADERS = {"id": "job-1", "delivery_info": {"routing_key": "herd:other:dead"}, "argsrepr": "('secret',)"}
 
 
-def read(body: str, tag: str = FOREIGN) -> Order:
-    return Order.read(body, HEADERS | {"properties": {"delivery_tag": tag}}, WorkerSettings())
+def read(body: str, tag: str = FOREIGN) -> TaskMessage:
+    return TaskMessage.read(body, HEADERS | {"properties": {"delivery_tag": tag}}, WorkerSettings())
 
 
 def test_a_message_of_our_own_brings_nothing() -> None:
-    assert read(json.dumps([[], {}, {"callbacks": None}]), OURS) == Order(embed={"callbacks": None})
+    assert read(json.dumps([[], {}, {"callbacks": None}]), OURS) == TaskMessage(embed={"callbacks": None})
 
 
 def test_a_bare_message_brings_its_job_and_keeps_its_links() -> None:

@@ -10,7 +10,7 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -25,8 +25,8 @@ def sequences(
     return model.sequences("job", GenerationJob(prompt_ids=prompt_ids, sampling=params), now_ms=0)
 
 
-def outputs_of(model: LoadedModel, settings: WorkerSettings, submitted: list[Sequence]) -> list[Output]:
-    outputs = list[Output]()
+def outputs_of(model: LoadedModel, settings: WorkerSettings, submitted: list[Sequence]) -> list[StepOutput]:
+    outputs = list[StepOutput]()
     engine = model.engine(settings, outputs.extend)
     for sequence in submitted:
         engine.submit(sequence)

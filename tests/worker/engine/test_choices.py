@@ -20,7 +20,7 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
@@ -70,7 +70,7 @@ class Run:
             self.ids[sequence.choice] = sequence.ids
 
 
-def ignore(outputs: list[Output]) -> None:
+def ignore(outputs: list[StepOutput]) -> None:
     """Nobody listens."""
 
 

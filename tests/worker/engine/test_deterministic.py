@@ -13,7 +13,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.draw import Drawn
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -68,7 +68,7 @@ class Outcome:
     finish_reason: str | None = None
     prompt_scores: tuple[Drawn, ...] | None = None
 
-    def add(self, output: Output) -> None:
+    def add(self, output: StepOutput) -> None:
         self.drawn += output.tokens
         self.text += output.text
         self.finish_reason = output.finish_reason
@@ -98,7 +98,7 @@ class Mix:
                     self._resume(lost)
         return self._outcomes
 
-    def _note(self, outputs: list[Output]) -> None:
+    def _note(self, outputs: list[StepOutput]) -> None:
         for output in outputs:
             self._outcomes[output.sequence.name].add(output)
 

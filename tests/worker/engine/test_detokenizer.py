@@ -1,9 +1,9 @@
-"""Laws of the Writer: nothing lost, nothing broken, nothing leaked, nothing held without need."""
+"""Laws of the Detokenizer: nothing lost, nothing broken, nothing leaked, nothing held without need."""
 
 import pytest
 from hypothesis import given, strategies as st
 
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 
 BYTES = tuple(bytes([value]) for value in range(256))
 WHOLE = ("", " Once", " upon", "END", "E", "N", "D", "é", "🐑")
@@ -11,7 +11,7 @@ WORDS = (*(word.encode() for word in WHOLE), b"\xf0\x9f", b"\x90\x91")
 
 
 def written(pieces: tuple[bytes, ...], ids: list[int], stop: tuple[str, ...] = ()) -> list[str]:
-    writer = Writer(pieces, stop)
+    writer = Detokenizer(pieces, stop)
     return [writer.write(token_id) for token_id in ids] + [writer.close()]
 
 
@@ -40,7 +40,7 @@ def test_a_character_appears_with_its_last_byte(text: str) -> None:
 )
 def test_text_ends_where_the_first_stop_string_begins(ids: list[int], stop: list[str]) -> None:
     full = b"".join(WORDS[i] for i in ids).decode("utf-8", "replace")
-    writer = Writer(WORDS, stop)
+    writer = Detokenizer(WORDS, stop)
     text = ""
     for token_id in ids:
         text += writer.write(token_id)
@@ -56,7 +56,7 @@ def test_text_ends_where_the_first_stop_string_begins(ids: list[int], stop: list
 @given(st.lists(st.integers(0, 255), max_size=40), st.integers(0, 40))
 def test_a_replayed_writer_goes_on_as_the_first_would_have(ids: list[int], cut: int) -> None:
     first = written(BYTES, ids, ("ab", "\x01\x02"))
-    second = Writer(BYTES, ("ab", "\x01\x02"))
+    second = Detokenizer(BYTES, ("ab", "\x01\x02"))
     replayed = [second.write(token_id) for token_id in ids[:cut]]
     assert replayed + [second.write(token_id) for token_id in ids[cut:]] + [second.close()] == first
 

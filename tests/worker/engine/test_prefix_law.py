@@ -6,7 +6,7 @@ import pytest
 
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
@@ -39,7 +39,7 @@ def ids_and_prefilled(settings: WorkerSettings) -> tuple[dict[str, list[int]], l
     model = LoadedModel.load(settings, "cpu")
     prefilled: list[int] = []
 
-    def note(outputs: list[Output]) -> None:
+    def note(outputs: list[StepOutput]) -> None:
         prefilled.extend(output.sequence.num_uncached for output in outputs if output.has_started)
 
     engine = model.engine(settings, note)

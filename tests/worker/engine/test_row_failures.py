@@ -12,7 +12,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.prefix_cache import Copy
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -63,7 +63,7 @@ def no_such_prompt_id(broken: Sequence) -> None:
 
 
 def no_piece_for_what_is_drawn(broken: Sequence) -> None:
-    broken.writer = Writer([])
+    broken.detokenizer = Detokenizer([])
 
 
 @pytest.mark.parametrize("spoil", [no_such_bias, no_such_prompt_id, no_piece_for_what_is_drawn])

@@ -12,7 +12,7 @@ from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.priority import MAX_PRIORITY
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import wait_queue as waiting_line
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 
@@ -29,7 +29,7 @@ def sequence(
         seed=0,
         max_length=NUM_PAGES * PAGE_TOKENS,
         eos_ids=frozenset(),
-        writer=Writer([b"", b"x"]),
+        detokenizer=Detokenizer([b"", b"x"]),
         salt=tenant,
         priority=priority,
     )

@@ -13,7 +13,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -25,15 +25,15 @@ class Desk:
     """A running thread and what its engine says."""
 
     def __init__(self, model: LoadedModel, settings: WorkerSettings) -> None:
-        self.said: SimpleQueue[Output] = SimpleQueue()
+        self.said: SimpleQueue[StepOutput] = SimpleQueue()
         self.thread = EngineThread(model.engine(settings, self._say))
         self.thread.start()
 
-    def _say(self, outputs: list[Output]) -> None:
+    def _say(self, outputs: list[StepOutput]) -> None:
         for output in outputs:
             self.said.put(output)
 
-    def end(self) -> Output:
+    def end(self) -> StepOutput:
         """The next output that ends a sequence."""
         while True:
             output = self.said.get(timeout=TIMEOUT_S)

@@ -7,9 +7,9 @@ from hypothesis import given, settings, strategies as st
 
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.wait_queue import RISE_TOKENS, WaitingLine
+from llama_herd.worker.engine.wait_queue import RISE_TOKENS, WaitQueue
 
 MAX_JOB_TOKENS = 4000
 TENANTS = "abc"
@@ -27,32 +27,32 @@ def sequence(job_id: str, tenant: str = "a", priority: int = 0, num_tokens: int 
         seed=0,
         max_length=RISE_TOKENS,
         eos_ids=frozenset(),
-        writer=Writer([b""]),
+        detokenizer=Detokenizer([b""]),
         salt=tenant,
         priority=priority,
     )
 
 
-def admit_first(line: WaitingLine) -> Sequence:
+def admit_first(line: WaitQueue) -> Sequence:
     place = next(line.in_order())
     line.admit(place)
     return place.sequence
 
 
-def order(line: WaitingLine) -> list[str]:
+def order(line: WaitQueue) -> list[str]:
     """The ids in the order of admission, which empties the line."""
     return [admit_first(line).job_id for _ in range(len(line))]
 
 
 def test_the_higher_priority_goes_first_and_equal_ones_as_they_came() -> None:
-    line = WaitingLine()
+    line = WaitQueue()
     for job_id, priority in (("low", -3), ("first", 2), ("high", 10), ("second", 2)):
         line.join(sequence(job_id, priority=priority))
     assert order(line) == ["high", "first", "second", "low"]
 
 
 def test_those_who_wait_rise_when_enough_has_gone_ahead_of_them() -> None:
-    line = WaitingLine()
+    line = WaitQueue()
     line.join(sequence("low", priority=0))
     for number in range(3):
         line.join(sequence(f"high-{number}", priority=1, num_tokens=RISE_TOKENS // 2))
@@ -69,7 +69,7 @@ def test_those_who_wait_rise_when_enough_has_gone_ahead_of_them() -> None:
 def test_nobody_starves_under_an_endless_stream(
     tenant: str, priority: int, older: list[tuple[str, int, int]], stream: list[tuple[str, int, int]]
 ) -> None:
-    line = WaitingLine()
+    line = WaitQueue()
     for size in older:
         line.join(sequence("older", *size))
     victim = sequence("victim", tenant, priority)
@@ -93,7 +93,7 @@ def test_nobody_starves_under_an_endless_stream(
 
 @given(st.lists(st.tuples(tenants, sizes), min_size=20, max_size=40))
 def test_tenants_that_wait_side_by_side_get_equal_shares(jobs: list[tuple[str, int]]) -> None:
-    line = WaitingLine()
+    line = WaitQueue()
     for number, (tenant, num_tokens) in enumerate(jobs):
         line.join(sequence(f"job-{number}", tenant, num_tokens=num_tokens))
     served: Counter[str] = Counter()
@@ -105,7 +105,7 @@ def test_tenants_that_wait_side_by_side_get_equal_shares(jobs: list[tuple[str, i
 
 
 def test_a_tenant_that_floods_the_line_does_not_keep_another_waiting() -> None:
-    line = WaitingLine()
+    line = WaitQueue()
     for number in range(50):
         line.join(sequence(f"flood-{number}", "a"))
     for _ in range(20):
@@ -116,7 +116,7 @@ def test_a_tenant_that_floods_the_line_does_not_keep_another_waiting() -> None:
 
 
 def test_shares_count_tokens_and_outlast_an_empty_line_of_ones_own() -> None:
-    line = WaitingLine()
+    line = WaitQueue()
     for number in range(40):
         line.join(sequence(f"small-{number}", "a", num_tokens=100))
     for number in range(4):
@@ -127,7 +127,7 @@ def test_shares_count_tokens_and_outlast_an_empty_line_of_ones_own() -> None:
 
 
 def test_who_stays_away_saves_nothing_up() -> None:
-    line = WaitingLine()
+    line = WaitQueue()
     line.join(sequence("early", "b"))
     admit_first(line)
     for number in range(30):
@@ -145,7 +145,7 @@ def test_who_stays_away_saves_nothing_up() -> None:
 def test_the_line_holds_who_has_joined_and_not_left_in_any_traffic(
     jobs: list[tuple[str, int, int]], data: st.DataObject
 ) -> None:
-    line = WaitingLine()
+    line = WaitQueue()
     waiting: list[Sequence] = []
     for number, size in enumerate(jobs):
         line.join(one := sequence(f"job-{number}", *size))

@@ -13,14 +13,14 @@ from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.draw import Drawn
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
-from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.publisher import Publisher
 
 OWNER = "owner-1"
@@ -28,19 +28,19 @@ WORDS = (b"", b" one", b" two", b" three")
 
 
 def new_attempt(job_id: str, claimed: Yours, num_choices: int = 1) -> Attempt:
-    stream = Stream(job_id, claimed, Recorded.of([]), Author("w@test", "m"))
+    stream = EventLog(job_id, claimed, Recorded.of([]), Author("w@test", "m"))
     stream.num_choices = num_choices
     sequences = [
-        Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Writer(WORDS), choice=choice)
+        Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Detokenizer(WORDS), choice=choice)
         for choice in range(num_choices)
     ]
     return Attempt(stream, [], sequences)
 
 
-def output_of(attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> Output:
+def output_of(attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> StepOutput:
     """What a step brings that draws these words."""
     text = b"".join(WORDS[word] for word in words).decode()
-    return Output(attempt.sequences[choice], tuple(map(Drawn, words)), text, finish_reason=end)
+    return StepOutput(attempt.sequences[choice], tuple(map(Drawn, words)), text, finish_reason=end)
 
 
 class Desk:
@@ -55,7 +55,7 @@ class Desk:
         self.started: list[str] = []
         self.claims = ClaimedJobs()
         self.publisher = Publisher(
-            Owner(wire or redis, self.ledger, OWNER),
+            LeaseHolder(wire or redis, self.ledger, OWNER),
             self.claims,
             on_start=lambda attempt: self.started.append(attempt.job_id),
             on_end=lambda attempt: self.ended.append(attempt.job_id),
@@ -79,7 +79,7 @@ class Desk:
         self.publisher.put([output_of(attempt, *words, choice=choice, end=end)])
 
     def start(self, attempt: Attempt) -> None:
-        self.publisher.put([Output(sequence, has_started=True) for sequence in attempt.sequences])
+        self.publisher.put([StepOutput(sequence, has_started=True) for sequence in attempt.sequences])
 
     def send(self) -> None:
         """One round of the publisher's loop, in this thread."""

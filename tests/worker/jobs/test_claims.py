@@ -8,12 +8,12 @@ import pytest
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
+from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
 
 
 def attempt(job_id: str = "job", epoch: int = 1) -> Attempt:
     claim = Yours(epoch=epoch, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
-    return Attempt(Stream(job_id, claim, Recorded.of([]), Author("w", "m")), [])
+    return Attempt(EventLog(job_id, claim, Recorded.of([]), Author("w", "m")), [])
 
 
 class Message:

@@ -17,12 +17,12 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.broker.task_message import Order
+from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.engine.sampling.draw import Drawn
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
+from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -39,10 +39,10 @@ def record_id_of_another_vocabulary(redis: Redis, ledger: Ledger, model: LoadedM
     """What a worker leaves behind that served another model by the same name."""
     claimed = run(redis, ledger.claim(job_id, OTHER))
     assert isinstance(claimed, Yours)
-    stream = Stream(job_id, claimed, Recorded.of([]), Author("other@test", "tiny"))
+    stream = EventLog(job_id, claimed, Recorded.of([]), Author("other@test", "tiny"))
     started = stream.start(1, 3)
     [sequence] = model.sequences(job_id, JOB, now_ms=0)
-    stream.add(Output(sequence, (Drawn(10**6),), "x"))
+    stream.add(StepOutput(sequence, (Drawn(10**6),), "x"))
     run(redis, ledger.emit(OTHER, [started, *stream.flush()]))
     run(redis, ledger.release(job_id, OTHER, claimed.epoch))
 
@@ -246,14 +246,14 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
     tenancy = service.tenancies["default"]
     wait_until(lambda: not tenancy.has_jobs, "the job has left")
     stale = Adopt(epoch=1, n=0, seq=1, attempts=0, starts=1, due_ms=0, body="", now_ms=0)
-    tenancy._intake._act(SentMessage("job"), Order(), stale)
+    tenancy._intake._act(SentMessage("job"), TaskMessage(), stale)
     assert opened == ["job"]
 
 
 def test_a_claim_whose_reply_was_lost_is_made_up_for(redis: Redis, service: Service) -> None:
     ledger, tenancy = Ledger(), service.tenancies["default"]
     run(redis, ledger.submit("job", JOB, Envelope.of("job", "herd.tiny")))
-    assert isinstance(run(redis, ledger.claim("job", tenancy._owner.id)), Yours)
+    assert isinstance(run(redis, ledger.claim("job", tenancy._holder.id)), Yours)
     service.take(SentMessage("job"))
     assert the_end(redis, "job").finish_reason == "length"
 

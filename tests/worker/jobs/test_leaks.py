@@ -87,7 +87,7 @@ class Crowd:
 
     def release(self, attempt: Attempt) -> None:
         """Give a job back, which is at once delivered here again; sometimes the worker is not told."""
-        release = self.ledger.release(attempt.job_id, self.tenancy._owner.id, attempt.stream.epoch)
+        release = self.ledger.release(attempt.job_id, self.tenancy._holder.id, attempt.stream.epoch)
         if run(self.redis, release) is Release.RELEASED:
             if self.rng.random() < 0.5:
                 self.tenancy._publisher.put([Released(attempt)])

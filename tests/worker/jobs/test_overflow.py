@@ -16,14 +16,14 @@ from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.worker_status import WorkerStatus
-from llama_herd.worker.engine.detokenizer import Writer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
-from llama_herd.worker.jobs.lease_holder import Owner
+from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.overflow import PATIENCE_S, Overflow
-from llama_herd.worker.jobs.suspect_gate import Gate
+from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, wait_until
@@ -46,11 +46,11 @@ class FullWorker:
         self.redis = redis
         self.ledger = Ledger(lease_ms=60_000)
         self.claims = ClaimedJobs()
-        self.gate = Gate(patience_s=0.0, clearing_s=0.0)
+        self.gate = SuspectGate(patience_s=0.0, clearing_s=0.0)
         self.released: list[str] = []
         self.closed: list[bool] = []
         self.overflow = Overflow(
-            Owner(redis, self.ledger, FULL),
+            LeaseHolder(redis, self.ledger, FULL),
             claims=self.claims,
             gate=self.gate,
             status=lambda: status("full@test"),
@@ -64,8 +64,8 @@ class FullWorker:
         claimed = run(self.redis, self.ledger.claim(job_id, FULL))
         assert isinstance(claimed, Yours)
         self.redis.delete("herd.m")  # the message is in this worker's hands
-        stream = Stream(job_id, claimed, Recorded.of([]), Author("full@test", "m"))
-        sequence = Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Writer([b"", b"x"]))
+        stream = EventLog(job_id, claimed, Recorded.of([]), Author("full@test", "m"))
+        sequence = Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Detokenizer([b"", b"x"]))
         attempt = Attempt(stream, [], [sequence], claimed_s=time.monotonic() - waited_s)
         self.claims.open(attempt)
         return attempt

@@ -9,7 +9,7 @@ from redis import Redis
 from llama_herd.tasks.events import End, Failure, Started, Token
 from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.redis_call import Call, run
-from llama_herd.worker.engine.step_output import Output
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.publisher import Refusal, Released
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
 from tests.worker.processes import wait_until
@@ -251,7 +251,7 @@ def test_what_stops_one_of_several_outputs_ends_the_job_and_nothing_follows(desk
     attempt = desk.open("job", **THREE)
     desk.start(attempt)
     desk.say(attempt, 1, choice=0, end="stop")
-    desk.publisher.put([Output(one, finish_reason="cancelled") for one in attempt.sequences[1:]])
+    desk.publisher.put([StepOutput(one, finish_reason="cancelled") for one in attempt.sequences[1:]])
     desk.say(attempt, 2, choice=1)
     desk.send()
     result = desk.result("job")
@@ -303,7 +303,7 @@ def test_a_redis_that_is_a_replica_for_a_while_costs_no_job(desk: Desk) -> None:
 
 def test_what_has_started_on_record_may_be_computed(desk: Desk) -> None:
     attempt = desk.open("job")
-    desk.publisher._entries([Output(attempt.sequences[0], has_started=True)])
+    desk.publisher._entries([StepOutput(attempt.sequences[0], has_started=True)])
     assert desk.started == []
     missed = attempt.stream.after(0, 0)
     assert missed is not None

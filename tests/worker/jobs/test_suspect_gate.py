@@ -8,14 +8,14 @@ import pytest
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, Recorded, Stream
-from llama_herd.worker.jobs.suspect_gate import CLOSED_S, PATIENCE_S, SHARED_ALONE_S, Gate
+from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.suspect_gate import CLOSED_S, PATIENCE_S, SHARED_ALONE_S, SuspectGate
 
 CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
 
 
 def job(*, is_last: bool = False, waited_s: float = 0.0) -> Attempt:
-    stream = Stream("job", CLAIM, Recorded.of([]), Author("w", "m"))
+    stream = EventLog("job", CLAIM, Recorded.of([]), Author("w", "m"))
     return Attempt(stream, [], is_last=is_last, claimed_s=monotonic() - waited_s)
 
 
@@ -26,7 +26,7 @@ def bring(attempt: Attempt, num_tokens: int, after_s: float = 0.0) -> None:
 
 
 def test_ordinary_jobs_come_in_at_once() -> None:
-    gate = Gate()
+    gate = SuspectGate()
     assert gate.enter(job())
     assert gate.enter(job())
     assert not gate.is_closed
@@ -39,7 +39,7 @@ def test_ordinary_jobs_come_in_at_once() -> None:
 def test_a_suspect_is_alone_until_its_attempt_is_sound(
     num_tokens: int, after_s: float, is_sound: bool
 ) -> None:
-    gate, suspect = Gate(), job(is_last=True)
+    gate, suspect = SuspectGate(), job(is_last=True)
     assert gate.enter(suspect)
     assert not gate.enter(job())
     bring(suspect, num_tokens, after_s)
@@ -48,7 +48,7 @@ def test_a_suspect_is_alone_until_its_attempt_is_sound(
 
 
 def test_a_suspect_waits_for_those_inside_and_others_pass_it() -> None:
-    gate, suspect = Gate(patience_s=30.0), job(is_last=True, waited_s=29.0)
+    gate, suspect = SuspectGate(patience_s=30.0), job(is_last=True, waited_s=29.0)
     first, second = job(), job()
     assert gate.enter(first)
     assert not gate.enter(suspect)
@@ -61,7 +61,7 @@ def test_a_suspect_waits_for_those_inside_and_others_pass_it() -> None:
 
 
 def test_a_suspect_that_has_waited_long_enough_is_passed_by_nobody() -> None:
-    gate, suspect = Gate(patience_s=30.0, clearing_s=0.0), job(is_last=True, waited_s=31.0)
+    gate, suspect = SuspectGate(patience_s=30.0, clearing_s=0.0), job(is_last=True, waited_s=31.0)
     inside, late = job(), job()
     assert gate.enter(inside)
     assert not gate.must_leave(inside)
@@ -79,7 +79,7 @@ def test_a_suspect_that_has_waited_long_enough_is_passed_by_nobody() -> None:
 
 
 def test_those_inside_have_their_time_to_end_before_they_must_leave() -> None:
-    gate, inside = Gate(patience_s=0.0, clearing_s=60.0), job()
+    gate, inside = SuspectGate(patience_s=0.0, clearing_s=60.0), job()
     assert gate.enter(inside)
     assert not gate.enter(job(is_last=True, waited_s=1.0))
     assert gate.is_closed
@@ -89,7 +89,7 @@ def test_those_inside_have_their_time_to_end_before_they_must_leave() -> None:
 def test_after_a_suspect_the_others_have_as_long_as_they_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = monotonic()
     monkeypatch.setattr("llama_herd.worker.jobs.suspect_gate.monotonic", lambda: now_s)
-    gate = Gate(patience_s=0.0, closed_s=0.0, clearing_s=0.0)
+    gate = SuspectGate(patience_s=0.0, closed_s=0.0, clearing_s=0.0)
     first, second = (job(is_last=True, waited_s=1.0) for _ in range(2))
     mate = job()
     assert gate.enter(mate)
@@ -113,7 +113,7 @@ def test_suspects_that_have_waited_have_their_turns_together(monkeypatch: pytest
     """Else each of them would wait half a minute more, and the mates of a job that kills are many."""
     now_s = monotonic()
     monkeypatch.setattr("llama_herd.worker.jobs.suspect_gate.monotonic", lambda: now_s)
-    gate, mate, late = Gate(clearing_s=0.0), job(), job(is_last=True)
+    gate, mate, late = SuspectGate(clearing_s=0.0), job(), job(is_last=True)
     first, second, third = (job(is_last=True, waited_s=PATIENCE_S + 1) for _ in range(3))
     assert gate.enter(mate)
     assert not any(map(gate.enter, (first, second, third, late)))
@@ -132,7 +132,7 @@ def test_suspects_that_have_waited_have_their_turns_together(monkeypatch: pytest
 
 
 def test_suspects_come_in_one_after_the_other() -> None:
-    gate, first, second = Gate(), job(is_last=True), job(is_last=True)
+    gate, first, second = SuspectGate(), job(is_last=True), job(is_last=True)
     assert gate.enter(first)
     assert not gate.enter(second)
     bring(first, SOUND_TOKENS)
@@ -146,7 +146,7 @@ def test_where_tenants_share_a_worker_a_suspect_holds_the_others_up_for_half_a_s
 ) -> None:
     now_s = monotonic()
     monkeypatch.setattr("llama_herd.worker.jobs.suspect_gate.monotonic", lambda: now_s)
-    gate, suspect, runs = Gate.shared(), job(is_last=True, waited_s=PATIENCE_S + 1), job()
+    gate, suspect, runs = SuspectGate.shared(), job(is_last=True, waited_s=PATIENCE_S + 1), job()
     assert gate.enter(runs)
     assert not gate.enter(suspect)
     now_s += 0.1
@@ -161,14 +161,14 @@ def test_where_tenants_share_a_worker_a_suspect_holds_the_others_up_for_half_a_s
 
 
 def test_who_could_not_begin_after_all_holds_nobody_up() -> None:
-    gate, suspect = Gate(), job(is_last=True)
+    gate, suspect = SuspectGate(), job(is_last=True)
     assert gate.enter(suspect)
     gate.leave(suspect)
     assert gate.enter(job())
 
 
 def test_a_suspect_that_is_lost_while_it_waits_holds_nobody_up() -> None:
-    gate, suspect = Gate(patience_s=0.0), job(is_last=True, waited_s=1.0)
+    gate, suspect = SuspectGate(patience_s=0.0), job(is_last=True, waited_s=1.0)
     assert gate.enter(job())
     assert not gate.enter(suspect)
     assert gate.is_closed
@@ -178,6 +178,6 @@ def test_a_suspect_that_is_lost_while_it_waits_holds_nobody_up() -> None:
 
 @pytest.mark.usefixtures("restless")
 def test_one_suspect_at_a_time_is_inside_whichever_threads_ask() -> None:
-    gate, suspects = Gate(), [job(is_last=True) for _ in range(200)]
+    gate, suspects = SuspectGate(), [job(is_last=True) for _ in range(200)]
     with ThreadPoolExecutor(8) as tenants:
         assert sum(tenants.map(gate.enter, suspects)) == 1

@@ -8,7 +8,7 @@ from redis.exceptions import ResponseError
 from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS, Ledger
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.jobs.overflow import Overflow
-from llama_herd.worker.jobs.sweeper import Reconciler
+from llama_herd.worker.jobs.sweeper import Sweeper
 from tests.tasks.herd import QUEUE, SWEEP, Herd
 
 pytestmark = pytest.mark.redis
@@ -27,9 +27,9 @@ def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) ->
     redis.delete(QUEUE)
     herd.pass_time("a", SWEEP_PATIENCE_MS)
     redis.hset(SWEEP, "last", redis.time()[0] * 1000)  # another worker has swept
-    reconciler = Reconciler(redis, herd.ledger, cast("Overflow", RefusedOverflow()))
-    reconciler.start()
+    sweeper = Sweeper(redis, herd.ledger, cast("Overflow", RefusedOverflow()))
+    sweeper.start()
     try:
         wait_until(lambda: redis.llen(QUEUE), "its message is pushed again")
     finally:
-        reconciler.stop()
+        sweeper.stop()
