@@ -65,7 +65,7 @@ class Line:
             max_length=4096,
             eos_ids=frozenset(),
             detokenizer=Detokenizer([b""]),
-            salt=f"tenant-{number % self._plan.tenants}",
+            tenant=f"tenant-{number % self._plan.tenants}",
             priority=number % 3,
         )
         self.scheduler.submit(sequence)

@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.dead import Dead
-from llama_herd.tasks.client.submission import Order, accept, checked_id, id_of_key
+from llama_herd.tasks.client.submission import NewJob, checked_id, enqueue, id_of_key
 from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
@@ -76,8 +76,8 @@ class ClientCore:
             name, job_id = "idempotency_key", id_of_key(self.settings.tenant, idempotency_key)
         elif job_id is None:
             job_id = str(uuid.uuid4())
-        order = Order(checked_id(job_id), name, Envelope.of(job_id, queue), job)
-        return (yield from accept(self.ledger, order))
+        new = NewJob(checked_id(job_id), name, Envelope.of(job_id, queue), job)
+        return (yield from enqueue(self.ledger, new))
 
 
 def _settings(settings: Settings | None, **given: str | int | None) -> Settings:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from llama_herd.errors import FieldError, InvalidJob, JobNotFound
 from llama_herd.tasks.client.history import history
 from llama_herd.tasks.client.purge import purge
-from llama_herd.tasks.client.submission import Order, accept, checked_id, id_of_retry
+from llama_herd.tasks.client.submission import NewJob, checked_id, enqueue, id_of_retry
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
@@ -70,6 +70,6 @@ class Dead:
         job = GenerationJob.parse(kept.body | {"deadline_ms": None, "not_before": None}, self.settings)
         queue = kept.record.queue
         new_id = id_of_retry(self.settings.tenant, job_id)
-        yield from accept(self.ledger, Order(new_id, "retry", Envelope.of(new_id, queue), job))
+        yield from enqueue(self.ledger, NewJob(new_id, "retry", Envelope.of(new_id, queue), job))
         yield self.letters.pardon(job_id)
         return Retried(new_id, queue)

@@ -22,7 +22,7 @@ MAX_RUN_CHARS = 100
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
 
-class Order(NamedTuple):
+class NewJob(NamedTuple):
     """A checked job on its way into the ledger. `name` is what it was given to be known by."""
 
     job_id: str
@@ -31,27 +31,27 @@ class Order(NamedTuple):
     job: GenerationJob
 
 
-def accept(ledger: Ledger, order: Order) -> Dialogue[str]:
+def enqueue(ledger: Ledger, new: NewJob) -> Dialogue[str]:
     """Enqueue a job and return its id. Raises JobConflict, QueueFull."""
-    answer = yield ledger.submit(order.job_id, order.job, order.envelope)
+    answer = yield ledger.submit(new.job_id, new.job, new.envelope)
     match answer.kind:
         case Submission.QUEUE_FULL | Submission.TOKENS_FULL:
-            raise queue_full(ledger, order, answer)
+            raise queue_full(ledger, new, answer)
         case Submission.CONFLICT:
             raise JobConflict(
-                f"{order.name}: already names another job, {order.job_id}. "
+                f"{new.name}: already names another job, {new.job_id}. "
                 "Fix: send the very same job again, or take another name"
             )
-    return order.job_id
+    return new.job_id
 
 
-def queue_full(ledger: Ledger, order: Order, answer: Submitted) -> QueueFull:
+def queue_full(ledger: Ledger, new: NewJob, answer: Submitted) -> QueueFull:
     """What is over the limit goes first, at the rate at which jobs were taken lately."""
-    queue = order.envelope.queue
+    queue = new.envelope.queue
     if answer.kind is Submission.QUEUE_FULL:
         retry_s = _retry_s(answer.num_jobs - ledger.max_queue + 1, answer)
         return QueueFull(queue, "jobs", answer.num_jobs, ledger.max_queue, retry_s)
-    excess = answer.num_tokens + order.job.estimated_tokens - ledger.max_queue_tokens
+    excess = answer.num_tokens + new.job.estimated_tokens - ledger.max_queue_tokens
     retry_s = _retry_s(ceil(excess * max(answer.num_jobs, 1) / answer.num_tokens), answer)
     return QueueFull(queue, "tokens", answer.num_tokens, ledger.max_queue_tokens, retry_s)
 

@@ -34,7 +34,7 @@ class Sequence:
     detokenizer: Detokenizer
     deadline_s: float | None = None  # on the clock of time.monotonic
     time_limit_s: float | None = None  # from admission
-    salt: str = ""  # the tenant: sequences of different salts share no pages
+    tenant: str = ""  # sequences of different tenants share no pages
     priority: int = 0  # while it waits, higher goes first
     choice: int = 0
     ids: list[int] = field(default_factory=list)
@@ -52,11 +52,11 @@ class Sequence:
     @property
     def name(self) -> str:
         """What no other sequence is called; a tenant has no /, an id no #."""
-        return f"{self.salt}/{self.job_id}#{self.choice}"
+        return f"{self.tenant}/{self.job_id}#{self.choice}"
 
     def is_of_one_job_with(self, other: "Sequence") -> bool:
         """Whether both are outputs of the same job; two tenants may use the same id."""
-        return (self.salt, self.job_id) == (other.salt, other.job_id)
+        return (self.tenant, self.job_id) == (other.tenant, other.job_id)
 
     @property
     def has_prompt_cached(self) -> bool:
@@ -107,7 +107,7 @@ class Sequence:
         """The digests of the full pages of the first `num_tokens` tokens."""
         num_pages = num_tokens // PAGE_TOKENS
         for page in range(len(self.digests), num_pages):
-            before = self.digests[-1] if page else root_digest(self.salt)
+            before = self.digests[-1] if page else root_digest(self.tenant)
             ids = self.tokens(page * PAGE_TOKENS, (page + 1) * PAGE_TOKENS)
             self.digests.append(page_digest(before, ids))
         return self.digests[:num_pages]

@@ -25,7 +25,7 @@ class WaitEntry:
 
     @property
     def tenant(self) -> str:
-        return self.sequence.salt
+        return self.sequence.tenant
 
 
 class PriorityLevel:

@@ -185,7 +185,7 @@ class Service:
         """What a step brought, to each tenant its own."""
         by_tenant = defaultdict[str, list[StepOutput]](list)
         for output in outputs:
-            by_tenant[output.sequence.salt].append(output)
+            by_tenant[output.sequence.tenant].append(output)
         for tenant, its_own in by_tenant.items():
             self.tenancies[tenant].publish(its_own)
 

@@ -93,7 +93,7 @@ class LoadedModel:
                 eos_ids=self.tokenizer.eos_ids,
                 detokenizer=Detokenizer(self.tokenizer.pieces, job.sampling.stop),
                 deadline_s=deadline_s,
-                salt=job.tenant,
+                tenant=job.tenant,
                 priority=job.priority,
                 choice=choice,
             )

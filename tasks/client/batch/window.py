@@ -19,7 +19,7 @@ from llama_herd.tasks.client.batch.ordering import InOrder
 from llama_herd.tasks.client.batch.polling import Pace
 from llama_herd.tasks.client.batch.row import BatchItem, BatchJob
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.submission import Order, checked_run, queue_full
+from llama_herd.tasks.client.submission import NewJob, checked_run, queue_full
 from llama_herd.tasks.events import Event, Failure
 from llama_herd.tasks.ledger.answers import Submission
 from llama_herd.tasks.ledger.redis_call import Call
@@ -177,14 +177,12 @@ class BatchWindow:
 
     def _submit(self, now_s: float) -> _Step:
         tries = self._portion()
-        orders = [_order(one, self._core.ledger.tenant) for one in tries]
-        answers = yield [
-            self._core.ledger.submit(order.job_id, order.job, order.envelope) for order in orders
-        ]
+        new_jobs = [_new_job(one, self._core.ledger.tenant) for one in tries]
+        answers = yield [self._core.ledger.submit(new.job_id, new.job, new.envelope) for new in new_jobs]
         for _ in tries:
             self._waiting.popleft()
-        for one, order, answer in zip(tries, orders, answers, strict=True):
-            self._note_submission(one, order, answer, now_s)
+        for one, new, answer in zip(tries, new_jobs, answers, strict=True):
+            self._note_submission(one, new, answer, now_s)
         refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
         if refusals and not self._under_way:
             raise refusals[0]
@@ -198,7 +196,7 @@ class BatchWindow:
         num_small = sum(1 for _ in takewhile(lambda size: size <= MAX_SUBMIT_BYTES, sizes))
         return list(islice(self._waiting, max(1, num_small)))
 
-    def _note_submission(self, one: BatchTry, order: Order, answer: Any, now_s: float) -> None:
+    def _note_submission(self, one: BatchTry, new: NewJob, answer: Any, now_s: float) -> None:
         if isinstance(answer, ResponseError):
             self._waiting.append(one)
         elif answer.kind is Submission.CONFLICT:
@@ -206,7 +204,7 @@ class BatchWindow:
             one.number += 1
             self._waiting.append(one)
         elif answer.kind in (Submission.QUEUE_FULL, Submission.TOKENS_FULL):
-            self._submit_at_s = now_s + queue_full(self._core.ledger, order, answer).retry_after_s
+            self._submit_at_s = now_s + queue_full(self._core.ledger, new, answer).retry_after_s
             self._waiting.append(one)
         else:
             self._under_way[one.job_id] = one
@@ -260,10 +258,10 @@ class BatchWindow:
         return items
 
 
-def _order(one: BatchTry, tenant: str) -> Order:
+def _new_job(one: BatchTry, tenant: str) -> NewJob:
     """Celery is to keep no result: the batch reads the events, and then forgets the job."""
     envelope = Envelope.of(one.job_id, queue_name(str(one.job.model), tenant), ignore_result=True)
-    return Order(one.job_id, "job_id", envelope, one.job)
+    return NewJob(one.job_id, "job_id", envelope, one.job)
 
 
 def _result(events: Sequence[Event] | RecordUnreadable) -> Result:

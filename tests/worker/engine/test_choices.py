@@ -111,7 +111,7 @@ def test_a_job_of_another_tenant_shares_nothing_though_its_id_is_the_same(
     alone = Run(fixed.engine(settings, ignore), sequences(fixed, LONG[::-1], n=2))
     others = sequences(fixed, LONG, n=2)
     for one in others:
-        one.salt = "another"
+        one.tenant = "another"
     together = Run(fixed.engine(settings, ignore), [*others, *sequences(fixed, LONG[::-1], n=2)])
     assert together.ids == alone.ids
 

@@ -30,7 +30,7 @@ def sequence(
         max_length=NUM_PAGES * PAGE_TOKENS,
         eos_ids=frozenset(),
         detokenizer=Detokenizer([b"", b"x"]),
-        salt=tenant,
+        tenant=tenant,
         priority=priority,
     )
 

@@ -28,7 +28,7 @@ def sequence(job_id: str, tenant: str = "a", priority: int = 0, num_tokens: int 
         max_length=RISE_TOKENS,
         eos_ids=frozenset(),
         detokenizer=Detokenizer([b""]),
-        salt=tenant,
+        tenant=tenant,
         priority=priority,
     )
 
@@ -97,9 +97,9 @@ def test_tenants_that_wait_side_by_side_get_equal_shares(jobs: list[tuple[str, i
     for number, (tenant, num_tokens) in enumerate(jobs):
         line.join(sequence(f"job-{number}", tenant, num_tokens=num_tokens))
     served: Counter[str] = Counter()
-    while len(waiting := {one.salt for one in line}) > 1:
+    while len(waiting := {one.tenant for one in line}) > 1:
         admitted = admit_first(line)
-        served[admitted.salt] += admitted.num_reserved
+        served[admitted.tenant] += admitted.num_reserved
         shares = [served[tenant] for tenant in waiting]
         assert max(shares) - min(shares) <= MAX_JOB_TOKENS
 
@@ -121,7 +121,7 @@ def test_shares_count_tokens_and_outlast_an_empty_line_of_ones_own() -> None:
         line.join(sequence(f"small-{number}", "a", num_tokens=100))
     for number in range(4):
         line.join(sequence(f"large-{number}", "b", num_tokens=1000))
-        while admit_first(line).salt != "b":
+        while admit_first(line).tenant != "b":
             pass
     assert len(line) < 15
 
@@ -137,7 +137,7 @@ def test_who_stays_away_saves_nothing_up() -> None:
         admit_first(line)
     for number in range(10):
         line.join(sequence(f"b-{number}", "b"))
-    tenants_served = Counter(admit_first(line).salt for _ in range(9))
+    tenants_served = Counter(admit_first(line).tenant for _ in range(9))
     assert tenants_served == {"a": 3, "b": 3, "c": 3}
 
 
