@@ -22,12 +22,12 @@ from benchmarks.measured import Report, Table, run_command
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.message import Envelope
-from llama_herd.worker.boot import NUM_LOOK_AHEAD
 from llama_herd.worker.chaos.fragile_redis import FragileRedis
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.sabotage import Sabotage
 from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.process import NUM_LOOK_AHEAD
 from llama_herd.worker.settings import BUNDLED_MODEL
 
 #: None ends before it is measured.

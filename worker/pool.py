@@ -21,7 +21,8 @@ from celery.worker import control, state
 from celery.worker.request import Request
 
 from llama_herd.errors import BadInput
-from llama_herd.worker import boot
+from llama_herd.worker import process
+from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.side_task import SideTask
 
@@ -39,6 +40,8 @@ SIZE_COMMANDS = ("pool_grow", "pool_shrink", "pool_restart", "autoscale")
 
 #: Threads for the few Celery tasks that are not generation, such as chord_unlock.
 NUM_SIDE_THREADS = 2
+
+celery_config.hook_in()  # Celery loads its pool before all else
 
 
 class EnginePool(BasePool):  # type: ignore[misc]
@@ -63,7 +66,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         )
 
         try:
-            self._service = Service.start(boot.settings(), self._hostname)
+            self._service = Service.start(process.settings(), self._hostname)
         except BadInput as error:
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
@@ -112,7 +115,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         shutdown comes without `close` before it and leaves no time.
         """
         is_warm = self._state == self.CLOSE
-        self._service.drain(boot.settings().grace_s if is_warm else 0.0, self._pump)
+        self._service.drain(process.settings().grace_s if is_warm else 0.0, self._pump)
         self._side.shutdown()
         self._pump()
 
@@ -129,7 +132,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _on_signal(self, number: int, _: Any) -> None:
         """Stop, and let jobs finish for a while; SIGQUIT or a second signal hands them over at once."""
-        grace_s = boot.settings().grace_s
+        grace_s = process.settings().grace_s
         if number == signal.SIGQUIT or state.should_stop is not None:
             self._service.hurry()
             grace_s = 0.0
@@ -181,4 +184,4 @@ def _refuse_size(_: Any, **__: Any) -> dict[str, str]:
 def _leave(*_: Any) -> None:
     """The time to stop is over: something still waits for a Redis that does not answer."""
     log.warning("left before all was handed over, what runs is left to its leases")
-    boot.end_at_once(0)
+    process.end_at_once(0)

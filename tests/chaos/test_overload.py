@@ -12,8 +12,8 @@ import pytest
 
 from llama_herd.errors import QueueFull
 from llama_herd.tasks.client.client import Client
-from llama_herd.worker.boot import NUM_LOOK_AHEAD
 from llama_herd.worker.chaos.herd import Herd
+from llama_herd.worker.process import NUM_LOOK_AHEAD
 from tests.chaos.sampling import SAMPLED
 
 #: At 10 ms a step four slots serve about forty of these a second.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker import boot
+from llama_herd.worker import process
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.local.redis_server import EmbeddedRedis
@@ -40,7 +40,7 @@ def service(
     redis_url: str, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Service]:
     """All of a worker but Celery."""
-    monkeypatch.setattr(boot, "device", lambda: "cpu")
+    monkeypatch.setattr(process, "device", lambda: "cpu")
     service = Service.start(tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test")
     yield service
     service.drain(0.0, lambda: None)

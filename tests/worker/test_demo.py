@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from llama_herd.tasks.events import End, Started, Token
-from llama_herd.worker.demo.figures import Figures, Percentiles
+from llama_herd.worker.demo.figures import Figures
 from llama_herd.worker.demo.next_steps import next_steps
 from llama_herd.worker.demo.panel import Panel
 from llama_herd.worker.demo.progress import Progress
@@ -60,11 +60,6 @@ def test_figures_count_from_the_first_submission() -> None:
     assert (figures.num_tokens, figures.tokens_per_s) == (5, 2.5)
     assert (figures.ttft.p50_s, figures.ttft.p95_s) == pytest.approx((0.5, 1.0))
     assert (figures.itl.p50_s, figures.itl.p95_s) == pytest.approx((0.2, 0.4))
-
-
-def test_percentiles_are_the_nearest_ranks() -> None:
-    assert Percentiles.of([float(number) for number in range(1, 101)]) == Percentiles(50.0, 95.0)
-    assert Percentiles.of([]) == Percentiles(None, None)
 
 
 @pytest.mark.parametrize(("width", "height", "lines_a_job"), [(80, 24, 2), (120, 40, 3), (80, 16, 1)])

@@ -4,7 +4,8 @@ import pytest
 
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.app import app
-from llama_herd.worker import boot
+from llama_herd.worker import process
+from llama_herd.worker.broker import celery_config
 from llama_herd.worker.settings import WorkerSettings
 
 
@@ -49,8 +50,8 @@ def test_a_bad_or_double_name_is_refused_in_words(
 
 def test_each_tenants_app_stores_and_sends_on_under_its_own_names() -> None:
     own = WorkerSettings(tenant="acme", model_name="m")
-    conf = boot.app_of(own).conf
+    conf = celery_config.app_of(own).conf
     assert conf.task_default_queue == "herd.acme:m"
     assert conf.result_backend_transport_options["global_keyprefix"] == "herd:acme:"
-    assert boot.app_of(own) is boot.app_of(own)
-    assert boot.app_of(boot.settings()) is app
+    assert celery_config.app_of(own) is celery_config.app_of(own)
+    assert celery_config.app_of(process.settings()) is app

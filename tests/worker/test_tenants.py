@@ -20,7 +20,7 @@ from llama_herd.tasks.ledger.keys import Keys, joined
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.boot import NUM_LOOK_AHEAD
+from llama_herd.worker.process import NUM_LOOK_AHEAD
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.row import BatchItem
-from llama_herd.worker.demo.figures import Percentiles
+from llama_herd.worker.local.percentiles import Percentiles
 
 #: Speed is that of so many last seconds.
 SPAN_S = 15.0

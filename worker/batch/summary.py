@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.worker.demo.figures import Percentiles
+from llama_herd.worker.local.percentiles import Percentiles
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.job import is_job_id
 from llama_herd.tasks.message import TASK_NAME
-from llama_herd.worker import boot
+from llama_herd.worker import process
+from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.first_protocol import upgrade
 from llama_herd.worker.broker.oversized import NUM_BYTES
 from llama_herd.worker.broker.queue_channel import UNREADABLE
@@ -40,7 +41,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
         quiet["without_heartbeat"] = not options.get("task_events")
         super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
-        accept_compression(boot.settings().max_message_bytes)
+        accept_compression(process.settings().max_message_bytes)
 
     def ensure_connected(self, conn: Any) -> Any:
         """Connect, also again, within two seconds of Redis being back."""
@@ -49,7 +50,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
     def update_strategies(self) -> None:
         """Have each message run by the app of the tenant from whose queue it comes."""
-        apps = {queue: boot.app_of(own) for queue, own in boot.settings().by_queue.items()}
+        apps = {queue: celery_config.app_of(own) for queue, own in process.settings().by_queue.items()}
         for app in (self.app, *apps.values()):
             for task in app.tasks.values():
                 task.Request = JobRequest if getattr(task, "engine_task", False) else QuietRequest
@@ -102,14 +103,14 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         message.channel.put_aside(reason)
         name = message.headers.get("task")
         task_id = message.headers.get("id") or message.properties.get("correlation_id")
-        limit = boot.settings().max_message_bytes
+        limit = process.settings().max_message_bytes
         complaint = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
         if is_job_id(task_id) and name == TASK_NAME and not is_refused(message):
             refuse(message, task_id, complaint)
             with suppress(*UNREADABLE, GenerationError):
                 return self._handle(message)
         if is_job_id(task_id):
-            app = boot.app_of(boot.settings().of_queue(message.delivery_info["routing_key"]))
+            app = celery_config.app_of(process.settings().of_queue(message.delivery_info["routing_key"]))
             self.pool.run_aside(partial(_fail, app, task_id, complaint))
         message.reject_log_error(log, self.connection_errors)
         return None
@@ -128,7 +129,7 @@ def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Mess
 
 
 def _refuse_stand_in(message: Message) -> None:
-    num_bytes, limit = message.headers.get(NUM_BYTES), boot.settings().max_message_bytes
+    num_bytes, limit = message.headers.get(NUM_BYTES), process.settings().max_message_bytes
     if isinstance(num_bytes, int) and message.headers["task"] == TASK_NAME:
         fix = "Fix: a shorter prompt, or a larger HERD_MAX_MESSAGE_BYTES"
         refuse(message, message.headers["id"], f"must be at most {limit} bytes, got {num_bytes}. {fix}")

@@ -23,7 +23,7 @@ from redis.exceptions import DataError, OutOfMemoryError, RedisError, ResponseEr
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.redis_call import run
-from llama_herd.worker import boot
+from llama_herd.worker import process
 from llama_herd.worker.broker.oversized import stand_in
 from llama_herd.worker.broker.queue_order import Places, QueueOrder
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
@@ -181,7 +181,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         if reply is not None:
             self._last_reply = reply
             self._order.note(self.queue_read)
-            if len(reply[1]) > boot.settings().max_message_bytes:
+            if len(reply[1]) > process.settings().max_message_bytes:
                 raise TooLong
 
     def _size(self, queue: str) -> int:
@@ -229,12 +229,12 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     @cached_property
     def _places_now(self) -> Places:
-        return Places(boot.num_places(), boot.NUM_LOOK_AHEAD)
+        return Places(process.num_places(), process.NUM_LOOK_AHEAD)
 
     @cached_property
     def _places_later(self) -> Places:
         """Beyond its limit Celery would count messages for later among those for now."""
-        num = app.conf.worker_eta_task_limit - boot.num_places()
+        num = app.conf.worker_eta_task_limit - process.num_places()
         return Places(num, num // (2 * len(self.active_queues)))
 
     def _look_for_spoilt(self) -> None:
@@ -260,8 +260,8 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """Keep the message that was read last, and cannot be handled, among the dead letters."""
         raw, queue = self.message_read, self.queue_read
         log.error("message put aside", reason=reason, num_bytes=len(raw))
-        letters = DeadLetters.of(boot.settings().of_queue(queue))
-        told = stand_in(raw, queue) if len(raw) > boot.settings().max_message_bytes else None
+        letters = DeadLetters.of(process.settings().of_queue(queue))
+        told = stand_in(raw, queue) if len(raw) > process.settings().max_message_bytes else None
         with self.conn_or_acquire() as client:
             run(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))
             if told:

@@ -1,12 +1,12 @@
 """What a run has found out."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from llama_herd.worker.chaos.verdict import Verdict, Violation
+from llama_herd.worker.local.percentiles import nearest_rank
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,9 @@ class Line:
 
     @classmethod
     def of(cls, fault: str, blows: Sequence[Blow]) -> "Line":
-        seconds = sorted(second for blow in blows for second in blow.recovery_s)
-        return cls(
-            fault,
-            len(blows),
-            sum(blow.num_met for blow in blows),
-            _nearest_rank(seconds, 0.50),
-            _nearest_rank(seconds, 0.99),
-            _nearest_rank(seconds, 1.0),
-        )
+        seconds = [round(second, 2) for blow in blows for second in blow.recovery_s]
+        ranks = [nearest_rank(seconds, share) for share in (0.50, 0.99, 1.0)]
+        return cls(fault, len(blows), sum(blow.num_met for blow in blows), *ranks)
 
 
 @dataclass(frozen=True)
@@ -152,7 +146,3 @@ def spread(held: Sequence[Held], most: int) -> list[Held]:
     if len(held) <= most:
         return list(held)
     return [held[round(n * (len(held) - 1) / (most - 1))] for n in range(most)]
-
-
-def _nearest_rank(ordered: Sequence[float], share: float) -> float | None:
-    return round(ordered[math.ceil(share * len(ordered)) - 1], 2) if ordered else None

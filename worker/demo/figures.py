@@ -1,23 +1,11 @@
 """What a round of jobs comes to: tokens a second, time to first token, time between tokens."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from llama_herd.worker.demo.progress import Progress
-
-
-@dataclass(frozen=True)
-class Percentiles:
-    """Seconds that half, and 95 of 100, of the cases stay within; None without a case."""
-
-    p50_s: float | None
-    p95_s: float | None
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Self:
-        return cls(_nearest_rank(seconds, 0.50), _nearest_rank(seconds, 0.95))
+from llama_herd.worker.local.percentiles import Percentiles
 
 
 @dataclass(frozen=True)
@@ -40,8 +28,3 @@ class Figures:
             ttft=Percentiles.of([job.ttft_s for job in jobs if job.ttft_s is not None]),
             itl=Percentiles.of([gap_s for job in jobs for gap_s in job.gaps_s]),
         )
-
-
-def _nearest_rank(seconds: Sequence[float], share: float) -> float | None:
-    ordered = sorted(seconds)
-    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None

@@ -13,7 +13,7 @@ from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.worker_status import State, WorkerStatus
-from llama_herd.worker import boot
+from llama_herd.worker import process
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.engine.step_output import StepOutput
@@ -78,7 +78,7 @@ class Service:
         with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
             check_redis(redis, settings)
         started_s = monotonic()
-        model = LoadedModel.load(settings, boot.device())
+        model = LoadedModel.load(settings, process.device())
         log.info(
             "model loaded",
             model=settings.served_model,

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.worker_status import WorkerStatus
-from llama_herd.worker import boot
+from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
@@ -58,7 +58,7 @@ class Tenancy:
         self._engine = engine
         self._holder = holder = LeaseHolder(redis, ledger)
         reader = StreamReader(redis, ledger, StreamBounds(settings.max_tokens_limit, model.max_length))
-        self._finisher = Finisher(redis, ledger, boot.app_of(settings), reader)
+        self._finisher = Finisher(redis, ledger, celery_config.app_of(settings), reader)
         self._claims = claims = ClaimedJobs(self._drop)
         self._publisher = Publisher(
             holder,

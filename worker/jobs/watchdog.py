@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.passing import passes
 from llama_herd.tasks.ledger.redis_call import Call, run, run_many
-from llama_herd.worker import boot
+from llama_herd.worker import process
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 
 log = structlog.get_logger(__name__)
@@ -121,7 +121,7 @@ class Watchdog(threading.Thread):
                 log.critical(
                     "no message is taken, though some wait", queue=self._queues, seconds=self.silent_s
                 )
-                boot.end_at_once(boot.EXIT_SILENT)
+                process.end_at_once(process.EXIT_SILENT)
             for name, pace in self._paces.items():
                 self._look_at(name, pace)
 
@@ -143,7 +143,7 @@ class Watchdog(threading.Thread):
             log.error("a part makes no progress", part=name, waiting=pace.num_waiting, seconds=seconds)
         if seconds >= STUCK_FACTOR * self._silence_s:
             log.critical("a part is stuck, and the worker ends", part=name, seconds=seconds)
-            boot.end_at_once(boot.EXIT_STUCK)
+            process.end_at_once(process.EXIT_STUCK)
 
     def _takes_writes(self) -> bool:
         """Whether Redis is there and takes what needs room; this changes nothing in it."""

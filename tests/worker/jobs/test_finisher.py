@@ -21,7 +21,7 @@ from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.boot import insist_on_results
+from llama_herd.worker.broker.celery_config import insist_on_results
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.jobs.finisher import Finisher

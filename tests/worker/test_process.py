@@ -6,11 +6,12 @@ import sys
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.boot import EXIT_THREAD_DIED, lead_links_home
+from llama_herd.worker.broker.celery_config import lead_links_home
+from llama_herd.worker.process import EXIT_THREAD_DIED
 
 DIE = """
 import threading, time
-from llama_herd.worker.boot import end_process
+from llama_herd.worker.process import end_process
 threading.excepthook = end_process
 def fail():
     raise KeyError("a bug")

@@ -1,35 +1,23 @@
-"""What must be settled before Celery's worker is built: settings, device, logs, queue, prefetch."""
+"""Celery's settings in a worker process: queues, prefetch, transports, results, links, logs.
 
-import logging
-import os
+They must stand before Celery's worker is built.
+"""
+
 import sys
 import threading
 import warnings
 from functools import cache, partial
-from typing import Any, NoReturn
+from typing import Any
 
-import structlog
 from celery import Celery, signals
 from kombu import Exchange, Queue
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.app import app, broker_options, make_app
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker import process
 from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
-
-log = structlog.get_logger(__name__)
-
-#: Messages of each tenant taken beyond the batch, so that the next prompts are at hand when rows become free.
-NUM_LOOK_AHEAD = 8
-
-#: Exit code of a worker that lost a thread.
-EXIT_THREAD_DIED = 70
-#: Exit code of a worker that took no messages any more.
-EXIT_SILENT = 71
-#: Exit code of a worker of which some part made no progress any more.
-EXIT_STUCK = 72
 
 #: How often a link is offered to a Redis that does not take it, about once a second. There is an end, since
 #: what completes a chord is reserved to who sends it for a few times as long.
@@ -45,15 +33,10 @@ RESULT_BACKEND = "llama_herd.worker.broker.result_backend:ResultBackend"
 SWITCH_INTERVAL_S = 0.0005
 
 
-@cache
-def settings() -> WorkerSettings:
-    """This process's settings, read once. Raises SettingsError."""
-    return WorkerSettings.read()
-
-
-def num_places() -> int:
-    """How many messages this worker has in hand at most, but for those whose ETA has not come."""
-    return settings().slots + NUM_LOOK_AHEAD * len(settings().by_queue)
+def hook_in() -> None:
+    """Have Celery come here before it builds its worker."""
+    signals.celeryd_init.connect(configure, weak=False)
+    signals.setup_logging.connect(configure_logs, weak=False)
 
 
 @cache
@@ -62,7 +45,7 @@ def app_of(own: WorkerSettings) -> Celery:
 
     The process's own is that of a worker of one tenant.
     """
-    if own == settings():
+    if own == process.settings():
         return app
     made = make_app(own)
     made.conf.task_default_queue = own.queue
@@ -74,31 +57,24 @@ def app_of(own: WorkerSettings) -> Celery:
     return made
 
 
-@cache
-def device() -> str:
-    """torch's name of this process's device, which is the only one that torch will see."""
-    return pin_device(settings().device)
-
-
-@signals.celeryd_init.connect  # type: ignore[untyped-decorator]
 def configure(conf: Any, instance: Any, **_: Any) -> None:
     """Before the worker is built: it reads its own model's queue, and takes what its batch holds."""
     try:
-        conf.worker_concurrency = num_places()
-        conf.worker_eta_task_limit += num_places()
+        conf.worker_concurrency = process.num_places()
+        conf.worker_eta_task_limit += process.num_places()
         _configure_queues(conf)
         conf.broker_transport = "llama_herd.worker.broker.queue_channel:QueueTransport"
-        conf.worker_enable_remote_control = settings().remote_control
+        conf.worker_enable_remote_control = process.settings().remote_control
         insist_on_results(instance.app)
-        lead_links_home(instance.app, settings().link_queue)
-        device()
+        lead_links_home(instance.app, process.settings().link_queue)
+        process.device()
     except BadInput as error:
         print(f"herd worker: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # What Celery's tracer cannot store the finisher says in one line.
     warnings.filterwarnings("ignore", "Exception raised outside body", RuntimeWarning)
-    threading.excepthook = end_process
+    threading.excepthook = process.end_process
 
 
 def insist_on_results(app: Celery) -> None:
@@ -130,31 +106,15 @@ def lead_links_home(app: Celery, queue: str) -> None:
 
 def _configure_queues(conf: Any) -> None:
     """What the worker of several tenants holds is noted under a name that none of them has alone."""
-    names = list(settings().by_queue)
+    names = list(process.settings().by_queue)
     conf.task_default_queue = names[0]
-    if settings().tenants:
+    if process.settings().tenants:
         conf.task_queues = [Queue(name, Exchange(name), name) for name in names]
-        keys = Keys(settings().joined_tenant)
+        keys = Keys(process.settings().joined_tenant)
         conf.broker_transport_options = broker_options(keys.unacked_key)
         conf.event_exchange = keys.key("celeryev")
 
 
-def end_process(failure: threading.ExceptHookArgs) -> None:
-    """End a worker that has lost one of its threads: half a worker would hold its jobs for ever."""
-    details = (failure.exc_type, failure.exc_value, failure.exc_traceback)
-    log.critical(
-        "a thread died, and the worker with it", thread=getattr(failure.thread, "name", "?"), exc_info=details
-    )
-    end_at_once(EXIT_THREAD_DIED)
-
-
-def end_at_once(exit_code: int) -> NoReturn:
-    """Like a kill -9, but for the log: other workers take the jobs over when their leases end."""
-    logging.shutdown()
-    os._exit(exit_code)
-
-
-@signals.setup_logging.connect  # type: ignore[untyped-decorator]
 def configure_logs(loglevel: int, **_: Any) -> None:
     """Take logging out of Celery's hands."""
-    set_up_logs(settings().log_format, loglevel)
+    set_up_logs(process.settings().log_format, loglevel)

@@ -1,0 +1,56 @@
+"""This worker process: its settings, its device, and how it ends when it cannot go on."""
+
+import logging
+import os
+import threading
+from functools import cache
+from typing import NoReturn
+
+import structlog
+
+from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+#: Messages of each tenant taken beyond the batch, so that the next prompts are at hand when rows become free.
+NUM_LOOK_AHEAD = 8
+
+#: Exit code of a worker that lost a thread.
+EXIT_THREAD_DIED = 70
+#: Exit code of a worker that took no messages any more.
+EXIT_SILENT = 71
+#: Exit code of a worker of which some part made no progress any more.
+EXIT_STUCK = 72
+
+
+@cache
+def settings() -> WorkerSettings:
+    """This process's settings, read once. Raises SettingsError."""
+    return WorkerSettings.read()
+
+
+def num_places() -> int:
+    """How many messages this worker has in hand at most, but for those whose ETA has not come."""
+    return settings().slots + NUM_LOOK_AHEAD * len(settings().by_queue)
+
+
+@cache
+def device() -> str:
+    """torch's name of this process's device, which is the only one that torch will see."""
+    return pin_device(settings().device)
+
+
+def end_process(failure: threading.ExceptHookArgs) -> None:
+    """End a worker that has lost one of its threads: half a worker would hold its jobs for ever."""
+    details = (failure.exc_type, failure.exc_value, failure.exc_traceback)
+    log.critical(
+        "a thread died, and the worker with it", thread=getattr(failure.thread, "name", "?"), exc_info=details
+    )
+    end_at_once(EXIT_THREAD_DIED)
+
+
+def end_at_once(exit_code: int) -> NoReturn:
+    """Like a kill -9, but for the log: other workers take the jobs over when their leases end."""
+    logging.shutdown()
+    os._exit(exit_code)
