@@ -65,7 +65,7 @@ class GenerationJob(StrictModel):
     prompt_ids: (
         Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
         | None
-    ) = Field(default=None, description="The same as token ids of the model; nothing is added to them.")
+    ) = Field(default=None, description="The prompt as token ids of the model. Nothing is added to them.")
     messages: (
         Annotated[
             tuple[ChatMessage, ...],
@@ -73,36 +73,39 @@ class GenerationJob(StrictModel):
             at_most(MAX_MESSAGES),
         ]
         | None
-    ) = Field(
-        default=None, description="A conversation, made into a prompt by the model's own chat template."
-    )
+    ) = Field(default=None, description="A conversation. The model's own chat template makes a prompt of it.")
     model: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,128}$",
-        description="Absent: the model whose queue the job comes by.",
+        description="Absent: the model that the queue belongs to.",
     )
     tenant: str = Field(default="default", pattern=r"^[A-Za-z0-9_-]{1,64}$")
     priority: int = Field(
         default=0,
         ge=MIN_PRIORITY,
         le=MAX_PRIORITY,
-        description="Higher goes first; above 0 passes what waits in the queue, below 0 comes after it.",
+        description="Higher goes first. Above 0: before all that waits in the queue. Below 0: after it.",
     )
     deadline_ms: int | None = Field(
-        default=None, ge=1, lt=2**53, description="After this time the job is given up."
+        default=None, ge=1, lt=2**53, description="The job ends with `deadline` at this time."
     )
     not_before: int | None = Field(
-        default=None, ge=1, lt=2**53, description="Accepted now, run from this time on."
+        default=None, ge=1, lt=2**53, description="The job is accepted now and not run before this time."
     )
     flush_ms: int = Field(
-        default=0, ge=0, le=60_000, description="Gather tokens this long; 0: an event every step."
+        default=0,
+        ge=0,
+        le=60_000,
+        description="Gather tokens for this long before they are sent. 0: an event every step.",
     )
     sampling: SamplingParams = SamplingParams()
     metadata: Annotated[
         dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
         at_most(MAX_NOTES),
     ] = Field(
-        default={}, max_length=MAX_NOTES, description="The client's own notes; kept with the job, never read."
+        default={},
+        max_length=MAX_NOTES,
+        description="The client's own notes. They are kept with the job and never read.",
     )
 
     @field_validator("prompt")

@@ -30,68 +30,91 @@ class SamplingParams(StrictModel):
         default=1,
         ge=1,
         le=MAX_CHOICES,
-        description="So many outputs of one prompt, each drawn by noise of its own.",
+        description="Number of outputs for the prompt, each sampled independently.",
     )
     max_tokens: int = Field(
         default=DEFAULT_MAX_TOKENS,
         ge=1,
         le=MAX_INT,
-        description="Most tokens to generate; a worker has a limit of its own.",
+        description="Most tokens to generate. Workers have a limit of their own, HERD_MAX_TOKENS_LIMIT.",
     )
     min_tokens: int = Field(
-        default=0, ge=0, le=MAX_INT, description="Before so many tokens nothing ends the output."
+        default=0, ge=0, le=MAX_INT, description="Nothing ends the output before it has this many tokens."
     )
-    temperature: float = Field(default=1.0, ge=0, le=2, description="0 takes the likeliest token each time.")
-    top_k: int = Field(default=0, ge=0, le=MAX_INT, description="Keep the k likeliest tokens; 0: all.")
+    temperature: float = Field(default=1.0, ge=0, le=2, description="0 always takes the most likely token.")
+    top_k: int = Field(default=0, ge=0, le=MAX_INT, description="Keep the k most likely tokens. 0: all.")
     top_p: float = Field(
-        default=1.0, gt=0, le=1, description="Keep the likeliest tokens up to this probability."
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Keep the most likely tokens until their probabilities add up to this.",
     )
     min_p: float = Field(
-        default=0.0, ge=0, le=1, description="Keep tokens at least so likely, against the likeliest."
+        default=0.0, ge=0, le=1, description="Drop tokens less likely than min_p times the most likely one."
     )
     repetition_penalty: float = Field(
-        default=1.0, gt=0, le=10, description="Above 1: ids of prompt and output become less likely."
+        default=1.0,
+        gt=0,
+        le=10,
+        description="Above 1: tokens that the prompt or the output contains become less likely.",
     )
     presence_penalty: float = Field(
-        default=0.0, ge=-2, le=2, description="Taken off the logit of each id that the output holds."
+        default=0.0,
+        ge=-2,
+        le=2,
+        description="Subtracted from the logit of each token that the output contains.",
     )
     frequency_penalty: float = Field(
-        default=0.0, ge=-2, le=2, description="The same for each time that it came."
+        default=0.0,
+        ge=-2,
+        le=2,
+        description="Subtracted once for each time that the output contains the token.",
     )
     repeat_last_n: int = Field(
-        default=-1, ge=-1, le=MAX_INT, description="The penalties look at so many last tokens; -1: at all."
+        default=-1,
+        ge=-1,
+        le=MAX_INT,
+        description="The penalties consider the last N tokens. -1: all of them.",
     )
     logit_bias: Mapping[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(
         default={}, max_length=MAX_BIASES, description="Added to the logits of these ids."
     )
-    seed: int | None = Field(default=None, ge=0, lt=2**63, description="Absent: derived from the job's id.")
+    seed: int | None = Field(
+        default=None, ge=0, lt=2**63, description="Absent: derived from the id of the job."
+    )
     stop: Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...],
         Field(strict=False, max_length=MAX_STOPS, fail_fast=True),
         at_most(MAX_STOPS),
     ] = Field(
-        default=(), description=f"Texts that end the output, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long."
+        default=(), description=f"Strings that end the output, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long."
     )
     stop_token_ids: Annotated[
         tuple[TokenId, ...],
         Field(strict=False, max_length=MAX_STOPS, fail_fast=True),
         at_most(MAX_STOPS),
-    ] = Field(default=(), description="Ids that end the output; they stand in `ids`, not in the text.")
-    ignore_eos: bool = Field(default=False, description="Go on after an end of sequence.")
-    logprobs: bool = Field(default=False, description="Say how likely each token was, by the model alone.")
+    ] = Field(default=(), description="Token ids that end the output. They are in `ids`, not in the text.")
+    ignore_eos: bool = Field(default=False, description="Go on after an end-of-sequence token.")
+    logprobs: bool = Field(
+        default=False,
+        description="Report the log-probability of each token, before penalties and temperature.",
+    )
     top_logprobs: int = Field(
-        default=0, ge=0, le=MAX_TOP_LOGPROBS, description="And so many of the likeliest tokens in its place."
+        default=0,
+        ge=0,
+        le=MAX_TOP_LOGPROBS,
+        description="Also report this many of the most likely tokens at each position.",
     )
     prompt_logprobs: int | None = Field(
         default=None,
         ge=0,
         le=MAX_TOP_LOGPROBS,
-        description="Say how likely each token of the prompt was, and so many of the likeliest in its place.",
+        description="Report the log-probability of each prompt token, and of this many likeliest ones.",
     )
     truncate_prompt_tokens: int | None = Field(
         default=None,
         ge=-1,
-        description="Keep so many last tokens of a longer prompt; -1: what leaves room for max_tokens. "
+        description="Keep the last N tokens of a longer prompt. -1: as many as leave room for max_tokens. "
         "Absent: a prompt that is too long is an error.",
     )
 

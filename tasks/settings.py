@@ -56,36 +56,43 @@ class Settings(BaseSettings):
     )
 
     redis_password: str = Field(
-        default="", description="Password of the user in HERD_REDIS_URL, unless it stands there.", repr=False
+        default="",
+        description="Password of the user in HERD_REDIS_URL, unless the URL contains it.",
+        repr=False,
     )
     redis_ca_file: str = Field(
         default="",
-        description="Certificates of the authorities that may vouch for Redis; empty: the system's.",
+        description="CA certificates that Redis's certificate is checked against. Empty: the system's.",
     )
     redis_cert_file: str = Field(
         default="",
-        description="Our own certificate, where Redis asks for one; its key may be in the same file.",
+        description="Client certificate, if Redis asks for one. Its key may be in the same file.",
     )
-    redis_key_file: str = Field(default="", description="Key of our own certificate.")
+    redis_key_file: str = Field(default="", description="Private key of the client certificate.")
     redis_url: str = Field(
         default="redis://127.0.0.1:6379/0",
         validation_alias=AliasChoices("HERD_REDIS_URL", "CELERY_BROKER_URL", "REDIS_URL"),
         validate_default=True,
-        description="Redis of the queue, the ledger and the token log: one database for all three. "
+        description="Redis for the queue, the ledger and the token streams: one database for all three. "
         "rediss:// is TLS.",
         repr=False,  # may hold a password
     )
     tenant: str = Field(
-        default="default", pattern=TENANT_PATTERN, description="Whose jobs; part of every Redis key."
+        default="default",
+        pattern=TENANT_PATTERN,
+        description="Tenant whose jobs these are. It is part of every Redis key.",
     )
     model_name: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",
-        description=f"Model that jobs go to when they name none; empty: {BUNDLED_MODEL_NAME}, the bundled "
+        description=f"Model for jobs that name none. Empty: {BUNDLED_MODEL_NAME}, the bundled "
         "one. A worker takes its model file's stem instead.",
     )
     stream_ttl_s: int = Field(
-        default=3600, ge=1, le=MAX_TTL_S, description="How long a job's events can be read after its end."
+        default=3600,
+        ge=1,
+        le=MAX_TTL_S,
+        description="How long a job's events can be read after it has ended.",
     )
     result_ttl_s: int = Field(
         default=86_400, ge=1, le=MAX_TTL_S, description="How long Celery keeps a job's result."
@@ -94,25 +101,31 @@ class Settings(BaseSettings):
         default=604_800,
         ge=1,
         le=MAX_TTL_S,
-        description="How long jobs that were given up and messages nobody could read are kept.",
+        description="How long poisoned jobs and dead letters are kept.",
     )
     max_queue: int = Field(
         default=0,
         ge=0,
         le=10**9,
-        description="Most jobs that may wait for a model; more are refused. 0: no limit.",
+        description="Most jobs that may wait for a model. Further ones are refused. 0: no limit.",
     )
     max_queue_tokens: int = Field(
         default=0,
         ge=0,
         le=10**12,
-        description="Most tokens, prompt and output, that may wait for a model. 0: no limit.",
+        description="Most tokens of prompts and outputs that may wait for a model. 0: no limit.",
     )
     lease_ms: int = Field(
-        default=3000, ge=500, le=3_600_000, description="A worker that is silent this long loses its jobs."
+        default=3000,
+        ge=500,
+        le=3_600_000,
+        description="A worker that is silent for this long loses its jobs to others.",
     )
     max_attempts: int = Field(
-        default=3, ge=1, le=1000, description="Workers that may die of a job before it is given up."
+        default=3,
+        ge=1,
+        le=1000,
+        description="Workers that may die while they prepare or compute a job before it is put aside.",
     )
     max_prompt_bytes: int = Field(
         default=262_144, ge=1, le=1_048_576, description="Longest prompt, in UTF-8 bytes."

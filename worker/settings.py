@@ -29,67 +29,79 @@ class WorkerSettings(Settings):
     model: Path = Field(BUNDLED_MODEL, description="Model file in GGUF; the bundled one unless set.")
     tenants: str = Field(
         "",
-        description="Whose jobs a worker runs if those of several, as in acme,globex; empty: HERD_TENANT's.",
+        description="Tenants that this worker serves, such as acme,globex. Empty: HERD_TENANT only.",
     )
     device: str = Field(
-        "cpu", pattern=r"^(cpu|cuda:\d{1,4})$", description="cpu or cuda:N, N as nvidia-smi counts."
+        "cpu",
+        pattern=r"^(cpu|cuda:\d{1,4})$",
+        description="cpu, or cuda:N with the number that nvidia-smi shows.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Arithmetic; auto is float32 on a CPU and bfloat16 on a GPU."
+        "auto", description="Type of the arithmetic. auto: float32 on a CPU, bfloat16 on a GPU."
     )
     deterministic: bool = Field(
         False,
-        description="Equal ids in any batch and after any crash: CPU and float32 only, at a price in speed.",
+        description="Same token ids in any batch and after any crash. CPU and float32 only, and slower.",
     )
     threads: int = Field(
         0,
         ge=0,
         le=MAX_THREADS,
-        description="CPU threads of torch; 0: one less than the cores. A thread too many stalls all others.",
+        description="CPU threads of torch. 0: one less than the cores. More than the cores slows every step.",
     )
-    slots: int = Field(32, ge=1, le=1024, description="Most sequences in the batch at once.")
+    slots: int = Field(32, ge=1, le=1024, description="Most sequences in the batch at a time.")
     context_tokens: int = Field(
-        0, ge=0, le=MAX_CONTEXT_TOKENS, description="Longest sequence; 0: what the model was made for."
+        0,
+        ge=0,
+        le=MAX_CONTEXT_TOKENS,
+        description="Longest sequence, prompt and output. 0: the context that the model was trained for.",
     )
     kv_cache_tokens: int = Field(
         0,
         ge=0,
         le=1 << 40,
-        description="Room of the KV cache in tokens; 0: slots x context, at most half of free memory.",
+        description="Size of the KV cache. 0: slots x context, but at most half of the free memory.",
     )
-    prefix_cache: bool = Field(True, description="Keep computed prompts for others that begin alike.")
+    prefix_cache: bool = Field(
+        True, description="Reuse the KV cache of prompts that begin with the same tokens."
+    )
     prefill_tokens: int = Field(
         0,
         ge=0,
         le=MAX_PREFILL_TOKENS,
-        description="Most prompt tokens of a step beside running streams; 0: 16 on a CPU, 256 on a GPU.",
+        description="Most prompt tokens in a step while others decode. 0: 16 on a CPU, 256 on a GPU.",
     )
-    grace_s: float = Field(5.0, ge=0, le=DAY_S, description="After SIGTERM: how long running jobs may go on.")
+    grace_s: float = Field(5.0, ge=0, le=DAY_S, description="How long running jobs may go on after SIGTERM.")
     max_message_bytes: int = Field(
         2_097_152,
         ge=65_536,
         le=67_108_864,
-        description="Longest message of a queue; longer ones become dead letters.",
+        description="Longest message that a worker reads. Longer ones become dead letters.",
     )
     silence_s: float = Field(
         15.0,
         ge=2,
         le=DAY_S,
-        description="A worker that takes no message for so long, though some wait, ends itself.",
+        description="A worker that takes no message for this long although some wait ends itself.",
     )
     stall_s: float = Field(
-        30.0, ge=1, le=DAY_S, description="An engine without a layer this long loses its jobs."
+        30.0,
+        ge=1,
+        le=DAY_S,
+        description="If no layer finishes for this long, the worker stops renewing the leases of its jobs.",
     )
     link_queue: str = Field(
         "celery",
         pattern=r"^[A-Za-z0-9._:-]{1,128}$",
-        description="Where links, chains and chords of other services' tasks go that name no queue.",
+        description="Queue for links, chains and chords of other services' tasks that name none.",
     )
     remote_control: bool = Field(
         False,
-        description="Obey Celery's inspect and revoke. Who reaches Redis can then shut workers down, too.",
+        description="Obey Celery's inspect and revoke. Whoever reaches Redis can then shut workers down too.",
     )
-    log_format: Literal["json", "console"] = Field("json", description="json lines, or text for people.")
+    log_format: Literal["json", "console"] = Field(
+        "json", description="json: one object a line. console: text for people."
+    )
 
     @property
     def served_model(self) -> str:

@@ -22,9 +22,11 @@ Model = Annotated[
     str | None, typer.Option(help="Name of the model; with --local a GGUF file, unless set the bundled.")
 ]
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.")]
-Temperature = Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")]
-TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0: all.")]
-TopP = Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")]
+Temperature = Annotated[float | None, typer.Option(help="0 always takes the most likely token.")]
+TopK = Annotated[int | None, typer.Option(help="Keep the k most likely tokens. 0: all.")]
+TopP = Annotated[
+    float | None, typer.Option(help="Keep the most likely tokens until their probabilities add up to this.")
+]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same text; absent: from the job's id.")]
 Stop = Annotated[list[str] | None, typer.Option(help="Text that ends it; may be repeated.")]
 Others = Annotated[

@@ -11,8 +11,10 @@ import typer
 
 def worker(
     model: Annotated[Path | None, typer.Option(help="Model file in GGUF; absent: the bundled one.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda:N, N as nvidia-smi counts.")] = None,
-    slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at once.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows.")
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the worker; @ and the host follow it.")] = None,
     gpus: Annotated[
         str | None, typer.Option(help="A process on each of these cards: all, or numbers as in 0,1.")
