@@ -7,7 +7,7 @@ PIP     = $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX_URL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults chaos chaos-full check format model bench clean
+.PHONY: help demo quick test test-faults chaos chaos-full check format model bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,7 +16,10 @@ demo: $(VENV)/.ready ## run eight jobs through a real worker, on the CPU, with a
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
-test test-faults: export PYTHONDONTWRITEBYTECODE =
+quick test test-faults: export PYTHONDONTWRITEBYTECODE =
+
+quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (worker or long or slow or gpu or fault)"
 
 # One process more than most small machines have cores: tests also wait, for processes and for time to pass.
 test: $(VENV)/.ready ## run the quick tests

@@ -16,6 +16,8 @@ from redis import Redis
 from llama_herd.worker.local.requirements import CLI_MODULES, WORKER_MODULES
 from tests.worker.herd_command import environment
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks.conditions import conditions, gpu_conditions
 
+pytestmark = pytest.mark.long
+
 REPORT = "NVIDIA H200, 580.159.04, 143771 MiB, 1980 MHz, 3201 MHz, 1980 MHz, 700.00 W"
 
 

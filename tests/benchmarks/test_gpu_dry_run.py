@@ -14,6 +14,8 @@ from benchmarks.gpu.program import measure
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.scale import DRY
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

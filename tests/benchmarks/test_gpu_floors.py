@@ -7,6 +7,8 @@ import pytest
 from benchmarks.gpu.floors import Floors, Format
 from llama_herd.model.config import LlamaConfig
 
+pytestmark = pytest.mark.long
+
 SHAPE_7B = LlamaConfig.llama2_7b()
 SHAPE_13B = replace(SHAPE_7B, hidden_size=5120, num_layers=40, num_heads=40, num_kv_heads=40, ffn_size=13_824)
 

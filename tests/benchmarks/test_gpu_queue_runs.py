@@ -11,6 +11,8 @@ from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.queue_runs import measure, poisson_times
 from benchmarks.gpu.scale import DRY
 
+pytestmark = pytest.mark.long
+
 CEILINGS = Ceilings(1e10, 1e10, 1e11, 1e10, 0.1)
 
 

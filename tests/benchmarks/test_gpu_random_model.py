@@ -13,6 +13,8 @@ from benchmarks.gpu.scale import DRY
 from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
 from llama_herd.model.kernels.dequantize import dequantize
 
+pytestmark = pytest.mark.long
+
 CPU = torch.device("cpu")
 
 

@@ -10,6 +10,8 @@ from benchmarks.gpu.report import report, table_rows, write_into
 from benchmarks.gpu.results import Results
 from llama_herd.errors import BadInput
 
+pytestmark = pytest.mark.long
+
 CEILINGS = Ceilings(4.3e12, 4.5e12, 788e12, 55e9, 0.3)
 STEP = Measurement("W1", "BF16, a step", OURS, "ms", (6.0, 4.0, 5.0), floor=3.0)
 PEER_STEP = Measurement("W1", "BF16, a step", "peer", "ms", (10.0,))

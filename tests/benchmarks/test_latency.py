@@ -2,9 +2,13 @@
 
 import json
 
+import pytest
+
 from benchmarks.latency import WHOLE, Plan, measure, tables
 from benchmarks.load import Load
 from benchmarks.shapes import random_shape
+
+pytestmark = pytest.mark.long
 
 TINY = random_shape("tiny", hidden_size=64, num_layers=1, num_heads=2, ffn_size=64, vocab_size=2_048)
 LOAD = Load(

@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.measured import PAGE, RESULTS, Table, with_section
 
+pytestmark = pytest.mark.long
+
 
 def test_a_table_has_words_to_the_left_and_three_digits_of_numbers_to_the_right() -> None:
     lines = str(Table(["what", "ms"], [["a", 1234.5], ["b", 0.012345]])).splitlines()

@@ -1,8 +1,12 @@
 """Replays of prompt lookup by hand, and a dry run of the benchmark."""
 
+import pytest
+
 from benchmarks.prompt_lookup import Pass, Replay, Text, lookup, passes
 from benchmarks.shapes import BUNDLED
 from benchmarks.speculation import Plan, measure, tables
+
+pytestmark = pytest.mark.long
 
 
 def test_a_draft_is_what_followed_the_last_ids_when_they_last_came_before() -> None:

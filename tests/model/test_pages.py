@@ -55,7 +55,7 @@ class PagesMachine(RuleBasedStateMachine):
 
 
 PagesMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
-test_pages_are_conserved_under_random_reserve_and_release = PagesMachine.TestCase
+test_pages_are_conserved_under_random_reserve_and_release = pytest.mark.long(PagesMachine.TestCase)
 
 
 @pytest.mark.parametrize(("num_tokens", "num_pages"), [(1, 1), (64, 1), (65, 2), (128, 2), (129, 3)])

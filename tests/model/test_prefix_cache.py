@@ -102,7 +102,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 PrefixMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-test_what_is_found_was_computed_whatever_happens = PrefixMachine.TestCase
+test_what_is_found_was_computed_whatever_happens = pytest.mark.long(PrefixMachine.TestCase)
 
 
 @pytest.fixture(params=[True, False], ids=["consecutive", "scattered"])

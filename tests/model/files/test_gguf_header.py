@@ -125,6 +125,7 @@ def test_a_header_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.
         GGUFFile.open(path)
 
 
+@pytest.mark.long
 def test_random_damage_raises_nothing_but_model_file_errors(tmp_path: Path) -> None:
     good = write_tiny_gguf(tmp_path / "good.gguf", num_layers=1, hidden_size=32, ffn_size=32).read_bytes()
     header_bytes = len(good) - GGUFModel.open(tmp_path / "good.gguf").num_bytes

@@ -12,6 +12,8 @@ from llama_herd.tasks.job import ChatMessage, GenerationJob
 from llama_herd.tasks.job_fields import JobFields, MessageFields, SamplingFields
 from llama_herd.tasks.sampling import SamplingParams
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 GOOD = Path(__file__).with_name("a_users_file.py")
 

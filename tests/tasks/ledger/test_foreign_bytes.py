@@ -123,6 +123,7 @@ def test_any_stream(client: Client, redis: Any, entries: list[dict[bytes, bytes]
     command(client, "watch", "a")
 
 
+@pytest.mark.long
 @PLENTY
 @given(of_fields(LETTER_FIELDS), st.integers(1, 2**64 - 1))
 def test_any_dead_letter(client: Client, redis: Any, fields: dict[bytes, bytes], first: int) -> None:
@@ -138,6 +139,7 @@ def test_any_dead_letter(client: Client, redis: Any, fields: dict[bytes, bytes],
         assert command(client, "dead", "drop", f"{first}-5") == "dropped\n"
 
 
+@pytest.mark.long
 @PLENTY
 @given(
     st.dictionaries(NAMES, st.floats(allow_nan=False), min_size=1, max_size=3),

@@ -23,7 +23,7 @@ from tests.worker.batch.killing import size
 from tests.worker.batch.terminal import Terminal
 from tests.worker.herd_command import COMMAND, environment, invoke, start_herd
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.long]
 
 BROKEN = Failure(code="numeric_error", message="no numbers")
 

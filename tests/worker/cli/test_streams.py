@@ -8,6 +8,8 @@ import pytest
 
 from tests.worker.herd_command import COMMAND, environment, invoke
 
+pytestmark = pytest.mark.long
+
 #: One command for each way to write: typer's echo, print, rich, and a text as it grows.
 COMMANDS = {
     "help": "generate --help",

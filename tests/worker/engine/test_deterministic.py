@@ -17,6 +17,8 @@ from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
+pytestmark = pytest.mark.long
+
 NUM_JOBS = 32
 
 

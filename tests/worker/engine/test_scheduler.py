@@ -51,6 +51,7 @@ def step(scheduler: Scheduler) -> None:
             scheduler.remove(row.sequence)
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.tuples(

@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import cycle
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
@@ -59,6 +60,7 @@ def test_those_who_wait_rise_when_enough_has_gone_ahead_of_them() -> None:
     assert order(line) == ["high-0", "high-1", "low", "high-2"]
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(
     tenants,
@@ -91,6 +93,7 @@ def test_nobody_starves_under_an_endless_stream(
         assert num_tokens <= bound
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(tenants, sizes), min_size=20, max_size=40))
 def test_tenants_that_wait_side_by_side_get_equal_shares(jobs: list[tuple[str, int]]) -> None:
     line = WaitQueue()

@@ -25,7 +25,7 @@ from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from tests.worker.jobs.sent_message import SentMessage
 
-pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("restless")]
+pytestmark = [pytest.mark.redis, pytest.mark.long, pytest.mark.usefixtures("restless")]
 
 NUM_JOBS = 120
 LOT = 12

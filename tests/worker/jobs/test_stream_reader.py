@@ -15,7 +15,7 @@ from llama_herd.worker.jobs.event_log import Recorded
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamReader
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.long]
 
 BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=8192)
 LEDGER = Ledger()
