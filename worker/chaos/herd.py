@@ -1,6 +1,8 @@
 """A herd to be tortured: one Redis, jobs, and workers that come and go."""
 
+import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -38,6 +40,10 @@ SETTINGS: dict[str, Any] = {
     "stream_ttl_s": LIFE_S,
     "result_ttl_s": LIFE_S,
 }
+
+#: What a worker's log says of a job whose owner it has given up, and how it names the job.
+PUT_BACK = "job put back into the queue"
+JOB_ID = re.compile('"job_id": ?"([^"]+)"')
 
 
 class Herd:
@@ -123,6 +129,12 @@ class Herd:
             num_far = sum(worker.settings.redis_url == self.proxy.url for worker in self.alive)
             started.append(self.worker(is_behind_proxy=2 * num_far < len(self.alive)))
         return started
+
+    @property
+    def put_back(self) -> Counter[str]:
+        """How often the workers say that they have put each job back into the queue, by their logs."""
+        lines = (line for worker in self._workers for line in worker.log.splitlines() if PUT_BACK in line)
+        return Counter(job_id for line in lines for job_id in re.findall(JOB_ID, line))
 
     @property
     def alive(self) -> list[WorkerProcess]:

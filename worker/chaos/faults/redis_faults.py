@@ -21,12 +21,16 @@ ENDURING = {"max_tokens": 200, "temperature": 0.8, "seed": 11, "ignore_eos": Tru
 
 @contextmanager
 def keeping_owners(herd: Herd) -> Iterator[list[str]]:
-    """The jobs that run; once they have gone on, none may have changed hands. Raises BrokenLaw."""
-    met = herd.jobs.running()
+    """The jobs that run; once they have gone on, none may have been taken from its worker. Raises BrokenLaw.
+
+    A worker may itself give one back meanwhile: while another idles, or for one that must run alone.
+    """
+    met, put_back = herd.jobs.running(), herd.put_back
     epochs = {job_id: herd.jobs.number(job_id, "epoch") for job_id in met}
     yield met
+    taken = herd.put_back - put_back
     for job_id, epoch in epochs.items():
-        if herd.jobs.number(job_id, "epoch") != epoch:
+        if taken[job_id] and herd.jobs.number(job_id, "epoch") != epoch:
             raise BrokenLaw("leases do not flap", "it changed hands though its worker lived", job_id)
 
 
