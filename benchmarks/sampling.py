@@ -2,7 +2,9 @@
 
     python -m benchmarks.sampling [--write]
 
-All rows of a batch ask the same. Each has 512 ids of prompt and 128 of output for its penalties to look at.
+All rows of a batch ask the same. Each has 512 ids of prompt and 128 of output for its penalties to look at;
+the second table has other lengths, half prompt and half output, all in a window that each new
+token pushes another out of.
 """
 
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.draw import Draw
+from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.sampler import sample
 
 SEED = 1
@@ -46,20 +49,29 @@ class Plan:
     vocabularies: tuple[int, ...] = (32_000, 128_000)
     num_prompt: int = 512
     num_output: int = 128
+    lengths: tuple[int, ...] = (0, 128, 2048)
     rounds: int = 7
 
 
-def draws(params: SamplingParams, num_rows: int, num_tokens: int, plan: Plan) -> list[Draw]:
+def draws(
+    params: SamplingParams, num_rows: int, num_tokens: int, num_prompt: int, num_output: int
+) -> list[Draw]:
     random = Random(SEED)
     return [
-        Draw(
-            params,
-            seed=row,
-            prompt_ids=random.choices(range(num_tokens), k=plan.num_prompt),
-            ids=random.choices(range(num_tokens), k=plan.num_output),
-        )
+        Draw(params, row, num_output, grown(params, random, num_tokens, num_prompt, num_output))
         for row in range(num_rows)
     ]
+
+
+def grown(
+    params: SamplingParams, random: Random, num_tokens: int, num_prompt: int, num_output: int
+) -> Penalties | None:
+    """Penalties that look at a text of random tokens."""
+    penalties = Penalties.of(params, random.choices(range(num_tokens), k=num_prompt))
+    if penalties is not None:
+        for token_id in random.choices(range(num_tokens), k=num_output):
+            penalties.add(token_id)
+    return penalties
 
 
 def rounds_ms(logits: Tensor, by_request: dict[str, list[Draw]], plan: Plan) -> Iterator[dict[str, float]]:
@@ -80,11 +92,40 @@ def costs_ms(num_rows: int, num_tokens: int, plan: Plan) -> dict[str, float]:
     generator = torch.Generator().manual_seed(SEED)
     logits = 3 * torch.randn(num_rows, num_tokens, generator=generator)
     by_request = {
-        name: draws(SamplingParams.model_validate(fields), num_rows, num_tokens, plan)
+        name: draws(
+            SamplingParams.model_validate(fields), num_rows, num_tokens, plan.num_prompt, plan.num_output
+        )
         for name, fields in REQUESTS.items()
     }
     _, *rounds = rounds_ms(logits, by_request, plan)
     return {name: round(median(times[name] for times in rounds), 4) for name in rounds[0]}
+
+
+def lengths_ms(num_rows: int, num_tokens: int, plan: Plan) -> Iterator[dict[str, float]]:
+    """By the length of each row's text: drawing with all penalties, and noting what was drawn."""
+    generator = torch.Generator().manual_seed(SEED)
+    logits = 3 * torch.randn(num_rows, num_tokens, generator=generator)
+    penalising = REQUESTS["all penalties"]
+    for length in plan.lengths:
+        params = SamplingParams.model_validate({**penalising, "repeat_last_n": length or -1})
+        rows = draws(
+            params if length else SamplingParams(temperature=0),
+            *(num_rows, num_tokens, length // 2, length // 2),
+        )
+        steps = [step_ms(logits, rows) for _ in range(plan.rounds)]
+        parts = {name: round(median(step[name] for step in steps[1:]), 4) for name in steps[0]}
+        yield {"ids a row": length, **parts}
+
+
+def step_ms(logits: Tensor, rows: list[Draw]) -> dict[str, float]:
+    started_s = perf_counter()
+    drawn = sample(logits, rows)
+    sampled_s = perf_counter()
+    for row, token in zip(rows, drawn, strict=True):
+        if row.penalties is not None:
+            row.penalties.add(token.token_id)
+    noted_s = perf_counter()
+    return {"drawing": 1000 * (sampled_s - started_s), "noting": 1000 * (noted_s - sampled_s)}
 
 
 def measure(plan: Plan) -> Report:
@@ -97,6 +138,7 @@ def measure(plan: Plan) -> Report:
             {"rows": num_rows, "vocabulary": num_tokens, "ms": costs_ms(num_rows, num_tokens, plan)}
             for num_tokens, num_rows in product(plan.vocabularies, plan.rows)
         ],
+        "lengths": list(lengths_ms(plan.rows[-1], plan.vocabularies[0], plan)),
     }
 
 
@@ -105,6 +147,8 @@ def tables(report: Report) -> Iterator[Table]:
     head = ["ms a step", *(f"{run['rows']} x {run['vocabulary']:,}" for run in runs)]
     rows = [[name, *(run["ms"][name] for run in runs)] for name in runs[0]["ms"]]
     yield Table(head, rows, "Drawing, rows x vocabulary")
+    by_length = [list(run.values()) for run in report["lengths"]]
+    yield Table(list(report["lengths"][0]), by_length, "All penalties, by the length of texts, ms a step")
 
 
 if __name__ == "__main__":

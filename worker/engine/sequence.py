@@ -12,6 +12,7 @@ from llama_herd.tasks.events import FinishReason
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.draw import Draw, Drawn
+from llama_herd.worker.engine.sampling.penalties import Penalties
 
 #: Why a sequence ends from outside; one that is dropped ends without a word, since its job lives elsewhere.
 Abort = Literal["cancelled", "deadline", "dropped"]
@@ -37,7 +38,7 @@ class Sequence:
     tenant: str = ""  # sequences of different tenants share no pages
     priority: int = 0  # while it waits, higher goes first
     choice: int = 0
-    ids: list[int] = field(default_factory=list)
+    ids: list[int] = field(init=False, default_factory=list)
     pages: tuple[int, ...] = ()
     copies: tuple[Copy, ...] = ()
     digests: list[Digest] = field(default_factory=list)
@@ -48,6 +49,10 @@ class Sequence:
     is_held: bool = (
         False  # admitted or not, it is not computed yet: that it has started is to be on record first
     )
+    penalties: Penalties | None = field(init=False)  # what they look at: it grows with `ids`
+
+    def __post_init__(self) -> None:
+        self.penalties = Penalties.of(self.params, self.prompt_ids)
 
     @property
     def name(self) -> str:
@@ -115,6 +120,8 @@ class Sequence:
     def append(self, token_id: int) -> str:
         """Add a drawn token, set `finish_reason` if it was the last; return the text it releases."""
         self.ids.append(token_id)
+        if self.penalties is not None:
+            self.penalties.add(token_id)
         may_stop = len(self.ids) > self.params.min_tokens
         is_stop = may_stop and token_id in self.params.stop_token_ids
         text = "" if is_stop else self.detokenizer.write(token_id, may_stop=may_stop)
@@ -126,7 +133,7 @@ class Sequence:
 
     def draw(self) -> Draw:
         """What the next token depends on besides its logits."""
-        return Draw(self.params, self.seed, self.prompt_ids, self.ids, self.eos_ids, self.choice)
+        return Draw(self.params, self.seed, len(self.ids), self.penalties, self.eos_ids, self.choice)
 
     def _is_eos(self, token_id: int) -> bool:
         return token_id in self.eos_ids and not self.params.ignore_eos

@@ -1,11 +1,10 @@
 """What a row's next token depends on besides its logits, and what is drawn."""
 
-from collections import Counter
-from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.sampling.penalties import Penalties
 
 #: Below it the likeliest token is taken, as in vLLM: logits divided by less would not be finite.
 LEAST_TEMPERATURE = 1e-5
@@ -13,19 +12,14 @@ LEAST_TEMPERATURE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One row: its parameters, its noise, and its text so far. It holds no state of its own."""
+    """One row: its parameters, its noise, and what its penalties look at. Drawing changes none of it."""
 
     params: SamplingParams
     seed: int
-    prompt_ids: Ids[int] = ()
-    ids: Ids[int] = ()
+    position: int = 0  # of the next token among the drawn ones
+    penalties: Penalties | None = None  # None: no token is penalised
     eos_ids: frozenset[int] = frozenset()
     choice: int = 0
-
-    @property
-    def position(self) -> int:
-        """Index of the next token among the generated ones."""
-        return len(self.ids)
 
     @property
     def is_random(self) -> bool:
@@ -34,22 +28,8 @@ class Draw:
     @property
     def is_plain(self) -> bool:
         """Whether the logits are taken as they are."""
-        params = self.params
-        return (
-            params.repetition_penalty == 1
-            and not params.presence_penalty
-            and not params.frequency_penalty
-            and not params.logit_bias
-            and self.position >= params.min_tokens
-        )
-
-    def seen(self) -> set[int]:
-        """The ids that the repetition penalty looks at: of prompt and output, the last `repeat_last_n`."""
-        return {*self._last(self.prompt_ids, num_after=len(self.ids)), *self._last(self.ids)}
-
-    def counts(self) -> Counter[int]:
-        """How often each id came: of the output, among the last `repeat_last_n`."""
-        return Counter(self._last(self.ids))
+        is_penalised = self.penalties is not None
+        return not (is_penalised or self.params.logit_bias or self.position < self.params.min_tokens)
 
     @property
     def forbidden_ids(self) -> frozenset[int]:
@@ -57,13 +37,6 @@ class Draw:
         if self.position >= self.params.min_tokens:
             return frozenset()
         return self.eos_ids.union(self.params.stop_token_ids)
-
-    def _last(self, ids: Ids[int], num_after: int = 0) -> Ids[int]:
-        """Those of ids that are among the last `repeat_last_n`, when so many others come after them."""
-        if self.params.repeat_last_n < 0:
-            return ids
-        num_kept = max(0, self.params.repeat_last_n - num_after)
-        return ids[max(0, len(ids) - num_kept) :]
 
 
 #: Stands for a token where a row's logits are no numbers.

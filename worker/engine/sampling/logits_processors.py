@@ -4,7 +4,8 @@ Letters: B rows, V vocabulary, N entries over all rows. Rows are told apart by i
 few operations for the whole batch, and rows that do not use it pay nothing.
 """
 
-from collections.abc import Collection, Mapping, Sequence as Rows
+from array import array
+from collections.abc import Collection, Iterator, Mapping, Sequence as Rows
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,10 @@ from torch import Tensor
 
 from llama_herd.model.upload import upload
 from llama_herd.worker.engine.sampling.draw import Draw
+from llama_herd.worker.engine.sampling.penalties import Penalties
+
+#: Penalised at once: what a core's cache holds.
+MOST_CELLS = 2**14
 
 MINUS_INFINITY = float("-inf")
 
@@ -36,36 +41,50 @@ def apply_rules(logits: Tensor, draws: Rows[Draw]) -> Tensor:
     """Penalties, then biases, then tokens that may not come yet: (B, V), a copy if anything changes.
 
     Repetition penalty (https://arxiv.org/abs/1909.05858): a positive logit is divided by it, a negative one
-    multiplied; it looks at prompt and output. Frequency and presence penalties look at the output only.
+    multiplied. Frequency and presence penalties are subtracted after it.
     """
     if all(draw.is_plain for draw in draws):
         return logits
-    logits = logits.clone()
-    _penalise_repetition(logits, draws)
-    _penalise_frequency(logits, draws)
+    logits = logits.clone(memory_format=torch.contiguous_format)
+    _penalise(logits, draws)
     _add_biases(logits, draws)
     _hold_back_ends(logits, draws)
     return logits
 
 
-def _penalise_repetition(logits: Tensor, draws: Rows[Draw]) -> None:
-    penalties = [draw.params.repetition_penalty for draw in draws]
-    seen = {row: draw.seen() for row, draw in enumerate(draws) if penalties[row] != 1}
-    cells = Cells.of(seen, logits.device)
-    if cells is not None:
-        penalty = upload(penalties, logits.device, torch.float32)[cells.rows]  # (N,)
-        was = logits[cells.rows, cells.tokens]
-        logits[cells.rows, cells.tokens] = torch.where(was > 0, was / penalty, was * penalty)
+def _penalise(logits: Tensor, draws: Rows[Draw]) -> None:
+    """Change the logits (B, V), contiguous ones, of the ids that each row's penalties look at.
+
+    Rows of like length go together, padded to the longest, so that the host copies memory and no more.
+    """
+    flat, device = logits.view(-1), logits.device
+    for group in _by_length(draws):
+        longest = len(group[-1][1].ids)
+        first_places = upload([row * logits.shape[-1] for row, _ in group], device)  # (P,)
+        tokens = b"".join(penalties.padded_ids(longest) for _, penalties in group)
+        places = (
+            upload(array("q", tokens), device).view(len(group), longest) + first_places[:, None]
+        )  # (P, N)
+        addends = b"".join(penalties.padded_addends(longest) for _, penalties in group)
+        repetition = upload([penalties.repetition for _, penalties in group], device, torch.float32)[:, None]
+        was = flat.index_select(0, places.view(-1)).view_as(places)
+        penalised = torch.where(was > 0, was / repetition, was * repetition)
+        penalised += upload(array("f", addends), device, torch.float32).view_as(places)
+        flat.put_(places, penalised)
 
 
-def _penalise_frequency(logits: Tensor, draws: Rows[Draw]) -> None:
-    penalties = {}
-    for row, draw in enumerate(draws):
-        presence, frequency = draw.params.presence_penalty, draw.params.frequency_penalty
-        if presence or frequency:
-            counts = draw.counts().items()
-            penalties[row] = {token: -presence - frequency * count for token, count in counts}
-    _add(logits, penalties)
+def _by_length(draws: Rows[Draw]) -> Iterator[list[tuple[int, Penalties]]]:
+    """The rows that have something to penalise, with their numbers: the shortest first, as many as fit."""
+    numbered = [(row, draw.penalties) for row, draw in enumerate(draws) if draw.penalties is not None]
+    group: list[tuple[int, Penalties]] = []
+    for row, penalties in sorted(numbered, key=lambda one: len(one[1].ids)):
+        if group and (len(group) + 1) * len(penalties.ids) > MOST_CELLS:
+            yield group
+            group = []
+        if penalties.ids:
+            group.append((row, penalties))
+    if group:
+        yield group
 
 
 def _add_biases(logits: Tensor, draws: Rows[Draw]) -> None:

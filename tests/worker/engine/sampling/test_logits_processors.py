@@ -7,8 +7,8 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.draw import Draw
 from llama_herd.worker.engine.sampling.logits_processors import apply_rules
+from tests.worker.engine.sampling.rows import row
 
 V = 12
 PROMPT, OUTPUT = (1, 2, 2, 3), (3, 4, 4, 4)
@@ -20,8 +20,7 @@ def logits() -> torch.Tensor:
 
 def ruled(output: Sequence[int] = OUTPUT, **fields: object) -> torch.Tensor:
     params = SamplingParams.model_validate(fields)
-    draw = Draw(params, 0, PROMPT, output, eos_ids=frozenset({0}))
-    return apply_rules(logits()[None], [draw])[0]
+    return apply_rules(logits()[None], [row(params, prompt_ids=PROMPT, ids=output, eos_ids={0})])[0]
 
 
 def test_repetition_penalty_equals_transformers() -> None:
@@ -64,7 +63,7 @@ def test_no_end_may_come_before_min_tokens(num_ids: int, is_held_back: bool) -> 
 
 def test_logits_without_rules_are_taken_as_they_are() -> None:
     plain = logits()[None]
-    assert apply_rules(plain, [Draw(SamplingParams(), 0, PROMPT, OUTPUT)]) is plain
+    assert apply_rules(plain, [row(SamplingParams(), prompt_ids=PROMPT, ids=OUTPUT)]) is plain
 
 
 def test_rows_do_not_leak_into_each_other() -> None:
@@ -75,7 +74,10 @@ def test_rows_do_not_leak_into_each_other() -> None:
         {"logit_bias": {2: 3.0}},
         {"min_tokens": 9, "stop_token_ids": [8]},
     ]
-    draws = [Draw(SamplingParams.model_validate(f), 0, PROMPT, OUTPUT, frozenset({0})) for f in fields]
+    draws = [
+        row(SamplingParams.model_validate(some), prompt_ids=PROMPT, ids=OUTPUT, eos_ids={0})
+        for some in fields
+    ]
     together = apply_rules(logits().expand(len(draws), -1), draws)
     alone = torch.cat([apply_rules(logits()[None], [draw]) for draw in draws])
     assert torch.equal(together, alone)

@@ -9,13 +9,14 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling import sampler
 from llama_herd.worker.engine.sampling.draw import NO_TOKEN, Draw
 from llama_herd.worker.engine.sampling.sampler import sample as sample_all
+from tests.worker.engine.sampling.rows import row
 
 LOGITS = torch.tensor([1.0, 2.0, 0.5, -1.0, 1.5, 0.0])
 NUM_DRAWS = 50_000
 
 
 def draw(params: SamplingParams, seed: int, position: int) -> Draw:
-    return Draw(params, seed, ids=range(position))
+    return row(params, seed, ids=range(position))
 
 
 def sample(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
@@ -112,8 +113,8 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     ]
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(40, 50, generator=generator)
-    draws = [draw(mixed[row % len(mixed)], row, row) for row in range(40)]
-    alone = [sample(logits[row][None], [draws[row]])[0] for row in range(40)]
+    draws = [draw(mixed[number % len(mixed)], number, number) for number in range(40)]
+    alone = [sample(logits[number][None], [draws[number]])[0] for number in range(40)]
     assert sample(logits, draws) == alone
 
 
@@ -150,7 +151,7 @@ def test_looking_at_few_tokens_first_changes_no_draw_by_top_p(
     spread: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = torch.randn(64, 5_000, generator=torch.Generator().manual_seed(1)) * spread
-    draws = [draw(SamplingParams(top_p=0.9, min_p=row % 2 * 0.01), row, 3) for row in range(len(logits))]
+    draws = [draw(SamplingParams(top_p=0.9, min_p=n % 2 * 0.01), n, 3) for n in range(len(logits))]
     monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 300)
     few_first = sample(logits, draws)
     monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 5_000)

@@ -1,0 +1,22 @@
+"""A row of a batch, as the engine would have it after these tokens."""
+
+from collections.abc import Iterable, Sequence
+
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.sampling.draw import Draw
+from llama_herd.worker.engine.sampling.penalties import Penalties
+
+
+def row(
+    params: SamplingParams,
+    seed: int = 0,
+    *,
+    prompt_ids: Sequence[int] = (),
+    ids: Sequence[int] = (),
+    eos_ids: Iterable[int] = (),
+) -> Draw:
+    penalties = Penalties.of(params, prompt_ids)
+    if penalties is not None:
+        for token_id in ids:
+            penalties.add(token_id)
+    return Draw(params, seed, len(ids), penalties, frozenset(eos_ids))

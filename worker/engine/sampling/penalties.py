@@ -1,0 +1,94 @@
+"""The tokens that a row's penalties look at, kept up to date as the row's text grows."""
+
+from array import array
+from collections import deque
+from collections.abc import MutableSequence, Sequence as Ids
+from typing import Any, Self
+
+from llama_herd.tasks.sampling import SamplingParams
+
+
+class Penalties:
+    """Which ids one row is penalised for, and how; told of each token that is drawn, and of nothing else.
+
+    The repetition penalty looks at prompt and output, those of presence and frequency at the output, all of
+    them at the last `repeat_last_n` tokens. A token takes as long after ten others as after ten thousand.
+    """
+
+    def __init__(self, params: SamplingParams, prompt_ids: Ids[int]) -> None:
+        self._presence, self._frequency = params.presence_penalty, params.frequency_penalty
+        self.repetition = params.repetition_penalty
+        #: Each id once, in no order.
+        self.ids: array[int] = array("q")
+        #: What presence and frequency penalties add to the logit of each.
+        self.addends: array[float] = array("f")
+        self._slots: dict[int, int] = {}  # where each id stands
+        self._num_drawn: list[int] = []  # how often each stands in the output
+        self._num_given: list[int] = []  # and in the prompt
+        self._most = params.repeat_last_n
+        self._window: deque[int] = deque()  # the last tokens, where not all count; the prompt's come first
+        given = prompt_ids if self.repetition != 1 else ()
+        for token_id in given if self._most < 0 else given[max(0, len(given) - self._most) :]:
+            self._num_given[self._slot(token_id)] += 1
+            if self._most >= 0:
+                self._window.append(token_id)
+        self._num_given_left = len(self._window)
+
+    @classmethod
+    def of(cls, params: SamplingParams, prompt_ids: Ids[int]) -> Self | None:
+        """None for parameters that penalise nothing."""
+        is_any = params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty
+        return cls(params, prompt_ids) if is_any else None
+
+    def add(self, token_id: int) -> None:
+        """A token has been drawn; with a window, an older one may leave it."""
+        slot = self._slot(token_id)
+        self._num_drawn[slot] += 1
+        self._weigh(slot)
+        if self._most >= 0:
+            self._window.append(token_id)
+            if len(self._window) > self._most:
+                self._leave(self._window.popleft())
+
+    def padded_ids(self, num_ids: int) -> "array[int]":
+        """The ids, of which there is one at least, with its first one at the end again and again."""
+        return self.ids + self.ids[:1] * (num_ids - len(self.ids))
+
+    def padded_addends(self, num_ids: int) -> "array[float]":
+        """What belongs to these."""
+        return self.addends + self.addends[:1] * (num_ids - len(self.ids))
+
+    def _leave(self, token_id: int) -> None:
+        slot = self._slots[token_id]
+        if self._num_given_left:
+            self._num_given_left -= 1
+            self._num_given[slot] -= 1
+        else:
+            self._num_drawn[slot] -= 1
+            self._weigh(slot)
+        if not self._num_given[slot] and not self._num_drawn[slot]:
+            self._free(slot)
+
+    def _slot(self, token_id: int) -> int:
+        """Where an id stands, at the end if it is new."""
+        slot = self._slots.setdefault(token_id, len(self.ids))
+        if slot == len(self.ids):
+            self.ids.append(token_id)
+            self.addends.append(0.0)
+            self._num_drawn.append(0)
+            self._num_given.append(0)
+        return slot
+
+    def _weigh(self, slot: int) -> None:
+        count = self._num_drawn[slot]
+        self.addends[slot] = -self._presence - self._frequency * count if count else 0.0
+
+    def _free(self, slot: int) -> None:
+        """Forget an id; the last one takes its place."""
+        del self._slots[self.ids[slot]]
+        if slot < len(self.ids) - 1:
+            self._slots[self.ids[-1]] = slot
+        columns: list[MutableSequence[Any]] = [self.ids, self.addends, self._num_drawn, self._num_given]
+        for column in columns:
+            column[slot] = column[-1]
+            column.pop()
