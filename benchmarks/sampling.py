@@ -21,8 +21,8 @@ from torch import Tensor
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.draw import Draw
 from llama_herd.worker.engine.sampling.penalties import Penalties
+from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample
 
 SEED = 1
@@ -53,12 +53,12 @@ class Plan:
     rounds: int = 7
 
 
-def draws(
+def rows_of(
     params: SamplingParams, num_rows: int, num_tokens: int, num_prompt: int, num_output: int
-) -> list[Draw]:
+) -> list[SamplingRow]:
     random = Random(SEED)
     return [
-        Draw(params, row, num_output, grown(params, random, num_tokens, num_prompt, num_output))
+        SamplingRow(params, row, num_output, grown(params, random, num_tokens, num_prompt, num_output))
         for row in range(num_rows)
     ]
 
@@ -74,7 +74,9 @@ def grown(
     return penalties
 
 
-def rounds_ms(logits: Tensor, by_request: dict[str, list[Draw]], plan: Plan) -> Iterator[dict[str, float]]:
+def rounds_ms(
+    logits: Tensor, by_request: dict[str, list[SamplingRow]], plan: Plan
+) -> Iterator[dict[str, float]]:
     """Each round times the floor and every request once, one after the other."""
     for _ in range(plan.rounds):
         started_s = perf_counter()
@@ -92,7 +94,7 @@ def costs_ms(num_rows: int, num_tokens: int, plan: Plan) -> dict[str, float]:
     generator = torch.Generator().manual_seed(SEED)
     logits = 3 * torch.randn(num_rows, num_tokens, generator=generator)
     by_request = {
-        name: draws(
+        name: rows_of(
             SamplingParams.model_validate(fields), num_rows, num_tokens, plan.num_prompt, plan.num_output
         )
         for name, fields in REQUESTS.items()
@@ -108,7 +110,7 @@ def lengths_ms(num_rows: int, num_tokens: int, plan: Plan) -> Iterator[dict[str,
     penalising = REQUESTS["all penalties"]
     for length in plan.lengths:
         params = SamplingParams.model_validate({**penalising, "repeat_last_n": length or -1})
-        rows = draws(
+        rows = rows_of(
             params if length else SamplingParams(temperature=0),
             *(num_rows, num_tokens, length // 2, length // 2),
         )
@@ -117,11 +119,11 @@ def lengths_ms(num_rows: int, num_tokens: int, plan: Plan) -> Iterator[dict[str,
         yield {"ids a row": length, **parts}
 
 
-def step_ms(logits: Tensor, rows: list[Draw]) -> dict[str, float]:
+def step_ms(logits: Tensor, rows: list[SamplingRow]) -> dict[str, float]:
     started_s = perf_counter()
-    drawn = sample(logits, rows)
+    tokens = sample(logits, rows)
     sampled_s = perf_counter()
-    for row, token in zip(rows, drawn, strict=True):
+    for row, token in zip(rows, tokens, strict=True):
         if row.penalties is not None:
             row.penalties.add(token.token_id)
     noted_s = perf_counter()

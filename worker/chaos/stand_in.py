@@ -10,8 +10,8 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.job import seed_of
 from llama_herd.worker.engine.runner import Reading
-from llama_herd.worker.engine.sampling.draw import Drawn
 from llama_herd.worker.engine.sampling.noise import hash_prefix
+from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.scheduler import Row
 
 #: The bytes of a to z in the vocabulary of a Llama.
@@ -29,9 +29,9 @@ def run_rows(
     return [Reading(row, [], _drawn(row) if row.is_complete else None) for row in rows]
 
 
-def _drawn(row: Row) -> Drawn:
-    draw = row.sequence.draw()
-    return Drawn(token_id(draw.seed, draw.choice, draw.position))
+def _drawn(row: Row) -> SampledToken:
+    one = row.sequence
+    return SampledToken(token_id(one.seed, one.choice, len(one.ids)))
 
 
 class StandInReference:

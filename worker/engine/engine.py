@@ -9,7 +9,7 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.events import Failure
 from llama_herd.worker.engine.runner import Reading, run_rows
-from llama_herd.worker.engine.sampling.draw import NO_TOKEN
+from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.stats import EngineStats
@@ -159,7 +159,7 @@ class Engine:
 
     def _advance(self, reading: Reading) -> list[StepOutput]:
         """Note what a row's sequence has now; what there is to say of it."""
-        sequence, token = reading.row.sequence, reading.drawn
+        sequence, token = reading.row.sequence, reading.token
         sequence.prompt_scores += reading.prompt_scores
         prompt_scores = tuple(sequence.prompt_scores) if sequence.scores_prompt else None
         self.scheduler.note_computed(reading.row)

@@ -13,7 +13,7 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.upload import upload
-from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sampling.sampler import sample, sample_each, score
 from llama_herd.worker.engine.scheduler import Row
 
@@ -22,8 +22,8 @@ class Reading(NamedTuple):
     """What a forward says of one row: how likely prompt tokens were, and the next token if it got so far."""
 
     row: Row
-    prompt_scores: list[Drawn]
-    drawn: Drawn | None
+    prompt_scores: list[SampledToken]
+    token: SampledToken | None
 
 
 def run_rows(
@@ -33,17 +33,17 @@ def run_rows(
     batch = Batch.of([_chunk(row) for row in rows], cache.device, llama.tiling.span_tokens)
     logits = llama.forward(batch, cache, on_layer)  # (R, V)
     stops = list(accumulate(row.num_logits for row in rows))
-    draws = [row.sequence.draw() for row in rows if row.is_complete]
+    sampled = [row.sequence.sampling_row() for row in rows if row.is_complete]
     last = logits
-    if len(draws) < len(logits):
+    if len(sampled) < len(logits):
         picked = [stop - 1 for row, stop in zip(rows, stops, strict=True) if row.is_complete]
         last = logits[upload(picked, logits.device)]
-    drawn = iter(sample_each(last, draws) if llama.tiling.is_fixed else sample(last, draws))
+    tokens = iter(sample_each(last, sampled) if llama.tiling.is_fixed else sample(last, sampled))
     return [
         Reading(
             row,
             _prompt_scores(row, logits[stop - row.num_logits : stop]),
-            next(drawn) if row.is_complete else None,
+            next(tokens) if row.is_complete else None,
         )
         for row, stop in zip(rows, stops, strict=True)
     ]
@@ -55,7 +55,7 @@ def _chunk(row: Row) -> Chunk:
     return Chunk(sequence.pages, start=sequence.num_cached, ids=ids, num_logits=row.num_logits)
 
 
-def _prompt_scores(row: Row, logits: Tensor) -> list[Drawn]:
+def _prompt_scores(row: Row, logits: Tensor) -> list[SampledToken]:
     """How likely each prompt token was that follows one of the row's."""
     if not row.num_scores:
         return []

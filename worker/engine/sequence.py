@@ -11,8 +11,8 @@ from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.sampling.draw import Draw, Drawn
 from llama_herd.worker.engine.sampling.penalties import Penalties
+from llama_herd.worker.engine.sampling.row import SampledToken, SamplingRow
 
 #: Why a sequence ends from outside; one that is dropped ends without a word, since its job lives elsewhere.
 Abort = Literal["cancelled", "deadline", "dropped"]
@@ -43,7 +43,7 @@ class Sequence:
     copies: tuple[Copy, ...] = ()
     digests: list[Digest] = field(default_factory=list)
     num_cached: int = 0
-    prompt_scores: list[Drawn] = field(default_factory=list)
+    prompt_scores: list[SampledToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     abort: Abort | None = None
     is_held: bool = (
@@ -131,9 +131,9 @@ class Sequence:
             self.finish_reason = "length"
         return text + self.detokenizer.close() if self.finish_reason else text
 
-    def draw(self) -> Draw:
+    def sampling_row(self) -> SamplingRow:
         """What the next token depends on besides its logits."""
-        return Draw(self.params, self.seed, len(self.ids), self.penalties, self.eos_ids, self.choice)
+        return SamplingRow(self.params, self.seed, len(self.ids), self.penalties, self.eos_ids, self.choice)
 
     def _is_eos(self, token_id: int) -> bool:
         return token_id in self.eos_ids and not self.params.ignore_eos

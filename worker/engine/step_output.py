@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from llama_herd.tasks.events import Failure, FinishReason
-from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 
 
@@ -11,12 +11,12 @@ class StepOutput(NamedTuple):
     """One sequence: that it has begun, what it got, that it has ended."""
 
     sequence: Sequence
-    tokens: tuple[Drawn, ...] = ()
+    tokens: tuple[SampledToken, ...] = ()
     text: str = ""
     has_started: bool = False
     finish_reason: FinishReason | None = None
     error: Failure | None = None
-    prompt_scores: tuple[Drawn, ...] | None = None  # with the first token, if asked for
+    prompt_scores: tuple[SampledToken, ...] | None = None  # with the first token, if asked for
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Timings, Token, Usage
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput
 
 #: Confirmed events are kept this long, so that a Redis which lost its last seconds can be told them again.
@@ -46,10 +46,10 @@ class _Gathered:
     """What one output has for its next event."""
 
     since_s: float = field(default_factory=monotonic)
-    tokens: list[Drawn] = field(default_factory=list)
+    tokens: list[SampledToken] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason | None = None
-    prompt_scores: tuple[Drawn, ...] | None = None
+    prompt_scores: tuple[SampledToken, ...] | None = None
 
     def add(self, output: StepOutput) -> None:
         self.tokens += output.tokens
@@ -205,11 +205,11 @@ class EventLog:
         return entry
 
 
-def _logprobs(tokens: Sequence[Drawn] | None) -> tuple[float, ...] | None:
+def _logprobs(tokens: Sequence[SampledToken] | None) -> tuple[float, ...] | None:
     if not tokens or tokens[0].logprob is None:
         return None
     return tuple(token.logprob for token in tokens if token.logprob is not None)
 
 
-def _top_logprobs(tokens: Sequence[Drawn] | None) -> tuple[tuple[tuple[int, float], ...], ...] | None:
+def _top_logprobs(tokens: Sequence[SampledToken] | None) -> tuple[tuple[tuple[int, float], ...], ...] | None:
     return tuple(token.top for token in tokens) if tokens and tokens[0].top else None

@@ -11,7 +11,7 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.tiling import FIXED
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -65,10 +65,10 @@ def sequences(model: LoadedModel, number: int) -> list[Sequence]:
 class Outcome:
     """What an engine said of one output of a job."""
 
-    drawn: list[Drawn] = field(default_factory=list)
+    drawn: list[SampledToken] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None
-    prompt_scores: tuple[Drawn, ...] | None = None
+    prompt_scores: tuple[SampledToken, ...] | None = None
 
     def add(self, output: StepOutput) -> None:
         self.drawn += output.tokens

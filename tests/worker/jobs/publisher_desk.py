@@ -14,7 +14,7 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
@@ -40,7 +40,7 @@ def new_attempt(job_id: str, claimed: Yours, num_choices: int = 1) -> Attempt:
 def output_of(attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> StepOutput:
     """What a step brings that draws these words."""
     text = b"".join(WORDS[word] for word in words).decode()
-    return StepOutput(attempt.sequences[choice], tuple(map(Drawn, words)), text, finish_reason=end)
+    return StepOutput(attempt.sequences[choice], tuple(map(SampledToken, words)), text, finish_reason=end)
 
 
 class Desk:

@@ -19,7 +19,7 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
@@ -42,7 +42,7 @@ def record_id_of_another_vocabulary(redis: Redis, ledger: Ledger, model: LoadedM
     stream = EventLog(job_id, claimed, Recorded.of([]), Author("other@test", "tiny"))
     started = stream.start(1, 3)
     [sequence] = model.sequences(job_id, JOB, now_ms=0)
-    stream.add(StepOutput(sequence, (Drawn(10**6),), "x"))
+    stream.add(StepOutput(sequence, (SampledToken(10**6),), "x"))
     run(redis, ledger.emit(OTHER, [started, *stream.flush()]))
     run(redis, ledger.release(job_id, OTHER, claimed.epoch))
 

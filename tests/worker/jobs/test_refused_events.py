@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from llama_herd.worker.engine.sampling.draw import Drawn
+from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput
 from tests.worker.jobs.publisher_desk import Desk, LosesReplies, RefusesOneJob
 
@@ -37,7 +37,7 @@ def test_an_event_that_redis_cannot_take_ends_its_job_alone(desk: Desk, bulk_mb:
     desk.say(mate, 1)
     desk.send()
     text = "x" * (2_000_000 if bulk_mb == 1 else 9_000_000)
-    desk.publisher.put([StepOutput(huge.sequences[0], (Drawn(2),), text, finish_reason="stop")])
+    desk.publisher.put([StepOutput(huge.sequences[0], (SampledToken(2),), text, finish_reason="stop")])
     desk.say(mate, 2, end="stop")
     desk.send()
     assert desk.result("mate").ids == (1, 2)
@@ -62,7 +62,9 @@ def test_a_call_that_redis_refuses_is_halved_until_the_job_that_breaks_it_is_alo
     broken = desk.open("broken")
     attempts.insert(num_mates // 2, broken)
     for attempt in attempts:
-        desk.publisher.put([StepOutput(attempt.sequences[0], (Drawn(1),), "x" * 2_000, finish_reason="stop")])
+        desk.publisher.put(
+            [StepOutput(attempt.sequences[0], (SampledToken(1),), "x" * 2_000, finish_reason="stop")]
+        )
     desk.send()
     assert len(desk.ended) == num_mates + bool(longest)
     for number in range(num_mates):
@@ -91,6 +93,8 @@ def test_a_large_event_is_repeated_while_redis_is_away(redis: Redis) -> None:
     wire = LosesReplies(redis, num_lost=7)
     desk = Desk(redis, wire)  # type: ignore[arg-type]
     attempt = desk.open("job")
-    desk.publisher.put([StepOutput(attempt.sequences[0], (Drawn(1),), "x" * 100_000, finish_reason="stop")])
+    desk.publisher.put(
+        [StepOutput(attempt.sequences[0], (SampledToken(1),), "x" * 100_000, finish_reason="stop")]
+    )
     desk.send()
     assert len(desk.result("job").text) == 100_000

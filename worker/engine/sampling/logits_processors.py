@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.upload import upload
-from llama_herd.worker.engine.sampling.draw import Draw
 from llama_herd.worker.engine.sampling.penalties import Penalties
+from llama_herd.worker.engine.sampling.row import SamplingRow
 
 #: Penalised at once: what a core's cache holds.
 MOST_CELLS = 2**14
@@ -37,30 +37,30 @@ class Cells(NamedTuple):
         return cls(upload(rows, device), upload(tokens, device)) if rows else None
 
 
-def apply_rules(logits: Tensor, draws: Rows[Draw]) -> Tensor:
+def apply_rules(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
     """Penalties, then biases, then tokens that may not come yet: (B, V), a copy if anything changes.
 
     Repetition penalty (https://arxiv.org/abs/1909.05858): a positive logit is divided by it, a negative one
     multiplied. Frequency and presence penalties are subtracted after it.
     """
-    if all(draw.is_plain for draw in draws):
+    if all(row.is_plain for row in rows):
         return logits
     logits = logits.clone(memory_format=torch.contiguous_format)
-    _penalise(logits, draws)
-    _add_biases(logits, draws)
-    _hold_back_ends(logits, draws)
+    _penalise(logits, rows)
+    _add_biases(logits, rows)
+    _hold_back_ends(logits, rows)
     return logits
 
 
-def _penalise(logits: Tensor, draws: Rows[Draw]) -> None:
+def _penalise(logits: Tensor, rows: Rows[SamplingRow]) -> None:
     """Change the logits (B, V), contiguous ones, of the ids that each row's penalties look at.
 
     Rows of like length go together, padded to the longest, so that the host copies memory and no more.
     """
     flat, device = logits.view(-1), logits.device
-    for group in _by_length(draws):
+    for group in _by_length(rows):
         longest = len(group[-1][1].ids)
-        first_places = upload([row * logits.shape[-1] for row, _ in group], device)  # (P,)
+        first_places = upload([number * logits.shape[-1] for number, _ in group], device)  # (P,)
         tokens = b"".join(penalties.padded_ids(longest) for _, penalties in group)
         places = (
             upload(array("q", tokens), device).view(len(group), longest) + first_places[:, None]
@@ -73,27 +73,28 @@ def _penalise(logits: Tensor, draws: Rows[Draw]) -> None:
         flat.put_(places, penalised)
 
 
-def _by_length(draws: Rows[Draw]) -> Iterator[list[tuple[int, Penalties]]]:
+def _by_length(rows: Rows[SamplingRow]) -> Iterator[list[tuple[int, Penalties]]]:
     """The rows that have something to penalise, with their numbers: the shortest first, as many as fit."""
-    numbered = [(row, draw.penalties) for row, draw in enumerate(draws) if draw.penalties is not None]
+    numbered = [(number, row.penalties) for number, row in enumerate(rows) if row.penalties is not None]
     group: list[tuple[int, Penalties]] = []
-    for row, penalties in sorted(numbered, key=lambda one: len(one[1].ids)):
+    for number, penalties in sorted(numbered, key=lambda one: len(one[1].ids)):
         if group and (len(group) + 1) * len(penalties.ids) > MOST_CELLS:
             yield group
             group = []
         if penalties.ids:
-            group.append((row, penalties))
+            group.append((number, penalties))
     if group:
         yield group
 
 
-def _add_biases(logits: Tensor, draws: Rows[Draw]) -> None:
-    _add(logits, {row: draw.params.logit_bias for row, draw in enumerate(draws)})
+def _add_biases(logits: Tensor, rows: Rows[SamplingRow]) -> None:
+    _add(logits, {number: row.params.logit_bias for number, row in enumerate(rows)})
 
 
-def _hold_back_ends(logits: Tensor, draws: Rows[Draw]) -> None:
+def _hold_back_ends(logits: Tensor, rows: Rows[SamplingRow]) -> None:
     """No end of sequence before min_tokens."""
-    _add(logits, {row: dict.fromkeys(draw.forbidden_ids, MINUS_INFINITY) for row, draw in enumerate(draws)})
+    forbidden = {number: row.forbidden_ids for number, row in enumerate(rows)}
+    _add(logits, {number: dict.fromkeys(ids, MINUS_INFINITY) for number, ids in forbidden.items()})
 
 
 def _add(logits: Tensor, numbers: Mapping[int, Mapping[int, float]]) -> None:

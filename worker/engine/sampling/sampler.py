@@ -12,47 +12,47 @@ from torch import Tensor
 
 from llama_herd.model.upload import upload
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.draw import NO_TOKEN, Draw, Drawn
 from llama_herd.worker.engine.sampling.logits_processors import MINUS_INFINITY, apply_rules
 from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
+from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken, SamplingRow
 
 #: So many of the likeliest tokens nearly always hold what top_p keeps.
 NUCLEUS_TOKENS = 1024
 
 
-def sample(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
+def sample(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
     """Draw one token a row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
     Penalties and biases come first. Then temperature 0, or next to it, takes the largest logit; else
     temperature, min_p, top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one
     of them. A row with logits that are no numbers gets NO_TOKEN, and no other row is touched by it.
     """
-    ruled = apply_rules(logits, draws)
+    ruled = apply_rules(logits, rows)
     largest, ids = ruled.max(dim=-1)  # (B,) each; NaN counts as the largest
-    for numbers in _groups(draws):
-        rows = upload(numbers, logits.device)
-        ids[rows] = _draw(ruled[rows], [draws[row] for row in numbers])
+    for numbers in _groups(rows):
+        picked = upload(numbers, logits.device)
+        ids[picked] = _draw(ruled[picked], [rows[number] for number in numbers])
     ids = ids.masked_fill(~largest.isfinite(), NO_TOKEN)
-    if any(draw.params.logprobs for draw in draws):
-        return _with_logprobs(logits, ids, draws)
-    return [Drawn(token_id) for token_id in ids.tolist()]
+    if any(row.params.logprobs for row in rows):
+        return _with_logprobs(logits, ids, rows)
+    return [SampledToken(token_id) for token_id in ids.tolist()]
 
 
-def sample_each(logits: Tensor, draws: Rows[Draw]) -> list[Drawn]:
+def sample_each(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
     """The same, row by row: the bits of a row do not depend on how many there are."""
-    return [sample(logits[row : row + 1], [draw])[0] for row, draw in enumerate(draws)]
+    return [sample(logits[number : number + 1], [row])[0] for number, row in enumerate(rows)]
 
 
-def _groups(draws: Rows[Draw]) -> Iterable[list[int]]:
-    """The rows that are drawn at random, those together that need as much order."""
-    groups: dict[Order, list[int]] = defaultdict(list)
-    for row, draw in enumerate(draws):
-        if draw.is_random:
-            groups[Order.wanted_by(draw.params)].append(row)
+def _groups(rows: Rows[SamplingRow]) -> Iterable[list[int]]:
+    """The rows that are drawn at random, those together that need as much sorting."""
+    groups: dict[Sorting, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        if row.is_random:
+            groups[Sorting.wanted_by(row.params)].append(number)
     return groups.values()
 
 
-class Order(Enum):
+class Sorting(Enum):
     """How much of the vocabulary a row's filters must see in order; each costs far more than the last."""
 
     NONE = 1
@@ -60,50 +60,50 @@ class Order(Enum):
     NUCLEUS = 3
 
     @classmethod
-    def wanted_by(cls, params: SamplingParams) -> "Order":
+    def wanted_by(cls, params: SamplingParams) -> "Sorting":
         if params.top_k:
             return cls.TOP_K
         return cls.NUCLEUS if params.top_p < 1 else cls.NONE
 
 
-def _draw(logits: Tensor, draws: Rows[Draw]) -> Tensor:
+def _draw(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
     """Gumbel-max over the survivors of one group: (B, V) to (B,)."""
-    scaled = logits / _column([draw.params.temperature for draw in draws], logits)  # (B, V)
-    scaled = _above_min_p(scaled, draws)
-    scaled, token_ids = _likeliest(scaled, draws)  # (B, N)
-    prefixes = _column([hash_prefix(draw.seed, draw.choice, draw.position) for draw in draws], logits)
+    scaled = logits / _column([row.params.temperature for row in rows], logits)  # (B, V)
+    scaled = _above_min_p(scaled, rows)
+    scaled, token_ids = _likeliest(scaled, rows)  # (B, N)
+    prefixes = _column([hash_prefix(row.seed, row.choice, row.position) for row in rows], logits)
     noise = gumbel(prefixes.to(torch.int32), token_ids.to(torch.int32))  # (B, N)
     winners = (scaled + noise).argmax(dim=-1, keepdim=True)
     return token_ids.gather(-1, winners).squeeze(-1)  # (B,)
 
 
-def _above_min_p(scaled: Tensor, draws: Rows[Draw]) -> Tensor:
+def _above_min_p(scaled: Tensor, rows: Rows[SamplingRow]) -> Tensor:
     """Without the tokens that are too unlikely against the likeliest: (B, V)."""
-    if not any(draw.params.min_p for draw in draws):
+    if not any(row.params.min_p for row in rows):
         return scaled
-    least = _column([draw.params.min_p for draw in draws], scaled).log()
+    least = _column([row.params.min_p for row in rows], scaled).log()
     return scaled.masked_fill(scaled - scaled.amax(dim=-1, keepdim=True) < least, MINUS_INFINITY)
 
 
-def _likeliest(scaled: Tensor, draws: Rows[Draw]) -> tuple[Tensor, Tensor]:
+def _likeliest(scaled: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]:
     """What top_k and top_p leave of one group, and the ids: (B, N) each, as few as will do."""
     num_tokens = scaled.shape[-1]
-    match Order.wanted_by(draws[0].params):
-        case Order.NONE:
+    match Sorting.wanted_by(rows[0].params):
+        case Sorting.NONE:
             return scaled, torch.arange(num_tokens, device=scaled.device).expand_as(scaled)
-        case Order.TOP_K:
-            values, token_ids = scaled.topk(min(max(draw.params.top_k for draw in draws), num_tokens), dim=-1)
-            top_k = _column([draw.params.top_k for draw in draws], scaled)
+        case Sorting.TOP_K:
+            values, token_ids = scaled.topk(min(max(row.params.top_k for row in rows), num_tokens), dim=-1)
+            top_k = _column([row.params.top_k for row in rows], scaled)
             ranks = torch.arange(values.shape[-1], device=scaled.device)
             values = values.masked_fill(ranks >= top_k, MINUS_INFINITY)
-            return _within_nucleus(values, values.softmax(dim=-1), draws), token_ids
-        case Order.NUCLEUS:
+            return _within_nucleus(values, values.softmax(dim=-1), rows), token_ids
+        case Sorting.NUCLEUS:
             total = scaled.logsumexp(dim=-1, keepdim=True)  # (B, 1)
-            values, token_ids = _sorted_nucleus(scaled, total, draws)
-            return _within_nucleus(values, (values - total).exp(), draws), token_ids
+            values, token_ids = _sorted_nucleus(scaled, total, rows)
+            return _within_nucleus(values, (values - total).exp(), rows), token_ids
 
 
-def _sorted_nucleus(scaled: Tensor, total: Tensor, draws: Rows[Draw]) -> tuple[Tensor, Tensor]:
+def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]:
     """The likeliest tokens from the top down, at least as many as top_p keeps: values and ids, (B, N) each.
 
     On a CPU a few are tried first: to sort a vocabulary takes many times as long. On a GPU to look whether
@@ -112,43 +112,43 @@ def _sorted_nucleus(scaled: Tensor, total: Tensor, draws: Rows[Draw]) -> tuple[T
     if scaled.device.type == "cpu" and scaled.shape[-1] > NUCLEUS_TOKENS:
         values, token_ids = scaled.topk(NUCLEUS_TOKENS, dim=-1)
         reached = (values - total).exp().sum(dim=-1, keepdim=True)
-        if bool((reached >= _column([draw.params.top_p for draw in draws], scaled)).all()):
+        if bool((reached >= _column([row.params.top_p for row in rows], scaled)).all()):
             return values, token_ids
     values, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
     return values, token_ids
 
 
-def _within_nucleus(values: Tensor, probs: Tensor, draws: Rows[Draw]) -> Tensor:
+def _within_nucleus(values: Tensor, probs: Tensor, rows: Rows[SamplingRow]) -> Tensor:
     """The smallest set whose probability reaches top_p; so the likeliest token always stays: (B, N)."""
-    top_p = _column([draw.params.top_p for draw in draws], values)
+    top_p = _column([row.params.top_p for row in rows], values)
     before = probs.cumsum(dim=-1) - probs
     return values.masked_fill((before >= top_p) & (top_p < 1), MINUS_INFINITY)
 
 
-def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[Drawn]:
+def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledToken]:
     """Tokens with the log-probabilities that logits (B, V) give them, and the likeliest in their place."""
     return _scored(logits, upload(token_ids, logits.device), num_top)
 
 
-def _with_logprobs(logits: Tensor, ids: Tensor, draws: Rows[Draw]) -> list[Drawn]:
+def _with_logprobs(logits: Tensor, ids: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
     """What was drawn with the model's own log-probabilities, before any rule or temperature."""
-    scored = _scored(logits, ids, max(draw.params.top_logprobs for draw in draws))
+    scored = _scored(logits, ids, max(row.params.top_logprobs for row in rows))
     return [
-        token._replace(top=token.top[: draw.params.top_logprobs])
-        if draw.params.logprobs
-        else Drawn(token.token_id)
-        for draw, token in zip(draws, scored, strict=True)
+        token._replace(top=token.top[: row.params.top_logprobs])
+        if row.params.logprobs
+        else SampledToken(token.token_id)
+        for row, token in zip(rows, scored, strict=True)
     ]
 
 
-def _scored(logits: Tensor, ids: Tensor, num_top: int) -> list[Drawn]:
+def _scored(logits: Tensor, ids: Tensor, num_top: int) -> list[SampledToken]:
     """The same for ids (B,) on the device; one may be NO_TOKEN."""
     total = logits.logsumexp(dim=-1, keepdim=True)  # (B, 1)
     chosen = (logits.gather(-1, ids.clamp(min=0)[:, None]) - total).squeeze(-1)  # (B,)
     top, top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1)  # (B, N)
     rows = zip(ids.tolist(), chosen.tolist(), top_ids.tolist(), (top - total).tolist(), strict=True)
     return [
-        Drawn(token_id, logprob, tuple(zip(alternatives, values, strict=True)))
+        SampledToken(token_id, logprob, tuple(zip(alternatives, values, strict=True)))
         for token_id, logprob, alternatives, values in rows
     ]
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.draw import Draw
 from llama_herd.worker.engine.sampling.penalties import Penalties
+from llama_herd.worker.engine.sampling.row import SamplingRow
 
 
 def row(
@@ -14,9 +14,9 @@ def row(
     prompt_ids: Sequence[int] = (),
     ids: Sequence[int] = (),
     eos_ids: Iterable[int] = (),
-) -> Draw:
+) -> SamplingRow:
     penalties = Penalties.of(params, prompt_ids)
     if penalties is not None:
         for token_id in ids:
             penalties.add(token_id)
-    return Draw(params, seed, len(ids), penalties, frozenset(eos_ids))
+    return SamplingRow(params, seed, len(ids), penalties, frozenset(eos_ids))

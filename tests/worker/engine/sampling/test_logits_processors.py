@@ -74,10 +74,10 @@ def test_rows_do_not_leak_into_each_other() -> None:
         {"logit_bias": {2: 3.0}},
         {"min_tokens": 9, "stop_token_ids": [8]},
     ]
-    draws = [
+    rows = [
         row(SamplingParams.model_validate(some), prompt_ids=PROMPT, ids=OUTPUT, eos_ids={0})
         for some in fields
     ]
-    together = apply_rules(logits().expand(len(draws), -1), draws)
-    alone = torch.cat([apply_rules(logits()[None], [draw]) for draw in draws])
+    together = apply_rules(logits().expand(len(rows), -1), rows)
+    alone = torch.cat([apply_rules(logits()[None], [one]) for one in rows])
     assert torch.equal(together, alone)

@@ -7,7 +7,7 @@ import torch
 
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling import sampler
-from llama_herd.worker.engine.sampling.draw import NO_TOKEN, Draw
+from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample as sample_all
 from tests.worker.engine.sampling.rows import row
 
@@ -15,12 +15,12 @@ LOGITS = torch.tensor([1.0, 2.0, 0.5, -1.0, 1.5, 0.0])
 NUM_DRAWS = 50_000
 
 
-def draw(params: SamplingParams, seed: int, position: int) -> Draw:
+def drawn_at(params: SamplingParams, seed: int, position: int) -> SamplingRow:
     return row(params, seed, ids=range(position))
 
 
-def sample(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
-    return [drawn.token_id for drawn in sample_all(logits, draws)]
+def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+    return [drawn.token_id for drawn in sample_all(logits, rows)]
 
 
 def reference(params: SamplingParams) -> list[float]:
@@ -75,8 +75,8 @@ def test_draws_by_top_p_follow_it_where_few_tokens_are_looked_at_first(
 
 
 def check_distribution(params: SamplingParams) -> None:
-    draws = [draw(params, 7, position) for position in range(NUM_DRAWS)]
-    ids = sample(LOGITS.expand(NUM_DRAWS, -1), draws)
+    rows = [drawn_at(params, 7, position) for position in range(NUM_DRAWS)]
+    ids = sample(LOGITS.expand(NUM_DRAWS, -1), rows)
     counts = [ids.count(i) for i in range(len(LOGITS))]
     probs = reference(params)
     assert all(count == 0 for count, p in zip(counts, probs, strict=True) if p == 0)
@@ -84,22 +84,26 @@ def check_distribution(params: SamplingParams) -> None:
 
 
 def test_temperature_zero_takes_the_largest() -> None:
-    assert sample(LOGITS[None], [draw(SamplingParams(temperature=0), 1, 0)]) == [1]
+    assert sample(LOGITS[None], [drawn_at(SamplingParams(temperature=0), 1, 0)]) == [1]
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-40, 1e-300])
 def test_temperatures_next_to_zero_take_the_largest_too(temperature: float) -> None:
     params = SamplingParams(temperature=temperature, top_p=0.9, min_p=0.1)
-    draws = [draw(params, seed, 0) for seed in range(50)]
-    assert set(sample(LOGITS.expand(50, -1), draws)) == {1}
+    rows = [drawn_at(params, seed, 0) for seed in range(50)]
+    assert set(sample(LOGITS.expand(50, -1), rows)) == {1}
 
 
 def test_penalties_that_leave_no_finite_logit_fail_their_row_alone() -> None:
     params = SamplingParams(repetition_penalty=1e-300)
-    draws = [draw(SamplingParams(), 1, 3), draw(params, 1, 3), draw(SamplingParams(temperature=0), 1, 3)]
-    first, broken, last = sample(LOGITS.expand(3, -1), draws)
+    rows = [
+        drawn_at(SamplingParams(), 1, 3),
+        drawn_at(params, 1, 3),
+        drawn_at(SamplingParams(temperature=0), 1, 3),
+    ]
+    first, broken, last = sample(LOGITS.expand(3, -1), rows)
     assert broken == NO_TOKEN
-    assert [first, last] == sample(LOGITS.expand(2, -1), [draws[0], draws[2]])
+    assert [first, last] == sample(LOGITS.expand(2, -1), [rows[0], rows[2]])
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
@@ -113,29 +117,33 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     ]
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(40, 50, generator=generator)
-    draws = [draw(mixed[number % len(mixed)], number, number) for number in range(40)]
-    alone = [sample(logits[number][None], [draws[number]])[0] for number in range(40)]
-    assert sample(logits, draws) == alone
+    rows = [drawn_at(mixed[number % len(mixed)], number, number) for number in range(40)]
+    alone = [sample(logits[number][None], [rows[number]])[0] for number in range(40)]
+    assert sample(logits, rows) == alone
 
 
 def test_the_same_seed_and_position_draw_the_same_token() -> None:
-    draws = [draw(SamplingParams(temperature=2.0), 3, p) for p in (0, 1, 0, 1)]
-    ids = sample(torch.zeros(4, 1000), draws)
+    rows = [drawn_at(SamplingParams(temperature=2.0), 3, p) for p in (0, 1, 0, 1)]
+    ids = sample(torch.zeros(4, 1000), rows)
     assert ids[:2] == ids[2:]
     assert ids[0] != ids[1]
 
 
 def test_top_k_of_one_is_greedy_at_any_temperature() -> None:
-    draws = [draw(SamplingParams(temperature=2.0, top_k=1), s, 0) for s in range(50)]
-    assert set(sample(LOGITS.expand(50, -1), draws)) == {1}
+    rows = [drawn_at(SamplingParams(temperature=2.0, top_k=1), s, 0) for s in range(50)]
+    assert set(sample(LOGITS.expand(50, -1), rows)) == {1}
 
 
 def test_logprobs_are_the_models_own_whatever_is_drawn() -> None:
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(3, 40, generator=generator)
     wanted = SamplingParams(temperature=0, logprobs=True, top_logprobs=4, logit_bias={7: 50.0})
-    draws = [draw(wanted, 0, 0), draw(SamplingParams(), 1, 0), draw(SamplingParams(logprobs=True), 2, 0)]
-    first, second, third = sample_all(logits, draws)
+    rows = [
+        drawn_at(wanted, 0, 0),
+        drawn_at(SamplingParams(), 1, 0),
+        drawn_at(SamplingParams(logprobs=True), 2, 0),
+    ]
+    first, second, third = sample_all(logits, rows)
     reference = logits.log_softmax(-1)
     assert first.token_id == 7
     assert first.logprob == pytest.approx(reference[0, 7].item(), abs=1e-5)
@@ -151,8 +159,8 @@ def test_looking_at_few_tokens_first_changes_no_draw_by_top_p(
     spread: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = torch.randn(64, 5_000, generator=torch.Generator().manual_seed(1)) * spread
-    draws = [draw(SamplingParams(top_p=0.9, min_p=n % 2 * 0.01), n, 3) for n in range(len(logits))]
+    rows = [drawn_at(SamplingParams(top_p=0.9, min_p=n % 2 * 0.01), n, 3) for n in range(len(logits))]
     monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 300)
-    few_first = sample(logits, draws)
+    few_first = sample(logits, rows)
     monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 5_000)
-    assert few_first == sample(logits, draws)
+    assert few_first == sample(logits, rows)

@@ -11,7 +11,7 @@ LEAST_TEMPERATURE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SamplingRow:
     """One row: its parameters, its noise, and what its penalties look at. Drawing changes none of it."""
 
     params: SamplingParams
@@ -43,7 +43,7 @@ class Draw:
 NO_TOKEN = -1
 
 
-class Drawn(NamedTuple):
+class SampledToken(NamedTuple):
     """One row's next token; with `logprobs`, how likely it was, and the likeliest in its place."""
 
     token_id: int
