@@ -58,7 +58,7 @@ class Bench:
     def run(self, name: str) -> dict[str, Any]:
         """All jobs of a run, from the first submission to the last token."""
         self._watch, self._prefilled = Stopwatch(), []
-        prefixes = self._engine.cache.prefixes
+        prefixes = self._engine.prefixes
         prefixes.num_queried_tokens = prefixes.num_found_tokens = 0
         started_s = perf_counter()
         for number, prompt_ids in enumerate(self._prompts(name)):

@@ -54,5 +54,5 @@ def run(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence])
 def finish(engine: Engine) -> None:
     while engine.has_work:
         engine.step()
-        engine.cache.prefixes.check()
-    assert engine.cache.pages.num_held == 0
+        engine.prefixes.check()
+    assert engine.prefixes.pages.num_held == 0

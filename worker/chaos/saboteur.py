@@ -17,8 +17,8 @@ from llama_herd.worker.broker import queue_channel as channel
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.chaos import stand_in
 from llama_herd.worker.chaos.sabotage import Poison, Sabotage
-from llama_herd.worker.engine import engine
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher
@@ -86,7 +86,7 @@ def apply(sabotage: Sabotage) -> None:
         case "popped":
             before(kombu_redis.QoS, "append", lambda *_: die())
     if sabotage.stand_in:
-        vars(engine)["run_rows"] = stand_in.run_rows
+        ModelRunner.run = stand_in.run  # type: ignore[assignment, method-assign]
     if sabotage.clock_s:
         shift_clock(sabotage.clock_s)
 

@@ -3,13 +3,11 @@
 With it a worker of a thousand rows runs on a small machine. All else is that of any worker.
 """
 
-from collections.abc import Callable, Mapping, Sequence as Rows
+from collections.abc import Mapping, Sequence as Rows
 from typing import Any
 
-from llama_herd.model.cache import Cache
-from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.job import seed_of
-from llama_herd.worker.engine.runner import Reading
+from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.sampling.noise import hash_prefix
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.scheduler import Row
@@ -22,10 +20,8 @@ def token_id(seed: int, choice: int, position: int) -> int:
     return FIRST_ID + hash_prefix(seed, choice, position) % NUM_IDS
 
 
-def run_rows(
-    llama: Llama, cache: Cache, rows: Rows[Row], on_layer: Callable[[], None] | None = None
-) -> list[Reading]:
-    """Draw the next token of each row whose prompt has been passed over."""
+def run(_: ModelRunner, rows: Rows[Row]) -> list[Reading]:
+    """In place of `ModelRunner.run`: draw the next token of each row whose prompt has been passed over."""
     return [Reading(row, [], _drawn(row) if row.is_complete else None) for row in rows]
 
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence as Rows
 import structlog
 import torch
 
-from llama_herd.model.cache import Cache
-from llama_herd.model.llama2 import Llama
+from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.events import Failure
-from llama_herd.worker.engine.runner import Reading, run_rows
+from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
@@ -33,7 +32,8 @@ Sink = Callable[[list[StepOutput]], None]
 class Engine:
     """Runs sequences to their end; one thread calls it.
 
-        engine = Engine(llama, cache, max_rows=32, prefill_tokens=1024, sink=print)
+        runner = ModelRunner(llama, cache)
+        engine = Engine(runner, cache.prefixes, max_rows=32, prefill_tokens=1024, sink=print)
         engine.submit(sequence)
         while engine.has_work:
             engine.step()
@@ -43,19 +43,17 @@ class Engine:
 
     def __init__(
         self,
-        llama: Llama,
-        cache: Cache,
+        runner: ModelRunner,
+        prefixes: PrefixCache,
         *,
         max_rows: int,
         prefill_tokens: int,
         sink: Sink,
     ) -> None:
-        self.llama = llama
-        self.cache = cache
-        self.scheduler = Scheduler(cache.prefixes, max_rows=max_rows, prefill_tokens=prefill_tokens)
+        self.runner = runner
+        self.prefixes = prefixes
+        self.scheduler = Scheduler(prefixes, max_rows=max_rows, prefill_tokens=prefill_tokens)
         self._sink = sink
-        #: Called after each layer of a step.
-        self.on_layer: Callable[[], None] | None = None
         self._num_steps = 0
 
     @property
@@ -75,7 +73,7 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """How the engine stands now; only its own thread may ask."""
-        pages, prefixes = self.cache.pages, self.cache.prefixes
+        pages, prefixes = self.prefixes.pages, self.prefixes
         return EngineStats(
             num_steps=self._num_steps,
             num_running=len(self.scheduler.running),
@@ -113,7 +111,7 @@ class Engine:
     def _begin_alone(self, sequence: Sequence) -> StepOutput:
         """Copy what one sequence has from others; what goes wrong ends it alone."""
         try:
-            self.cache.copy_pages(sequence.copies)
+            self.runner.copy_pages(sequence.copies)
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -125,14 +123,13 @@ class Engine:
     def _compute(self, rows: Rows[Row]) -> None:
         """Run rows in one forward; in halves where that breaks off, so that only who breaks it alone fails.
 
-        A forward that broke off may be repeated: it writes the same keys and values to the same cells. Raises
-        torch.AcceleratorError when the device is lost to this process.
+        Raises torch.AcceleratorError when the device is lost to this process.
         """
         if not rows:
             return
         failure: Failure | None = None
         try:
-            readings = run_rows(self.llama, self.cache, rows, self.on_layer)
+            readings = self.runner.run(rows)
         except torch.AcceleratorError:
             raise
         except Exception as error:

@@ -12,6 +12,7 @@ from torch import Tensor
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.prefix_cache import Copy
 from llama_herd.model.upload import upload
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sampling.sampler import sample, sample_each, score
@@ -26,27 +27,43 @@ class Reading(NamedTuple):
     token: SampledToken | None
 
 
-def run_rows(
-    llama: Llama, cache: Cache, rows: Rows[Row], on_layer: Callable[[], None] | None = None
-) -> list[Reading]:
-    """Compute the rows' tokens, keep their keys and values, draw what comes next. Changes no sequence."""
-    batch = Batch.of([_chunk(row) for row in rows], cache.device, llama.tiling.span_tokens)
-    logits = llama.forward(batch, cache, on_layer)  # (R, V)
-    stops = list(accumulate(row.num_logits for row in rows))
-    sampled = [row.sequence.sampling_row() for row in rows if row.is_complete]
-    last = logits
-    if len(sampled) < len(logits):
-        picked = [stop - 1 for row, stop in zip(rows, stops, strict=True) if row.is_complete]
-        last = logits[upload(picked, logits.device)]
-    tokens = iter(sample_each(last, sampled) if llama.tiling.is_fixed else sample(last, sampled))
-    return [
-        Reading(
-            row,
-            _prompt_scores(row, logits[stop - row.num_logits : stop]),
-            next(tokens) if row.is_complete else None,
-        )
-        for row, stop in zip(rows, stops, strict=True)
-    ]
+class ModelRunner:
+    """The model and its cache as the engine knows them: rows go in, readings come out, no tensor does.
+
+    Running changes no sequence and nothing that its next token depends on, so a forward that broke off may
+    be repeated, in any parts: it writes the same keys and values to the same cells.
+    """
+
+    def __init__(self, llama: Llama, cache: Cache) -> None:
+        self._llama = llama
+        self._cache = cache
+        #: Called after each layer of a forward.
+        self.on_layer: Callable[[], None] | None = None
+
+    def copy_pages(self, copies: Rows[Copy]) -> None:
+        """Copy what a sequence takes over from others."""
+        self._cache.copy_pages(copies)
+
+    def run(self, rows: Rows[Row]) -> list[Reading]:
+        """Compute the rows' tokens, keep their keys and values, draw what comes next."""
+        cache, tiling = self._cache, self._llama.tiling
+        batch = Batch.of([_chunk(row) for row in rows], cache.device, tiling.span_tokens)
+        logits = self._llama.forward(batch, cache, self.on_layer)  # (R, V)
+        stops = list(accumulate(row.num_logits for row in rows))
+        sampled = [row.sequence.sampling_row() for row in rows if row.is_complete]
+        last = logits
+        if len(sampled) < len(logits):
+            picked = [stop - 1 for row, stop in zip(rows, stops, strict=True) if row.is_complete]
+            last = logits[upload(picked, logits.device)]
+        tokens = iter(sample_each(last, sampled) if tiling.is_fixed else sample(last, sampled))
+        return [
+            Reading(
+                row,
+                _prompt_scores(row, logits[stop - row.num_logits : stop]),
+                next(tokens) if row.is_complete else None,
+            )
+            for row, stop in zip(rows, stops, strict=True)
+        ]
 
 
 def _chunk(row: Row) -> Chunk:

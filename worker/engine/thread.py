@@ -32,7 +32,7 @@ class EngineThread(threading.Thread):
         self._is_stopping = False
         self._stats = engine.stats
         self._moved_s = monotonic()
-        engine.on_layer = self._note_move
+        engine.runner.on_layer = self._note_move
 
     @property
     def stats(self) -> EngineStats:

@@ -20,6 +20,7 @@ from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine, Sink
+from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
 from llama_herd.worker.settings import WorkerSettings
@@ -65,8 +66,8 @@ class LoadedModel:
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         return Engine(
-            self.llama,
-            self.cache,
+            ModelRunner(self.llama, self.cache),
+            self.cache.prefixes,
             max_rows=settings.slots,
             prefill_tokens=settings.prefill_tokens or PREFILL_TOKENS[self.cache.device.type],
             sink=sink,

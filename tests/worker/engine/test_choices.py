@@ -64,8 +64,8 @@ class Run:
         engine.scheduler.next_batch = counted  # type: ignore[method-assign]
         while engine.has_work:
             engine.step()
-            engine.cache.prefixes.check()
-        assert engine.cache.pages.num_held == 0
+            engine.prefixes.check()
+        assert engine.prefixes.pages.num_held == 0
         for sequence in submitted:
             self.ids[sequence.choice] = sequence.ids
 
@@ -154,7 +154,7 @@ def test_an_output_that_fails_leaves_its_pages_sound_for_the_others(
     engine.scheduler.remove(several[0], is_sound=False)
     while engine.has_work:
         engine.step()
-        engine.cache.prefixes.check()
+        engine.prefixes.check()
     assert [several[1].ids, several[2].ids] == [expected[1], expected[2]]
 
 
@@ -170,7 +170,7 @@ def test_a_waiting_output_needs_no_relative_that_has_gone(
     several[0].abort = "cancelled"
     while engine.has_work:
         engine.step()
-        engine.cache.prefixes.check()
+        engine.prefixes.check()
     assert [len(one.ids) for one in several] == [0, 10, 10]
 
 

@@ -93,7 +93,7 @@ def test_a_cancelled_sequence_ends_at_the_next_step_and_frees_its_pages(
     engine.step()
     assert sink.ends["doomed"] == ["cancelled"]
     assert len(sink.ids["doomed"]) == 1
-    assert engine.cache.pages.num_held == 0
+    assert engine.prefixes.pages.num_held == 0
 
 
 def test_an_overdue_sequence_is_not_computed(model: LoadedModel, tiny_settings: WorkerSettings) -> None:

@@ -1,6 +1,7 @@
 """What goes wrong with one row ends its job, and nobody else is touched."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence as Rows
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from llama_herd.model.prefix_cache import Copy
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.runner import ModelRunner, Reading
+from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -127,3 +130,35 @@ def test_a_row_for_whose_prefix_there_is_no_memory_fails_alone(
     sink = run(model, tiny_settings, [*mates, sequence(model, "second", prompt=PREFIX)])
     assert sink.ends == {"mate-0": ["length"], "mate-1": ["length"], "second": ["error"]}
     assert {output.error.code for output in sink if output.error} == {"out_of_memory"}
+
+
+def test_a_forward_that_broke_off_and_is_repeated_in_halves_draws_the_same_ids(
+    tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that has already drawn: drawing changes nothing that penalties look at."""
+    settings = tiny_settings.model_copy(update={"deterministic": True})
+    fixed = LoadedModel.load(settings, "cpu")
+    penalties = {"repetition_penalty": 1.4, "presence_penalty": 0.6, "frequency_penalty": 0.4}
+    jobs: list[tuple[str, str, dict[str, Any]]] = [
+        (f"job-{n}", "a tale " * n, {**penalties, "repeat_last_n": num_last, "temperature": n % 2, "seed": n})
+        for n, num_last in enumerate((-1, 4, 9, 40), 1)
+    ]
+    expected = run(
+        fixed, settings, [sequence(fixed, name, prompt, **asked) for name, prompt, asked in jobs]
+    ).ids
+    whole, num_failures = ModelRunner.run, 0
+
+    def breaks_off(self: ModelRunner, rows: Rows[Row]) -> list[Reading]:
+        nonlocal num_failures
+        readings = whole(self, rows)
+        if len(rows) > 1:
+            num_failures += 1
+            raise RuntimeError("broken")
+        return readings
+
+    monkeypatch.setattr(ModelRunner, "run", breaks_off)
+    assert (
+        run(fixed, settings, [sequence(fixed, name, prompt, **asked) for name, prompt, asked in jobs]).ids
+        == expected
+    )
+    assert num_failures > 12
