@@ -11,6 +11,7 @@ from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.size_limits import SizeLimits
 from llama_herd.worker.engine.stats import EngineStats
 from llama_herd.worker.engine.step_output import StepOutput
 
@@ -54,6 +55,7 @@ class Engine:
         self.prefixes = prefixes
         self.scheduler = Scheduler(prefixes, max_rows=max_rows, prefill_tokens=prefill_tokens)
         self._sink = sink
+        self._size_limits = SizeLimits()
         self._num_steps = 0
 
     @property
@@ -123,27 +125,35 @@ class Engine:
     def _compute(self, rows: Rows[Row]) -> None:
         """Run rows in one forward; in halves where that breaks off, so that only who breaks it alone fails.
 
-        Raises torch.AcceleratorError when the device is lost to this process.
+        Halves from the first where as large a forward has lacked memory before. Raises torch.AcceleratorError
+        when the device is lost to this process.
         """
         if not rows:
             return
-        failure: Failure | None = None
+        failure = self._run(rows) if self._size_limits.allow(rows) else MEMORY_ERROR
+        if failure is not None and len(rows) == 1:
+            self._hand_on([self._failed(rows[0].sequence, failure)])
+        elif failure is not None:
+            middle = len(rows) // 2
+            self._compute(rows[:middle])
+            self._compute(rows[middle:])
+
+    def _run(self, rows: Rows[Row]) -> Failure | None:
+        """Run one forward and hand on what it brings; why it broke off, once all that it held is free."""
         try:
             readings = self.runner.run(rows)
         except torch.AcceleratorError:
             raise
         except Exception as error:
-            failure = failure_of(error)  # what the forward held is free once the error is gone
             if len(rows) == 1:
                 log.exception("row failed", job_id=rows[0].sequence.job_id)
-        if failure is None:
-            self._hand_on([output for reading in readings for output in self._advance_alone(reading)])
-        elif len(rows) == 1:
-            self._hand_on([self._failed(rows[0].sequence, failure)])
-        else:
-            middle = len(rows) // 2
-            self._compute(rows[:middle])
-            self._compute(rows[middle:])
+            elif isinstance(error, torch.OutOfMemoryError):
+                self._size_limits.note_lack(rows)
+                log.warning("forward lacks memory, going on in halves", num_rows=len(rows))
+            return failure_of(error)
+        self._size_limits.note_run()
+        self._hand_on([output for reading in readings for output in self._advance_alone(reading)])
+        return None
 
     def _advance_alone(self, reading: Reading) -> list[StepOutput]:
         """The same as `_advance`, but what goes wrong ends the one sequence."""
