@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from llama_herd.error_code import is_retriable
+
 #: Stands for the log-probability of what cannot come, minus infinity, which JSON cannot write.
 LOWEST_LOGPROB = -9999.0
 
@@ -30,9 +32,12 @@ class Failure(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    code: str
+    code: str = Field(description="An ErrorCode; a reader passes on one that it does not know.")
     message: str
-    retriable: bool = False
+    retriable: bool = Field(
+        default_factory=lambda given: is_retriable(given.get("code", "")),
+        description="Where it is absent, as docs/protocol.md says of the code.",
+    )
 
 
 class Timings(BaseModel):

@@ -14,6 +14,7 @@ from celery.exceptions import Ignore
 from celery.states import FAILURE, READY_STATES, REVOKED, SUCCESS
 from celery.utils.nodenames import gethostname
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import app
 from llama_herd.tasks.message import TASK_NAME
@@ -40,7 +41,7 @@ def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
     result: Result | None = self.request.get(OUTCOME)
     if result is None:
         raise GenerationError(
-            "wrong_pool",
+            ErrorCode.WRONG_POOL,
             "this worker has no engine. Fix: celery -A llama_herd.tasks.app worker, without -P",
         )
     if result.finish_reason == "cancelled":
@@ -76,7 +77,9 @@ def _links(embed: Mapping[str, Any]) -> dict[str, Any]:
     for name, link in links.items():
         is_right = isinstance(link, dict) if name == "chord" else _is_list_of_tasks(link)
         if link and not is_right:
-            raise GenerationError("refused", f"{name} of the message must be Celery's: signatures of tasks")
+            raise GenerationError(
+                ErrorCode.REFUSED, f"{name} of the message must be Celery's: signatures of tasks"
+            )
     return links
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.quoted import quoted
 from llama_herd.model.text.control_marks import Marks, without_marks
@@ -69,7 +70,9 @@ class ChatTemplate:
         for part in self._marks.split(self._render(messages, add_generation_prompt)):
             ids += [part] if isinstance(part, int) else self._tokenizer.encode(part, add_bos=False)
         if not ids:
-            raise GenerationError("template_error", "messages: the chat template writes nothing for them")
+            raise GenerationError(
+                ErrorCode.TEMPLATE_ERROR, "messages: the chat template writes nothing for them"
+            )
         return ids
 
     def close(self) -> None:

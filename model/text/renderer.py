@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from multiprocessing import Pipe
 from threading import Lock
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.text.sandbox import Answer, Limits
 
@@ -88,7 +89,7 @@ class Renderer:
             answer = self._ask(variables, self._limits.wall_s) if started.kind == "ready" else started
         if answer.kind == "text":
             return answer.text
-        raise GenerationError("template_error", f"messages: the chat template {_explained(answer)}")
+        raise GenerationError(ErrorCode.TEMPLATE_ERROR, f"messages: the chat template {_explained(answer)}")
 
     def close(self) -> None:
         if self._helper is not None:

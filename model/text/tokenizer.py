@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Protocol, Self
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import BadInput, GenerationError, ModelFileError
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
@@ -83,7 +84,9 @@ class Tokenizer:
         adds_bos = self.adds_bos if add_bos is None else add_bos
         if adds_bos and self.bos_id is None:
             raise BadInput("this vocabulary has no BOS token; encode with add_bos=False")
-        with no_panic(GenerationError("tokenizer_error", "prompt: the model's tokenizer fails on this text")):
+        with no_panic(
+            GenerationError(ErrorCode.TOKENIZER_ERROR, "prompt: the model's tokenizer fails on this text")
+        ):
             ids = self.codec.encode(_well_formed(text))
         return [self.bos_id, *ids] if adds_bos and self.bos_id is not None else ids
 

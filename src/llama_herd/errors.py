@@ -19,6 +19,8 @@ HerdError
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Self
 
+from llama_herd.error_code import is_retriable
+
 
 class HerdError(Exception):
     """Base of all errors that are raised on purpose."""
@@ -148,13 +150,16 @@ class RecordUnreadable(HerdError, ValueError):
 
 
 class GenerationError(HerdError):
-    """A job ended with an error. The arguments survive Celery's JSON result backend."""
+    """A job ended with an error. The arguments survive Celery's JSON result backend.
 
-    def __init__(self, code: str, message: str, retriable: bool = False) -> None:
-        super().__init__(code, message, retriable)
-        self.code = code
+    code: an ErrorCode, as text, or one of a newer worker. retriable: by default as the code says.
+    """
+
+    def __init__(self, code: str, message: str, retriable: bool | None = None) -> None:
+        self.code = str(code)
         self.message = message
-        self.retriable = retriable
+        self.retriable = is_retriable(code) if retriable is None else retriable
+        super().__init__(self.code, message, self.retriable)
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"

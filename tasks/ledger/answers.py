@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.passing import is_passing
 
@@ -246,10 +247,6 @@ class DeadLetter:
         return len(self.raw) == self.num_bytes
 
 
-#: The code of the error that ends a job which was given up.
-POISONED = "poisoned"
-
-
 @dataclass(frozen=True, slots=True)
 class DeadJob:
     """A job that was given up after `attempts`. `worker` is the last that held it."""
@@ -259,7 +256,7 @@ class DeadJob:
     worker: str | None
     queue: str
     attempts: int
-    reason: str = POISONED
+    reason: str = ErrorCode.POISONED
 
 
 class Revival(StrEnum):

@@ -11,11 +11,11 @@ from typing import Self
 
 from pydantic import BaseModel
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.events import Event, parse_event
+from llama_herd.tasks.events import Event, Failure, FinishReason, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import (
-    POISONED,
     Busy,
     Cancellation,
     ClaimAnswer,
@@ -121,6 +121,11 @@ class Ledger(Keys):
             worker,
         )
 
+    @property
+    def _poisoned(self) -> Failure:
+        message = f"{self.max_attempts} workers died while they prepared or ran it"
+        return Failure(code=ErrorCode.POISONED, message=message)
+
     # The life of a job
 
     def submit(self, job_id: str, job: GenerationJob, envelope: Envelope) -> Call[Submitted]:
@@ -160,7 +165,7 @@ class Ledger(Keys):
             self.dead_ttl_s,
             end_tail("cancelled"),
             end_tail("deadline"),
-            end_tail("error", POISONED, f"{self.max_attempts} workers died while they prepared or ran it"),
+            end_tail("error", self._poisoned),
         )
         if job is not None and envelope is not None:
             keys, args = (*keys, envelope.queue), (*args, *_brought(job, envelope))
@@ -375,15 +380,14 @@ class Ledger(Keys):
         return Call(_REPORT, keys, (name, ttl_s, *fields), lambda reply: None)
 
 
-def end_tail(finish_reason: str, code: str = "", message: str = "") -> str:
+def end_tail(finish_reason: FinishReason, error: Failure | None = None) -> str:
     """The part of a final event's JSON that a script does not have to fill in."""
-    error = {"code": code, "message": message, "retriable": False} if code else None
     tail = {
         "final": True,
         "finish_reason": finish_reason,
         "usage": None,
         "text_sha256": None,
-        "error": error,
+        "error": error and error.model_dump(),
         "timings": None,
     }
     return json.dumps(tail, separators=(",", ":"))[1:]

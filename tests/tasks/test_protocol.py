@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
 from llama_herd.tasks.message import TAG_GAP, Envelope
 
@@ -31,3 +32,9 @@ def test_the_message_of_the_page_has_what_ours_has() -> None:
 def places(message: dict[str, Any]) -> set[str]:
     fields = {name: value if isinstance(value, dict) else {"": 0} for name, value in message.items()}
     return {f"{name}.{field}" for name, inner in fields.items() for field in inner}
+
+
+def test_the_page_lists_every_code_of_an_error() -> None:
+    (_, section), *_ = [part.split("\n", 1) for part in PAGE.split("\n## ") if part.startswith("Error codes")]
+    listed = re.findall(r"^\| `(\w+)` \| (.*) \| (yes|no) \|$", section, re.MULTILINE)
+    assert listed == [(code, code.meaning, "yes" if code.retriable else "no") for code in ErrorCode]

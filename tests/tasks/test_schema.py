@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import end_tail
 from llama_herd.tasks.schema import schemas, text_of
@@ -37,5 +38,5 @@ def test_jobs_and_events_are_what_the_schemas_say() -> None:
 
 def test_an_end_that_a_script_writes_is_what_the_schema_says() -> None:
     head = '{"v":1,"seq":1,"job":"a","epoch":1,"type":"end","n":0,"attempts":0,"worker":null,'
-    for tail in (end_tail("cancelled"), end_tail("error", "poisoned", "gave up")):
+    for tail in (end_tail("cancelled"), end_tail("error", Failure(code="poisoned", message="gave up"))):
         assert errors("event.json", json.loads(head + tail)) == []

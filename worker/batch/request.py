@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.client.batch.feed import BULK
 from llama_herd.tasks.client.batch.row import BatchRow
@@ -15,8 +16,6 @@ from llama_herd.worker.batch.custom_ids import MAX_ID_CHARS, CustomIds, is_custo
 from llama_herd.worker.batch.openai_body import CHAT, COMPLETIONS, ENDPOINTS, Body, Endpoint
 from llama_herd.worker.batch.row_options import RowOptions
 from llama_herd.worker.batch.source import SourceRow
-
-BAD_LINE = "invalid_line"
 
 #: What only a line of OpenAI's form has.
 _OPENAI_FIELDS = frozenset({"method", "url", "body"})
@@ -128,7 +127,7 @@ _OPENAI_LINE = _OPENAI_FIELDS | {"custom_id"}
 
 
 def _refused(line: int, request: Request, errors: list[FieldError]) -> BatchRow:
-    failure = Failure(code=BAD_LINE, message=str(InvalidJob(list(dict.fromkeys(errors)))))
+    failure = Failure(code=ErrorCode.INVALID_LINE, message=str(InvalidJob(list(dict.fromkeys(errors)))))
     return BatchRow(line, failure=failure, tag=request)
 
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.client.batch.batch import Batch
 from llama_herd.tasks.client.batch.row import BatchItem
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 REPORT_S = 1.0
 #: Pause between two tries of a Redis that is away.
 RETRY_S = 0.5
-
-CANCELLED = "cancelled"
 
 
 class Runner:
@@ -136,7 +135,7 @@ class Runner:
             self._leave(f"{num_under_way} jobs end with this run, and begin again")
         elif self._interruption.wish(num_under_way) is Wish.CANCEL:
             self._cancel()
-            self._tell(CANCELLED)
+            self._tell("cancelled")
             self._screen.say("cancelled; the same command runs what is left")
         else:
             self._leave(f"{num_under_way} jobs go on at the workers")
@@ -156,7 +155,7 @@ class Runner:
         num_signals = self._interruption.num_signals
         while not self._batch.window.is_over and self._interruption.num_signals == num_signals:
             items = self._poll()
-            kept = [one for one in items if one.failure is None or one.failure.code != CANCELLED]
+            kept = [one for one in items if one.failure is None or one.failure.code != ErrorCode.CANCELLED]
             is_cut |= len(kept) < len(items)
             if not (is_cut and self._batch.window.is_in_order):
                 self._settle(kept)

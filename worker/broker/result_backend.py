@@ -13,6 +13,7 @@ from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import NoScriptError, RedisError
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
 from llama_herd.tasks.ledger.passing import passes, said
@@ -38,7 +39,9 @@ def refusal(error: BaseException) -> GenerationError:
     if isinstance(error, GenerationError):
         return error
     words = " ".join(said(error).split()) if isinstance(error, RedisError) else type(error).__name__
-    return GenerationError("refused", f"Celery could not store the result or send a link: {words[:MAX_SAID]}")
+    return GenerationError(
+        ErrorCode.REFUSED, f"Celery could not store the result or send a link: {words[:MAX_SAID]}"
+    )
 
 
 class StoringRedis(Redis):
@@ -95,7 +98,7 @@ def _offer(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: in
             if num_bytes >= LARGE_BYTES:
                 breaks.note(_plain(client), error)
             if breaks.are_too_many or TOO_LARGE in said(error):
-                raise GenerationError("refused", _too_large(client, num_bytes)) from None
+                raise GenerationError(ErrorCode.REFUSED, _too_large(client, num_bytes)) from None
             if not passes(error):
                 raise refusal(error) from None
             if not client.insists and not breaks.num:

@@ -14,9 +14,9 @@ from typing import Any
 
 from redis import Redis
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.events import End, Event, Started, Token, parse_event
-from llama_herd.tasks.ledger.answers import POISONED
 from llama_herd.tasks.ledger.entry import final_state
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS, Ledger
 from llama_herd.tasks.result import Result
@@ -176,7 +176,7 @@ class Evidence:
     def is_blamed(self) -> bool:
         """Whether it was given up as one that kills workers, though it is none."""
         error = self.end and self.end.error
-        return bool(error and error.code == POISONED) and not self.job_id.startswith(POISONS)
+        return bool(error and error.code == ErrorCode.POISONED) and not self.job_id.startswith(POISONS)
 
     @property
     def end(self) -> End | None:

@@ -4,16 +4,13 @@ import sys
 from collections.abc import Iterable
 from typing import Literal
 
+from llama_herd.error_code import known_code
 from llama_herd.tasks.events import End, Event, Token
 from llama_herd.tasks.result import Result
 from llama_herd.worker.local.terminal import harmless
 
 #: The text as it grows, each event as a line of JSON, or all of it as one object at the end.
 Form = Literal["text", "events", "result"]
-
-
-#: Errors that the same job meets again, whoever runs it.
-BAD_INPUT_CODES = frozenset({"invalid_job", "prompt_too_long", "no_chat_template"})
 
 
 class Transcript:
@@ -38,7 +35,8 @@ class Transcript:
         """0 when the job ended by itself, 2 when what was asked for cannot be done here, else 1."""
         if self.end is None or self.end.finish_reason in ("stop", "length"):
             return 0
-        return 2 if self.end.error and self.end.error.code in BAD_INPUT_CODES else 1
+        code = known_code(self.end.error.code) if self.end.error else None
+        return 2 if code is not None and code.is_bad_input else 1
 
     def follow(self, events: Iterable[Event]) -> None:
         """Write events as they come, up to the end."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence as Rows
 import structlog
 import torch
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.events import Failure
 from llama_herd.worker.engine.runner import ModelRunner, Reading
@@ -18,13 +19,10 @@ from llama_herd.worker.engine.step_output import StepOutput
 log = structlog.get_logger(__name__)
 
 NUMERIC_ERROR = Failure(
-    code="numeric_error",
+    code=ErrorCode.NUMERIC_ERROR,
     message="the logits are no finite numbers, as the model or the job's penalties make them",
-    retriable=False,
 )
-MEMORY_ERROR = Failure(
-    code="out_of_memory", message="the device lacks memory for its next tokens", retriable=True
-)
+MEMORY_ERROR = Failure(code=ErrorCode.OUT_OF_MEMORY, message="the device lacks memory for its next tokens")
 
 #: Where outputs go: a list a step.
 Sink = Callable[[list[StepOutput]], None]
@@ -195,4 +193,4 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, torch.OutOfMemoryError):
         return MEMORY_ERROR
     message = f"{type(error).__name__} in the model's forward"
-    return Failure(code="model_error", message=message, retriable=True)
+    return Failure(code=ErrorCode.MODEL_ERROR, message=message)

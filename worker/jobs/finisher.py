@@ -14,6 +14,7 @@ from celery import Celery
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.generate import correct
@@ -250,7 +251,7 @@ def _outcome(events: Events) -> Result:
     if isinstance(events, ResponseError):
         raise events
     if not events:
-        raise GenerationError("forgotten", "the job is over, but its stream is forgotten")
+        raise GenerationError(ErrorCode.FORGOTTEN, "the job is over, but its stream is forgotten")
     return Result.from_events(events)
 
 

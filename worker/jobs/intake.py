@@ -13,6 +13,7 @@ from typing import NamedTuple
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.ledger.answers import (
     Adopt,
@@ -294,7 +295,7 @@ class Intake(threading.Thread):
             if passes(again):
                 self._put_off(delivery, RETRY_S)
             else:
-                self._finisher.refuse(delivery, GenerationError("not_recorded", str(refusal)))
+                self._finisher.refuse(delivery, GenerationError(ErrorCode.NOT_RECORDED, str(refusal)))
 
     def _claim_again(self, delivery: Delivery, message: TaskMessage) -> None:
         """The ledger says that the job is in our hands, where it is not.

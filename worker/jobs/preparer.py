@@ -8,6 +8,7 @@ from typing import NamedTuple
 import structlog
 from redis.exceptions import RedisError
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
@@ -130,7 +131,9 @@ class Preparer:
             self._prepare(opened)
         except InvalidJob as error:
             # What was wrong with the message says more than that the record it has made holds no job.
-            self._refuse(attempt, Failure(code="invalid_job", message=str(opened.message.error or error)))
+            self._refuse(
+                attempt, Failure(code=ErrorCode.INVALID_JOB, message=str(opened.message.error or error))
+            )
         except GenerationError as error:
             self._refuse(attempt, Failure(code=error.code, message=error.message, retriable=error.retriable))
         except (SystemExit, KeyboardInterrupt):
@@ -138,13 +141,15 @@ class Preparer:
         except BaseException as error:  # also a panic of native code: whatever it is, the others go on
             log.exception("job cannot be prepared", job_id=attempt.job_id)
             message = f"{type(error).__name__} while the job was made ready"
-            self._refuse(attempt, Failure(code="model_error", message=message))
+            self._refuse(attempt, Failure(code=ErrorCode.PREPARATION_ERROR, message=message))
 
     def _prepare(self, opened: Opened) -> None:
         attempt, _, claimed, recorded = opened
         ids = [token_id for of_choice in recorded.ids.values() for token_id in of_choice]
         if len(ids) != claimed.n or min(ids, default=0) < 0:
-            raise GenerationError("model_error", "the job's stream is broken, so it cannot be gone on with")
+            raise GenerationError(
+                ErrorCode.UNREADABLE, "the job's stream is broken, so it cannot be gone on with"
+            )
         job = GenerationJob.parse(claimed.body, self._settings)
         if job.model not in (None, self._settings.served_model):
             message = f"this queue's worker serves {self._settings.served_model}, not the model asked for"

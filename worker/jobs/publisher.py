@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import structlog
 from redis.exceptions import RedisError
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Failure, FinishReason
 from llama_herd.tasks.ledger.answers import Emission, Emitted
 from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
@@ -314,7 +315,7 @@ def _is_large(entry: Entry) -> bool:
 
 def _not_recorded(entry: Entry, reason: str) -> Failure:
     return Failure(
-        code="not_recorded",
+        code=ErrorCode.NOT_RECORDED,
         message=f"Redis does not take an event of {len(entry.event):,} characters ({reason}). "
         "Fix: fewer logprobs or prompt_logprobs, or a higher proto-max-bulk-len",
     )

@@ -8,6 +8,7 @@ from typing import Self
 import structlog
 import torch
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError, SettingsError
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.model_file import ModelFile, open_model
@@ -115,7 +116,7 @@ class LoadedModel:
             return self.tokenizer.encode(job.prompt or "")
         if self.chat is None:
             raise GenerationError(
-                "no_chat_template", "messages: this model has no chat template. Fix: send a prompt"
+                ErrorCode.NO_CHAT_TEMPLATE, "messages: this model has no chat template. Fix: send a prompt"
             )
         return self.chat.encode([Message(turn.role, turn.content) for turn in job.messages])
 
@@ -146,14 +147,14 @@ class LoadedModel:
         num_prompt, num_pages = len(sequence.prompt_ids), self.cache.pages.num_pages
         if num_prompt >= self.max_length:
             raise GenerationError(
-                "prompt_too_long",
+                ErrorCode.PROMPT_TOO_LONG,
                 f"prompt: {num_prompt} tokens, but a sequence here has at most {self.max_length} with its "
                 f"completion. Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
                 "sampling.truncate_prompt_tokens",
             )
         if pages_for(sequence.num_reserved) > num_pages:
             raise GenerationError(
-                "prompt_too_long",
+                ErrorCode.PROMPT_TOO_LONG,
                 f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache holds "
                 f"{num_pages * PAGE_TOKENS}. Fix: lower max_tokens, or raise HERD_KV_CACHE_TOKENS",
             )

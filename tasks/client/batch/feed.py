@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.client.batch.attempt import BatchTry
 from llama_herd.tasks.client.batch.row import BatchItem, BatchJob, BatchRow
@@ -44,7 +45,7 @@ class RowFeed:
         try:
             return BatchTry(row, self._job(row.job or {}), self._run_id)
         except InvalidJob as error:
-            return BatchItem(row, rejection=Failure(code="invalid_job", message=str(error)))
+            return BatchItem(row, rejection=Failure(code=ErrorCode.INVALID_JOB, message=str(error)))
 
     def _job(self, job: GenerationJob | Mapping[str, Any]) -> GenerationJob:
         """A job with all that it does not say itself. Raises InvalidJob."""

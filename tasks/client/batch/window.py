@@ -12,6 +12,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.client.batch.attempt import BatchTry
 from llama_herd.tasks.client.batch.feed import RowFeed
@@ -119,7 +120,7 @@ class BatchWindow:
     def cancel(self) -> _Step:
         """Take no more rows, and end what is under way. It comes out as cancelled."""
         self.stop()
-        unsent = Failure(code="cancelled", message="the job was never submitted")
+        unsent = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
         self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
         self._waiting.clear()
         yield [self._core.ledger.cancel(job_id) for job_id in self._under_way]
@@ -240,7 +241,7 @@ class BatchWindow:
         try:
             result = _result(events)
         except RecordUnreadable as error:
-            lost = Failure(code="unreadable", message=str(error))
+            lost = Failure(code=ErrorCode.UNREADABLE, message=str(error))
             self._ended.append(BatchItem(one.row, job_id, one.job.model, rejection=lost))
             return
         if one.is_worth_another(result.error):

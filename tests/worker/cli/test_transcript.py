@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_herd.tasks.events import End, Event, Started, Token
+from llama_herd.tasks.events import End, Event, Failure, Started, Token
 from llama_herd.worker.cli.transcript import Transcript
 
 STARTED = Started(seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=1, n=3)
@@ -22,3 +22,13 @@ def test_of_several_outputs_the_first_grows_and_the_others_follow(capsys: pytest
     transcript.follow([End(seq=5, job="j", epoch=1, finish_reason="stop", n=3, attempts=1)])
     assert capsys.readouterr().out == "\n\n--- 2 ---\nsecond\n\n--- 3 ---\nthird\n"
     assert transcript.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [("prompt_too_long", 2), ("model_error", 1), ("of_a_newer_version", 1)]
+)
+def test_an_error_of_the_input_has_an_exit_code_of_its_own(code: str, exit_code: int) -> None:
+    transcript = Transcript("events")
+    error = Failure(code=code, message="")
+    transcript.follow([End(seq=1, job="j", epoch=1, finish_reason="error", n=0, attempts=1, error=error)])
+    assert transcript.exit_code == exit_code

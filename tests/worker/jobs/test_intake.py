@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
@@ -121,7 +122,7 @@ def test_a_job_that_cannot_be_made_ready_ends_alone(
     broken, sound = end_of(redis, ledger, "broken"), end_of(redis, ledger, "sound")
     assert broken is not None
     assert broken.error is not None
-    assert broken.error.code == "model_error"
+    assert broken.error.code == ErrorCode.PREPARATION_ERROR
     assert sound is not None
     assert sound.finish_reason == "length"
 

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.worker.chaos.faults.fault import Strike
 from llama_herd.worker.chaos.herd import STEP_S, Herd
 from llama_herd.worker.chaos.patience import wait_until
@@ -54,7 +55,7 @@ def poisoned(kind: Poison) -> Strike:
 
         wait_until(is_given_up, f"{job_id} given up", STUCK_S)  # its last attempt waits for its turn
         (result,) = herd.jobs.results([job_id])
-        if result.error is None or result.error.code != "poisoned":
+        if result.error is None or result.error.code != ErrorCode.POISONED:
             raise BrokenLaw("poison is given up", f"it ended with {result.finish_reason}", job_id)
         yield mates
 

@@ -1,0 +1,58 @@
+"""The codes of errors, by which programs tell why a job has no whole output."""
+
+from enum import StrEnum
+from typing import Self
+
+_RETRIABLE, _FINAL = True, False
+
+
+class ErrorCode(StrEnum):
+    """A code, what it means, and whether the same job may succeed later."""
+
+    INVALID_JOB = "invalid_job", "the job, or the message that brought it, cannot be accepted", _FINAL
+    INVALID_LINE = "invalid_line", "`herd batch` alone: the line of the file is no request", _FINAL
+    PROMPT_TOO_LONG = "prompt_too_long", "the model or its KV cache has no room for prompt and output", _FINAL
+    NO_CHAT_TEMPLATE = "no_chat_template", "the job has messages, and the model no chat template", _FINAL
+    TEMPLATE_ERROR = "template_error", "the model's chat template refuses the messages or fails", _FINAL
+    TOKENIZER_ERROR = "tokenizer_error", "the model's tokenizer fails on the prompt", _FINAL
+    PREPARATION_ERROR = "preparation_error", "the worker failed while it made the job ready", _FINAL
+    MODEL_ERROR = "model_error", "the worker failed while it computed the job", _RETRIABLE
+    OUT_OF_MEMORY = "out_of_memory", "the device lacked memory for the job's next tokens", _RETRIABLE
+    NUMERIC_ERROR = "numeric_error", "the model's logits were no finite numbers", _FINAL
+    POISONED = "poisoned", "too many workers died while they prepared or ran the job", _FINAL
+    CANCELLED = "cancelled", "of a row of a batch: its job was cancelled, or never submitted", _FINAL
+    DEADLINE = "deadline", "of a row of a batch: its job was not finished by its deadline", _FINAL
+    NOT_RECORDED = "not_recorded", "Redis does not take an event or the record of the job", _FINAL
+    UNREADABLE = "unreadable", "what Redis holds of the job was written by somebody else", _FINAL
+    FORGOTTEN = "forgotten", "the job is over, and its events are forgotten", _FINAL
+    REFUSED = "refused", "Celery could not store the result or send a link", _FINAL
+    WRONG_POOL = "wrong_pool", "the Celery worker that took the message has no engine", _FINAL
+
+    meaning: str
+    retriable: bool
+
+    def __new__(cls, code: str, meaning: str, retriable: bool) -> Self:
+        self = str.__new__(cls, code)
+        self._value_ = code
+        self.meaning = meaning
+        self.retriable = retriable
+        return self
+
+    @property
+    def is_bad_input(self) -> bool:
+        """Whether the same job meets it again, whoever runs it."""
+        return self in (ErrorCode.INVALID_JOB, ErrorCode.PROMPT_TOO_LONG, ErrorCode.NO_CHAT_TEMPLATE)
+
+
+_BY_NAME = {str(code): code for code in ErrorCode}
+
+
+def known_code(code: str) -> ErrorCode | None:
+    """The code of this name; None for one of a newer version, which is neither retriable nor bad input."""
+    return _BY_NAME.get(code)
+
+
+def is_retriable(code: str) -> bool:
+    """Whether a job that ended with this code may succeed later."""
+    known = known_code(code)
+    return known is not None and known.retriable
