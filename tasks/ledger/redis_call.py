@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import resources
 from typing import Any, Generic, Self, TypeVar
 
@@ -20,9 +20,12 @@ from llama_herd.errors import RecordUnreadable
 
 T = TypeVar("T")
 #: Calls of which each depends on the answers before, alone or several at once; it returns what they come to.
-Dialogue = Generator["Call[Any] | Sequence[Call[Any]]", Any, T]
+#: An error is raised where it was asked, unless it was asked for `Apart`.
+Dialogue = Generator["Call[Any] | Sequence[Call[Any]] | Apart", Any, T]
 Part = str | bytes | int | float
 Command = tuple[Part, ...]
+#: What to send in one round trip, given the replies to what was sent before: all without a connection.
+Commands = Generator[list[Command], list[Any], T]
 
 
 class Unreadable(RecordUnreadable, ResponseError):
@@ -85,10 +88,22 @@ class Call(Generic[T]):
         return ("EVALSHA", self.what.sha, len(self.keys), *self.keys, *self.args)
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Calls of one round trip in a dialogue, of which one may fail: its error stands among the answers."""
+
+    calls: Sequence[Call[Any]]
+
+
+def ask(call: Call[T]) -> Dialogue[T]:
+    """A dialogue of one call."""
+    answer: T = yield call
+    return answer
+
+
 def run(connection: redis.Redis, call: Call[T]) -> T:
     """One round trip. Raises `redis.exceptions.RedisError`."""
-    (answer,) = run_many(connection, [call])
-    return _raised(answer)
+    return run_dialogue(connection, ask(call))
 
 
 def run_many(connection: redis.Redis, calls: Sequence[Call[T]]) -> list[T | ResponseError]:
@@ -96,31 +111,12 @@ def run_many(connection: redis.Redis, calls: Sequence[Call[T]]) -> list[T | Resp
 
     An error of one call stands in its place and does not touch the others; a lost connection raises.
     """
-    exchange = _exchange(calls)
-    commands = next(exchange)
-    try:
-        while True:
-            with connection.pipeline(transaction=False) as pipeline:
-                _fill(pipeline, commands)
-                commands = exchange.send(pipeline.execute(raise_on_error=False))
-    except StopIteration as end:
-        answers: list[T | ResponseError] = end.value
-        return answers
+    return _send(connection, _exchange(calls))
 
 
 def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
     """One round trip a turn. Raises `redis.exceptions.RedisError` and what the dialogue raises."""
-    answer: Any = None
-    while True:
-        try:
-            asked = dialogue.send(answer)
-        except StopIteration as end:
-            outcome: T = end.value
-            return outcome
-        if isinstance(asked, Call):
-            answer = run(connection, asked)
-        else:
-            answer = [_raised(one) for one in run_many(connection, asked)]
+    return _send(connection, _turns(dialogue))
 
 
 def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
@@ -133,45 +129,69 @@ def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
 
 async def run_async(connection: redis.asyncio.Redis, call: Call[T]) -> T:
     """`run` for asyncio."""
-    (answer,) = await run_many_async(connection, [call])
-    return _raised(answer)
+    return await run_dialogue_async(connection, ask(call))
 
 
 async def run_many_async(
     connection: redis.asyncio.Redis, calls: Sequence[Call[T]]
 ) -> list[T | ResponseError]:
     """`run_many` for asyncio."""
-    exchange = _exchange(calls)
-    commands = next(exchange)
-    try:
-        while True:
-            async with connection.pipeline(transaction=False) as pipeline:
-                _fill(pipeline, commands)
-                commands = exchange.send(await pipeline.execute(raise_on_error=False))
-    except StopIteration as end:
-        answers: list[T | ResponseError] = end.value
-        return answers
+    return await _send_async(connection, _exchange(calls))
 
 
 async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue[T]) -> T:
     """`run_dialogue` for asyncio."""
-    answer: Any = None
+    return await _send_async(connection, _turns(dialogue))
+
+
+def _send(connection: redis.Redis, exchange: Commands[T]) -> T:
+    replies: Any = None
     while True:
         try:
-            asked = dialogue.send(answer)
+            commands = exchange.send(replies)
         except StopIteration as end:
             outcome: T = end.value
             return outcome
-        if isinstance(asked, Call):
-            answer = await run_async(connection, asked)
+        with connection.pipeline(transaction=False) as pipeline:
+            _fill(pipeline, commands)
+            replies = pipeline.execute(raise_on_error=False)
+
+
+async def _send_async(connection: redis.asyncio.Redis, exchange: Commands[T]) -> T:
+    replies: Any = None
+    while True:
+        try:
+            commands = exchange.send(replies)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+        async with connection.pipeline(transaction=False) as pipeline:
+            _fill(pipeline, commands)
+            replies = await pipeline.execute(raise_on_error=False)
+
+
+def _turns(dialogue: Dialogue[T]) -> Commands[T]:
+    """A dialogue as commands."""
+    go_on = partial(next, dialogue)
+    while True:
+        try:
+            asked = go_on()
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+        if isinstance(asked, Apart):
+            go_on = partial(dialogue.send, (yield from _exchange(asked.calls)))
+            continue
+        answers = yield from _exchange([asked] if isinstance(asked, Call) else asked)
+        errors = [answer for answer in answers if isinstance(answer, ResponseError)]
+        if errors:
+            go_on = partial(dialogue.throw, errors[0])
         else:
-            answer = [_raised(one) for one in await run_many_async(connection, asked)]
+            go_on = partial(dialogue.send, answers[0] if isinstance(asked, Call) else answers)
 
 
-def _exchange(
-    calls: Sequence[Call[T]],
-) -> Generator[list[Command], list[Any], list[T | ResponseError]]:
-    """What to send next, given the replies to what was sent before: the dialogue without the connection."""
+def _exchange(calls: Sequence[Call[T]]) -> Commands[list[T | ResponseError]]:
+    """Several calls as commands: what to send next, given the replies to what was sent before."""
     replies = yield [call.command for call in calls]
     forgotten = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if forgotten:
@@ -192,9 +212,3 @@ def _exchange(
 def _fill(pipeline: Any, commands: Sequence[Command]) -> None:
     for command in commands:
         pipeline.execute_command(*command)
-
-
-def _raised(answer: T | ResponseError) -> T:
-    if isinstance(answer, ResponseError):
-        raise answer
-    return answer

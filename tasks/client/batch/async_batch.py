@@ -2,18 +2,15 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator
 from time import monotonic
-from typing import Any, TypeVar
 
 import redis.asyncio
 
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.connection import redis_errors
-from llama_herd.tasks.ledger.redis_call import Call, run_many_async
-
-T = TypeVar("T")
+from llama_herd.tasks.ledger.redis_call import run_dialogue_async
 
 
 class AsyncBatch:
@@ -29,12 +26,12 @@ class AsyncBatch:
         """All items of one look, after a short pause; often none."""
         await asyncio.sleep(self.window.pause_s)
         with redis_errors(self._url):
-            return await self._exchange(self.window.round(monotonic()))
+            return await run_dialogue_async(self._connection, self.window.round(monotonic()))
 
     async def cancel(self) -> None:
         """End all that is under way."""
         with redis_errors(self._url):
-            await self._exchange(self.window.cancel())
+            await run_dialogue_async(self._connection, self.window.cancel())
 
     def __aiter__(self) -> AsyncIterator[BatchItem]:
         return self
@@ -45,12 +42,3 @@ class AsyncBatch:
                 raise StopAsyncIteration
             self._items.extend(await self.poll())
         return self._items.popleft()
-
-    async def _exchange(self, dialogue: Generator[Sequence[Call[Any]], list[Any], T]) -> T:
-        try:
-            calls = next(dialogue)
-            while True:
-                calls = dialogue.send(await run_many_async(self._connection, calls))
-        except StopIteration as end:
-            outcome: T = end.value
-            return outcome

@@ -1,18 +1,15 @@
 """Many jobs through a bounded window, one item a job."""
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator
 from time import monotonic, sleep
-from typing import Any, TypeVar
 
 import redis
 
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.connection import redis_errors
-from llama_herd.tasks.ledger.redis_call import Call, run_many
-
-T = TypeVar("T")
+from llama_herd.tasks.ledger.redis_call import run_dialogue
 
 
 class Batch:
@@ -32,12 +29,12 @@ class Batch:
         """All items of one look, after a short pause; often none. Raises RedisUnavailable."""
         sleep(self.window.pause_s)
         with redis_errors(self._url):
-            return self._exchange(self.window.round(monotonic()))
+            return run_dialogue(self._connection, self.window.round(monotonic()))
 
     def cancel(self) -> None:
         """End all that is under way; the items say so. Raises RedisUnavailable."""
         with redis_errors(self._url):
-            self._exchange(self.window.cancel())
+            run_dialogue(self._connection, self.window.cancel())
 
     def __iter__(self) -> Iterator[BatchItem]:
         return self
@@ -48,12 +45,3 @@ class Batch:
                 raise StopIteration
             self._items.extend(self.poll())
         return self._items.popleft()
-
-    def _exchange(self, dialogue: Generator[Sequence[Call[Any]], list[Any], T]) -> T:
-        try:
-            calls = next(dialogue)
-            while True:
-                calls = dialogue.send(run_many(self._connection, calls))
-        except StopIteration as end:
-            outcome: T = end.value
-            return outcome

@@ -6,7 +6,7 @@ again names the same job, whose tokens so far go on, or whose result is read.
 
 import uuid
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, islice, takewhile
 from typing import Any
 
@@ -23,7 +23,7 @@ from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.submission import NewJob, checked_run, queue_full
 from llama_herd.tasks.events import Event, Failure
 from llama_herd.tasks.ledger.answers import Submission
-from llama_herd.tasks.ledger.redis_call import Call
+from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.result import Result
 
@@ -44,10 +44,6 @@ MAX_SUBMIT_BYTES = 4 << 20
 MAX_GROUP = 1024
 #: Ended rows that may wait for an earlier one, as a multiple of the window.
 HELD_BACK = 4
-
-#: Calls of one round trip, and what their answers come to.
-Exchange = Generator[Sequence[Call[Any]], list[Any], "list[BatchItem]"]
-_Step = Generator[Sequence[Call[Any]], list[Any], None]
 
 
 class BatchWindow:
@@ -117,15 +113,15 @@ class BatchWindow:
         """Take no more rows; those that were taken go on to their end."""
         self._feed.close()
 
-    def cancel(self) -> _Step:
+    def cancel(self) -> Dialogue[None]:
         """Take no more rows, and end what is under way. It comes out as cancelled."""
         self.stop()
         unsent = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
         self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
         self._waiting.clear()
-        yield [self._core.ledger.cancel(job_id) for job_id in self._under_way]
+        yield Apart([self._core.ledger.cancel(job_id) for job_id in self._under_way])
 
-    def round(self, now_s: float) -> Exchange:
+    def round(self, now_s: float) -> Dialogue[list[BatchItem]]:
         """Forget what was handed out, submit what there is room for, and return what has ended since.
 
         Each step counts only once its answers are there: after a lost connection the next round goes on.
@@ -139,13 +135,13 @@ class BatchWindow:
         yield from self._collect()
         return self._hand_out()
 
-    def _forget(self) -> _Step:
+    def _forget(self) -> Dialogue[None]:
         if self._handed_out:
-            _check((yield [self._core.ledger.purge(job_id) for job_id in self._handed_out]))
+            yield [self._core.ledger.purge(job_id) for job_id in self._handed_out]
             self._handed_out.clear()
 
-    def _measure(self, now_s: float) -> _Step:
-        (workers,) = _check((yield [self._core.ledger.workers()]))
+    def _measure(self, now_s: float) -> Dialogue[None]:
+        workers = yield self._core.ledger.workers()
         self._measure_at_s = now_s + MEASURE_S
         self._unserved = frozenset(self._models - {worker.model for worker in workers})
         if self._follows_workers:
@@ -176,10 +172,11 @@ class BatchWindow:
         num_held = len(self._order) if self._order is not None else 0
         return len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
 
-    def _submit(self, now_s: float) -> _Step:
+    def _submit(self, now_s: float) -> Dialogue[None]:
         tries = self._portion()
         new_jobs = [_new_job(one, self._core.ledger.tenant) for one in tries]
-        answers = yield [self._core.ledger.submit(new.job_id, new.job, new.envelope) for new in new_jobs]
+        submits = [self._core.ledger.submit(new.job_id, new.job, new.envelope) for new in new_jobs]
+        answers = yield Apart(submits)
         for _ in tries:
             self._waiting.popleft()
         for one, new, answer in zip(tries, new_jobs, answers, strict=True):
@@ -210,11 +207,11 @@ class BatchWindow:
         else:
             self._under_way[one.job_id] = one
 
-    def _collect(self) -> _Step:
+    def _collect(self) -> Dialogue[None]:
         """Ask how far all are, and read the events of those that have ended."""
         ledger = self._core.ledger
         tries = list(self._under_way.values())
-        states = _check((yield [ledger.state(one.job_id) for one in tries])) if tries else []
+        states = yield [ledger.state(one.job_id) for one in tries]
         over = []
         for one, state in zip(tries, states, strict=True):
             if state is None:
@@ -223,8 +220,8 @@ class BatchWindow:
                 over.append(one)
         self._pace.note(len(over))
         if over:
-            streams = _check((yield [ledger.read(one.job_id) for one in over]), RecordUnreadable)
-            for one, events in zip(over, streams, strict=True):
+            streams = yield Apart([ledger.read(one.job_id) for one in over])
+            for one, events in zip(over, _readable(streams), strict=True):
                 self._note_end(one, events)
 
     def _submit_again(self, one: BatchTry) -> None:
@@ -272,9 +269,9 @@ def _result(events: Sequence[Event] | RecordUnreadable) -> Result:
     return Result.from_events(events)
 
 
-def _check(answers: list[Any], expected: type[Exception] | tuple[()] = ()) -> list[Any]:
-    """The answers, none of which is an error but an `expected` one. Raises the first one that is."""
-    for answer in answers:
-        if isinstance(answer, ResponseError) and not isinstance(answer, expected):
-            raise answer
-    return answers
+def _readable(streams: list[Any]) -> list[Sequence[Event] | RecordUnreadable]:
+    """The streams, and why one cannot be read. Raises any other error."""
+    for stream in streams:
+        if isinstance(stream, ResponseError) and not isinstance(stream, RecordUnreadable):
+            raise stream
+    return streams

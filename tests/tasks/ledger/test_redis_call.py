@@ -12,7 +12,18 @@ from redis.exceptions import ConnectionError, ResponseError
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.answers import Submission, Submitted, Unknown
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Call, Unreadable, run, run_async, run_many, run_many_async
+from llama_herd.tasks.ledger.redis_call import (
+    Apart,
+    Call,
+    Dialogue,
+    Unreadable,
+    run,
+    run_async,
+    run_dialogue,
+    run_dialogue_async,
+    run_many,
+    run_many_async,
+)
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE
 
@@ -73,6 +84,47 @@ def test_the_twins_answer_alike(redis: Redis, redis_url: str) -> None:
     assert num_pending == 2
     redis.script_flush()
     assert in_asyncio(redis_url, [submit("a"), submit("b")])[1].kind is Submission.EXISTS
+
+
+def dialogue_of_all_kinds() -> Dialogue[list[Any]]:
+    """Asks in every way, of a Redis in which the record of one job is broken."""
+    first = yield submit("a")
+    second, num_pending = yield [submit("a"), LEDGER.num_pending()]
+    apart = yield Apart([submit("bad"), submit("b")])
+    raised = []
+    for asked in (submit("bad"), [submit("c"), submit("bad")]):
+        try:
+            yield asked
+        except ResponseError as error:
+            raised.append(error)
+    nothing = yield []
+    return [first.kind, second.kind, num_pending, type(apart[0]), apart[1].kind, len(raised), nothing]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_dialogue_gets_answers_and_errors_as_it_asks_for_them(
+    redis: Redis, redis_url: str, is_async: bool
+) -> None:
+    async def talk() -> list[Any]:
+        async with AsyncRedis.from_url(redis_url) as connection:
+            return await run_dialogue_async(connection, dialogue_of_all_kinds())
+
+    redis.set(LEDGER.job_key("bad"), "not a record")
+    outcome = asyncio.run(talk()) if is_async else run_dialogue(redis, dialogue_of_all_kinds())
+    new, again = Submission.SUBMITTED, Submission.EXISTS
+    assert outcome == [new, again, 1, ResponseError, new, 2, []]
+    # What stands beside an error is done.
+    assert run(redis, submit("c")).kind is again
+
+
+def test_an_error_that_a_dialogue_does_not_expect_ends_it(redis: Redis) -> None:
+    def impatient() -> Dialogue[None]:
+        yield submit("bad")
+        raise AssertionError("it went on")
+
+    redis.set(LEDGER.job_key("bad"), "not a record")
+    with pytest.raises(ResponseError):
+        run_dialogue(redis, impatient())
 
 
 def test_a_lost_connection_is_an_error_of_redis_py() -> None:
