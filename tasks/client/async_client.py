@@ -5,25 +5,20 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
-from redis.exceptions import NoPermissionError
-
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.async_batch import AsyncBatch
 from llama_herd.tasks.client.batch.row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore, Status
 from llama_herd.tasks.client.dead import Retried
-from llama_herd.tasks.client.follow import Follower
-from llama_herd.tasks.client.history import History, history
-from llama_herd.tasks.client.purge import purge, purge_ended
-from llama_herd.tasks.client.submission import checked_id
+from llama_herd.tasks.client.history import History
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import JobFields
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.ledger.notice import CancelReason
-from llama_herd.tasks.ledger.redis_call import Dialogue, run_async, run_dialogue_async
+from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -71,9 +66,9 @@ class AsyncClient:
         self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
     ) -> AsyncIterator[Event]:
         """The job's events after number `after`, up to its end."""
-        follower = Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=wait)
+        follower = self._core.follower(job_id, after, timeout_s, wait)
         with redis_errors(self._core.url):
-            for event in await self._catch_up(follower):
+            for event in await self._run(self._core.catch_up(follower)):
                 yield event
             if follower.has_ended:
                 return
@@ -81,7 +76,9 @@ class AsyncClient:
                 await pubsub.subscribe(self._core.ledger.channel(job_id))
                 while not follower.has_ended:
                     events = follower.live(await pubsub.get_message(timeout=follower.wait_s()))
-                    for event in await self._catch_up(follower) if follower.is_behind else events:
+                    if follower.is_behind:
+                        events = await self._run(self._core.catch_up(follower))
+                    for event in events:
                         yield event
 
     async def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
@@ -92,16 +89,15 @@ class AsyncClient:
 
     async def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early."""
-        with redis_errors(self._core.url):
-            return await run_async(self._redis, self._core.ledger.cancel(checked_id(job_id), reason))
+        return await self._run(self._core.cancel(job_id, reason))
 
     async def purge(self, job_id: str) -> None:
         """Forget a job."""
-        await self._run(purge(self._core.ledger, checked_id(job_id), self._core.queue))
+        await self._run(self._core.purge(job_id))
 
     async def purge_ended(self) -> int:
         """Forget all jobs that are over; return how many."""
-        return await self._run(purge_ended(self._core.ledger))
+        return await self._run(self._core.purge_ended())
 
     async def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
         """Jobs that were given up and messages that could not be accepted."""
@@ -117,11 +113,11 @@ class AsyncClient:
 
     async def drop(self, name: str) -> None:
         """Forget a dead message, or purge a job."""
-        await self._run(self._core.dead.drop(name, self._core.queue))
+        await self._run(self._core.drop(name))
 
     async def history(self, job_id: str) -> History:
         """All that is kept of a job."""
-        return await self._run(history(self._core.ledger, job_id))
+        return await self._run(self._core.history(job_id))
 
     def batch(
         self,
@@ -137,31 +133,19 @@ class AsyncClient:
 
     async def batches(self) -> list[BatchStatus]:
         """Every `herd batch` that runs or ended within the hour."""
-        with redis_errors(self._core.url):
-            return await run_async(self._redis, self._core.ledger.batches())
+        return await self._run(self._core.batches())
 
     async def report_batch(self, status: BatchStatus) -> None:
         """Let `batches` show a batch."""
-        with redis_errors(self._core.url):
-            await run_async(self._redis, self._core.ledger.report_batch(status))
+        await self._run(self._core.report_batch(status))
 
     async def workers(self) -> list[WorkerStatus]:
         """Every worker that lives."""
-        with redis_errors(self._core.url):
-            return await run_async(self._redis, self._core.ledger.workers())
+        return await self._run(self._core.workers())
 
     async def status(self) -> Status:
         """How the queue of this client's model and the tenant's jobs stand."""
-        ledger, queue = self._core.ledger, self._core.queue
-        with redis_errors(self._core.url):
-            return Status(
-                queue=queue,
-                depth=await run_async(self._redis, ledger.queue_depth(queue)),
-                pending=await run_async(self._redis, ledger.num_pending()),
-                running=await run_async(self._redis, ledger.num_running()),
-                workers=await run_async(self._redis, ledger.workers()),
-                batches=await run_async(self._redis, ledger.batches()),
-            )
+        return await self._run(self._core.status())
 
     async def close(self) -> None:
         """Give the connections back."""
@@ -179,15 +163,3 @@ class AsyncClient:
     async def _run(self, dialogue: Dialogue[T]) -> T:
         with redis_errors(self._core.url):
             return await run_dialogue_async(self._redis, dialogue)
-
-    async def _catch_up(self, follower: Follower) -> list[Event]:
-        ledger = self._core.ledger
-        stored = await run_async(self._redis, ledger.read(follower.job_id, follower.last))
-        events = follower.stored(stored)
-        if not events:
-            try:
-                follower.settle(await run_async(self._redis, ledger.record(follower.job_id)))
-            except NoPermissionError:  # a user in the role of a subscriber
-                last = ledger.read(follower.job_id, max(0, follower.last - 1))
-                follower.settle_by(await run_async(self._redis, last))
-        return events

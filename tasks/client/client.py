@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from redis.client import PubSub
-from redis.exceptions import NoPermissionError
 
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch import Batch
@@ -14,17 +13,14 @@ from llama_herd.tasks.client.batch.row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore, Status
 from llama_herd.tasks.client.dead import Retried
-from llama_herd.tasks.client.follow import Follower
-from llama_herd.tasks.client.history import History, history
-from llama_herd.tasks.client.purge import purge, purge_ended
-from llama_herd.tasks.client.submission import checked_id
+from llama_herd.tasks.client.history import History
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import JobFields
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.ledger.notice import CancelReason
-from llama_herd.tasks.ledger.redis_call import Dialogue, run, run_dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -92,9 +88,9 @@ class Client:
         not known by then, or now if there is nothing to wait for, and RecordUnreadable when somebody else has
         written there.
         """
-        follower = Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=wait)
+        follower = self._core.follower(job_id, after, timeout_s, wait)
         with redis_errors(self._core.url):
-            yield from self._catch_up(follower)
+            yield from self._run(self._core.catch_up(follower))
             if follower.has_ended:
                 return
             pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
@@ -102,7 +98,7 @@ class Client:
                 pubsub.subscribe(self._core.ledger.channel(job_id))
                 while not follower.has_ended:
                     events = follower.live(pubsub.get_message(timeout=follower.wait_s()))
-                    yield from self._catch_up(follower) if follower.is_behind else events
+                    yield from self._run(self._core.catch_up(follower)) if follower.is_behind else events
 
     def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
         """Wait for the end and return what came of the job, however it ended; raises what `stream` does.
@@ -116,8 +112,7 @@ class Client:
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early. The text so far is kept."""
-        with redis_errors(self._core.url):
-            return run(self._redis, self._core.ledger.cancel(checked_id(job_id), reason))
+        return self._run(self._core.cancel(job_id, reason))
 
     def purge(self, job_id: str) -> None:
         """Forget a job: no key of Redis holds a byte of it any more. One that waits is cancelled first.
@@ -126,11 +121,11 @@ class Client:
         JobNotFound. A message that was sent without our client and not claimed yet is looked for in the queue
         of this client's model. A worker that is just storing a job's result forgets it again.
         """
-        self._run(purge(self._core.ledger, checked_id(job_id), self._core.queue))
+        self._run(self._core.purge(job_id))
 
     def purge_ended(self) -> int:
         """Forget all jobs that are over, also those that were given up; return how many."""
-        return self._run(purge_ended(self._core.ledger))
+        return self._run(self._core.purge_ended())
 
     def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
         """Jobs that were given up and messages that could not be accepted, the last one first.
@@ -153,11 +148,11 @@ class Client:
 
     def drop(self, name: str) -> None:
         """Forget a dead message by its number, or purge a job by its id. Raises JobNotFound."""
-        self._run(self._core.dead.drop(name, self._core.queue))
+        self._run(self._core.drop(name))
 
     def history(self, job_id: str) -> History:
         """All that is kept of a job: its record, its events, its body. Raises JobNotFound."""
-        return self._run(history(self._core.ledger, job_id))
+        return self._run(self._core.history(job_id))
 
     def batch(
         self,
@@ -185,31 +180,19 @@ class Client:
 
     def batches(self) -> list[BatchStatus]:
         """Every `herd batch` that runs or ended within the hour."""
-        with redis_errors(self._core.url):
-            return run(self._redis, self._core.ledger.batches())
+        return self._run(self._core.batches())
 
     def report_batch(self, status: BatchStatus) -> None:
         """Let `batches` show a batch; once a second while it runs."""
-        with redis_errors(self._core.url):
-            run(self._redis, self._core.ledger.report_batch(status))
+        self._run(self._core.report_batch(status))
 
     def workers(self) -> list[WorkerStatus]:
         """Every worker that lives."""
-        with redis_errors(self._core.url):
-            return run(self._redis, self._core.ledger.workers())
+        return self._run(self._core.workers())
 
     def status(self) -> Status:
         """How the queue of this client's model and the tenant's jobs stand."""
-        ledger, queue = self._core.ledger, self._core.queue
-        with redis_errors(self._core.url):
-            return Status(
-                queue=queue,
-                depth=run(self._redis, ledger.queue_depth(queue)),
-                pending=run(self._redis, ledger.num_pending()),
-                running=run(self._redis, ledger.num_running()),
-                workers=run(self._redis, ledger.workers()),
-                batches=run(self._redis, ledger.batches()),
-            )
+        return self._run(self._core.status())
 
     def close(self) -> None:
         """Give the connections back."""
@@ -227,15 +210,3 @@ class Client:
     def _run(self, dialogue: Dialogue[T]) -> T:
         with redis_errors(self._core.url):
             return run_dialogue(self._redis, dialogue)
-
-    def _catch_up(self, follower: Follower) -> list[Event]:
-        ledger = self._core.ledger
-        stored = run(self._redis, ledger.read(follower.job_id, follower.last))
-        events = follower.stored(stored)
-        if not events:
-            try:
-                follower.settle(run(self._redis, ledger.record(follower.job_id)))
-            except NoPermissionError:  # a user in the role of a subscriber
-                last = ledger.read(follower.job_id, max(0, follower.last - 1))
-                follower.settle_by(run(self._redis, last))
-        return events

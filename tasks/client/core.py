@@ -1,18 +1,26 @@
-"""What both clients know and decide without a connection."""
+"""What both clients do, without a connection: each of their methods is a dialogue."""
 
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import NoPermissionError
+
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.dead import Dead
+from llama_herd.tasks.client.follow import Follower
+from llama_herd.tasks.client.history import History, history
+from llama_herd.tasks.client.purge import purge, purge_ended
 from llama_herd.tasks.client.submission import NewJob, checked_id, enqueue, id_of_key
 from llama_herd.tasks.connection import checked_url
+from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.notice import CancelReason
+from llama_herd.tasks.ledger.redis_call import Dialogue, ask
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -34,7 +42,7 @@ class Status:
 
 
 class ClientCore:
-    """Settings, keys and checks of a client."""
+    """Settings, keys and dialogues of a client. `Client` says what each is for, and what it raises."""
 
     def __init__(
         self,
@@ -78,6 +86,50 @@ class ClientCore:
             job_id = str(uuid.uuid4())
         new = NewJob(checked_id(job_id), name, Envelope.of(job_id, queue), job)
         return (yield from enqueue(self.ledger, new))
+
+    def follower(self, job_id: str, after: int, timeout_s: float | None, waits: bool) -> Follower:
+        return Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=waits)
+
+    def catch_up(self, follower: Follower) -> Dialogue[list[Event]]:
+        """Events to pass on of those in the stream; where it has none that are new, is anything to come?"""
+        job_id = follower.job_id
+        events = follower.stored((yield self.ledger.read(job_id, follower.last)))
+        if not events:
+            try:
+                follower.settle((yield self.ledger.record(job_id)))
+            except NoPermissionError:  # a user in the role of a subscriber
+                follower.settle_by((yield self.ledger.read(job_id, max(0, follower.last - 1))))
+        return events
+
+    def cancel(self, job_id: str, reason: CancelReason) -> Dialogue[Cancellation]:
+        return ask(self.ledger.cancel(checked_id(job_id), reason))
+
+    def purge(self, job_id: str) -> Dialogue[None]:
+        return purge(self.ledger, checked_id(job_id), self.queue)
+
+    def purge_ended(self) -> Dialogue[int]:
+        return purge_ended(self.ledger)
+
+    def drop(self, name: str) -> Dialogue[None]:
+        return self.dead.drop(name, self.queue)
+
+    def history(self, job_id: str) -> Dialogue[History]:
+        return history(self.ledger, job_id)
+
+    def batches(self) -> Dialogue[list[BatchStatus]]:
+        return ask(self.ledger.batches())
+
+    def report_batch(self, status: BatchStatus) -> Dialogue[None]:
+        return ask(self.ledger.report_batch(status))
+
+    def workers(self) -> Dialogue[list[WorkerStatus]]:
+        return ask(self.ledger.workers())
+
+    def status(self) -> Dialogue[Status]:
+        ledger, queue = self.ledger, self.queue
+        asked = (ledger.queue_depth(queue), ledger.num_pending(), ledger.num_running())
+        answers = yield [*asked, ledger.workers(), ledger.batches()]
+        return Status(queue, *answers)
 
 
 def _settings(settings: Settings | None, **given: str | int | None) -> Settings:

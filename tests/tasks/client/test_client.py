@@ -11,9 +11,10 @@ from redis import Redis
 
 from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, QueueFull, RedisUnavailable, SettingsError
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
+from llama_herd.tasks.client.core import ClientCore, Status
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Cancellation
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.herd import QUEUE, Herd, end, started, token
@@ -253,6 +254,16 @@ def test_the_status_counts_jobs_and_lists_workers(client: Client, herd: Herd) ->
     assert client.workers() == seen.workers
     assert abs(seen.workers[0].beat_ms / 1000 - herd.redis.time()[0]) < 10
     assert 0 < herd.redis.ttl("herd:default:worker:w1") <= 10
+
+
+def test_the_status_is_one_round_trip(redis: Redis) -> None:
+    dialogue = ClientCore(None, None, None, Settings(model_name="tales"), None).status()
+    asked = next(dialogue)
+    assert isinstance(asked, list)
+    answers = run_many(redis, asked)
+    with pytest.raises(StopIteration) as caught:
+        dialogue.send(answers)
+    assert caught.value.value == Status(QUEUE, 0, 0, 0, [], [])
 
 
 def test_a_worker_that_fell_silent_is_not_listed(client: Client, herd: Herd) -> None:

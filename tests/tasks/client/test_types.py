@@ -14,7 +14,7 @@ from llama_herd.tasks.sampling import SamplingParams
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GOOD = Path(__file__).with_name("a_users_file.py")
 
 #: Each line is wrong in its own way.
