@@ -1,6 +1,6 @@
 """What a row of the input asks for: a line of OpenAI's batch form, or one with the fields of our job."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,10 @@ from llama_herd.tasks.client.batch.feed import BULK
 from llama_herd.tasks.client.batch.row import BatchRow
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob, seed_of
+from llama_herd.tasks.openai.request import BODY, CHAT, COMPLETIONS, ENDPOINTS, Endpoint, RequestBody
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.batch.custom_ids import MAX_ID_CHARS, CustomIds, is_custom_id
-from llama_herd.worker.batch.openai_body import CHAT, COMPLETIONS, ENDPOINTS, Body, Endpoint
 from llama_herd.worker.batch.row_options import RowOptions
 from llama_herd.worker.batch.source import SourceRow
 
@@ -38,6 +38,9 @@ class RequestReader:
         self._options = options
         self._root = run_id if options.seed is None else options.seed
         self._names = CustomIds()
+        #: Fields of a job that says nothing else, and those that it cannot say otherwise.
+        self._defaults = {**BULK, "priority": options.priority}
+        self._overrides = {} if options.model is None else {"model": options.model}
 
     def read(self, row: SourceRow) -> BatchRow:
         """Never raises: a bad line stops nothing."""
@@ -64,10 +67,15 @@ class RequestReader:
         request = Request(self._custom_id(line, fields, errors), url if url in ENDPOINTS else None)
         if request.endpoint is None or not isinstance(body, Mapping):
             return _refused(line, request, errors)
-        found = Body(request.endpoint, body)
-        errors += (FieldError(f"body.{name}", message) for name, message in found.errors)
-        job = self._job(line, found.job, found.sampling, errors, _openai_name)
-        return _refused(line, request, errors) if job is None else BatchRow(line, job, tag=request)
+        try:
+            found = RequestBody(request.endpoint, {**body, **self._overrides})
+            job = found.job(self._settings, self._defaults, self._sampling(line))
+        except InvalidJob as error:
+            errors += (FieldError(_in_body(field), message) for field, message in error.fields)
+        else:
+            if not errors:
+                return BatchRow(line, job, tag=request)
+        return _refused(line, request, errors)
 
     def _read_plain(self, line: int, fields: Mapping[str, Any]) -> BatchRow:
         errors: list[FieldError] = []
@@ -80,8 +88,15 @@ class RequestReader:
             errors.append(FieldError("sampling", "must be a JSON object"))
         self._converse(given)
         request = Request(self._custom_id(line, fields, errors), CHAT if "messages" in given else COMPLETIONS)
-        job = self._job(line, given, sampling, errors, str)
-        return _refused(line, request, errors) if job is None else BatchRow(line, job, tag=request)
+        try:
+            own = {"sampling": self._sampling(line) | sampling, **self._overrides}
+            job = GenerationJob.parse({**self._defaults, **given, **own}, self._settings)
+        except InvalidJob as error:
+            errors += error.fields
+        else:
+            if not errors:
+                return BatchRow(line, job, tag=request)
+        return _refused(line, request, errors)
 
     def _converse(self, given: dict[str, Any]) -> None:
         """Make a bare prompt the message of a chat, where that is asked for."""
@@ -103,24 +118,9 @@ class RequestReader:
             errors.append(FieldError("custom_id", f"lines {first} and {line} have the same"))
         return str(custom_id)
 
-    def _job(
-        self,
-        line: int,
-        fields: Mapping[str, Any],
-        sampling: Mapping[str, Any],
-        errors: list[FieldError],
-        name_of: Callable[[str], str],
-    ) -> GenerationJob | None:
-        """The job, or None once all that is wrong with it stands in `errors`, by the names of the line."""
-        options = self._options
-        own = {"seed": seed_of(f"{self._root}-{line}"), **options.sampling, **sampling}
-        given = {**BULK, "priority": options.priority, **fields, "sampling": own}
-        model = options.model or given.get("model") or self._settings.default_model
-        try:
-            job = GenerationJob.parse(given | {"model": model}, self._settings)
-        except InvalidJob as error:
-            errors += (FieldError(name_of(field), message) for field, message in error.fields)
-        return None if errors else job
+    def _sampling(self, line: int) -> dict[str, Any]:
+        """What holds for a line that says nothing else."""
+        return {"seed": seed_of(f"{self._root}-{line}"), **self._options.sampling}
 
 
 _OPENAI_LINE = _OPENAI_FIELDS | {"custom_id"}
@@ -131,10 +131,8 @@ def _refused(line: int, request: Request, errors: list[FieldError]) -> BatchRow:
     return BatchRow(line, failure=failure, tag=request)
 
 
-def _openai_name(field: str) -> str:
-    """A field of our job as the line has it."""
-    name = field.removeprefix("sampling.").replace("prompt_ids", "prompt")
-    return "body" if name == "sampling" else f"body.{name}"
+def _in_body(field: str) -> str:
+    return BODY if field == BODY else f"{BODY}.{field}"
 
 
 def _shown(name: str) -> str:

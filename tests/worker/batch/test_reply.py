@@ -7,8 +7,8 @@ import pytest
 
 from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
 from llama_herd.tasks.events import Failure, FinishReason, Usage
-from llama_herd.tasks.result import Choice, Result
-from llama_herd.worker.batch.openai_body import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.result import Result
 from llama_herd.worker.batch.reply import error_line, output_line
 from llama_herd.worker.batch.request import Request
 
@@ -47,12 +47,10 @@ def body(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
     return content
 
 
-def test_a_completion_has_text_and_usage() -> None:
-    found = body(COMPLETIONS)
-    assert found["object"] == "text_completion"
-    assert found["model"] == "tales"
-    assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    assert found["choices"] == [{"index": 0, "text": " wörld", "logprobs": None, "finish_reason": "stop"}]
+def test_a_row_that_ended_well_has_the_body_of_its_endpoint() -> None:
+    assert body(COMPLETIONS)["object"] == "text_completion"
+    assert body(CHAT)["object"] == "chat.completion"
+    assert (body(CHAT)["id"], body(CHAT)["model"]) == ("chatcmpl-batch-r-4", "tales")
 
 
 def test_a_line_is_one_line_to_every_reader() -> None:
@@ -60,39 +58,6 @@ def test_a_line_is_one_line_to_every_reader() -> None:
     line = output_line("batch_req_r-4", item(COMPLETIONS, text=text)).decode()
     assert len(line.splitlines()) == 1
     assert json.loads(line)["response"]["body"]["choices"][0]["text"] == text
-
-
-def test_a_chat_has_a_message() -> None:
-    found = body(CHAT)
-    message = {"role": "assistant", "content": " wörld", "refusal": None}
-    assert found["object"] == "chat.completion"
-    assert found["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
-
-
-def test_all_outputs_of_a_job_are_choices() -> None:
-    choices = tuple(Choice(index=n, text=f"{n}", ids=(n,), finish_reason="length") for n in range(3))
-    found = body(COMPLETIONS, choices=choices)["choices"]
-    assert [(one["index"], one["text"], one["finish_reason"]) for one in found] == [
-        (n, f"{n}", "length") for n in range(3)
-    ]
-
-
-TOPS = {"logprobs": (-0.5, -1.5), "top_logprobs": (((5, -0.5), (9, -2.0)), ((7, -1.0), (8, -1.2)))}
-
-
-def test_log_probabilities_have_the_form_of_their_endpoint() -> None:
-    found = body(COMPLETIONS, **TOPS)["choices"][0]["logprobs"]
-    assert found["tokens"] == ["token_id:5", "token_id:6"]
-    assert found["token_logprobs"] == [-0.5, -1.5]
-    assert found["top_logprobs"][0] == {"token_id:5": -0.5, "token_id:9": -2.0}
-    content = body(CHAT, **TOPS)["choices"][0]["logprobs"]["content"]
-    assert [(one["token"], one["logprob"]) for one in content] == [("token_id:5", -0.5), ("token_id:6", -1.5)]
-    assert content[1]["top_logprobs"][0] == {"token": "token_id:7", "logprob": -1.0, "bytes": None}
-
-
-def test_the_prompts_log_probabilities_stand_with_each_choice() -> None:
-    found = body(COMPLETIONS, prompt_logprobs=(-0.1,), top_prompt_logprobs=(((3, -0.05),),))
-    assert found["choices"][0]["prompt_logprobs"] == [None, {"logprob": -0.1, "top": {"token_id:3": -0.05}}]
 
 
 def test_a_failed_row_has_its_line_and_the_reason() -> None:

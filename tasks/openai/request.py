@@ -7,12 +7,17 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from llama_herd.errors import FieldError
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.settings import Settings
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
 COMPLETIONS, CHAT = ENDPOINTS
+
+#: Stands for the field of an error that is none of one field.
+BODY = "body"
 
 #: Fields that change nothing here, with the values that change nothing anywhere; None: any value.
 _NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
@@ -41,21 +46,21 @@ _CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
 _SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
 
 
-class Body:
-    """Reads one body: `job` and `sampling` are the fields of a job, `errors` whatever cannot be one.
+class RequestBody:
+    """Reads one body: `fields` and `sampling` are those of a job, `errors` whatever cannot be one.
 
     A field that is null counts as absent, as it does there.
     """
 
     def __init__(self, endpoint: Endpoint, body: Mapping[str, Any]) -> None:
-        self.job: dict[str, Any] = {}
+        self.fields: dict[str, Any] = {}
         self.sampling: dict[str, Any] = {}
         self.errors: list[FieldError] = []
         self._endpoint = endpoint
         source, read = ("messages", self._messages) if endpoint == CHAT else ("prompt", self._prompt)
         special: dict[str, Callable[[Any], None]] = {
             source: read,
-            "model": lambda value: self.job.update(model=value),
+            "model": lambda value: self.fields.update(model=value),
             "stop": self._stop,
             "top_k": lambda value: self.sampling.update(top_k=0 if value == -1 else value),
             "logprobs": self._logprobs,
@@ -68,6 +73,23 @@ class Body:
             else:
                 self._take(name, value)
 
+    def job(
+        self, settings: Settings, fields: Mapping[str, Any] = {}, sampling: Mapping[str, Any] = {}
+    ) -> GenerationJob:
+        """The job; `fields` and `sampling` hold where the body says nothing else.
+
+        Raises InvalidJob with every wrong field, by its name in the body.
+        """
+        errors = list(self.errors)
+        given = {**fields, **self.fields, "sampling": {**sampling, **self.sampling}}
+        try:
+            job = GenerationJob.parse(given, settings)
+        except InvalidJob as error:
+            errors += (FieldError(_name_in_body(field), message) for field, message in error.fields)
+        if errors:
+            raise InvalidJob(list(dict.fromkeys(errors)))
+        return job
+
     def _take(self, name: str, value: Any) -> None:
         is_chat = self._endpoint == CHAT
         ours = _CHAT_NAMES.get(name, name) if is_chat else name
@@ -79,16 +101,16 @@ class Body:
             self._refuse(name, f"not supported here but as {' or '.join(map(json.dumps, neutral))}")
 
     def _prompt(self, value: Any) -> None:
-        """A text, ids, or a list of exactly one of these: a line is one job."""
+        """A text, ids, or a list of exactly one of these: a request is one job."""
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
             value = value[0]
         if isinstance(value, list) and any(isinstance(part, str | list) for part in value):
-            self._refuse("prompt", f"must be one prompt a line, got {len(value)}")
+            self._refuse("prompt", f"must be one prompt, got {len(value)}")
         else:
-            self.job["prompt_ids" if isinstance(value, list) else "prompt"] = value
+            self.fields["prompt_ids" if isinstance(value, list) else "prompt"] = value
 
     def _messages(self, value: Any) -> None:
-        self.job["messages"] = [_message(turn) for turn in value] if isinstance(value, list) else value
+        self.fields["messages"] = [_message(turn) for turn in value] if isinstance(value, list) else value
 
     def _stop(self, value: Any) -> None:
         self.sampling["stop"] = [value] if isinstance(value, str) else value
@@ -102,6 +124,11 @@ class Body:
 
     def _refuse(self, name: str, message: str) -> None:
         self.errors.append(FieldError(name if name.isidentifier() else "?", message))
+
+
+def _name_in_body(field: str) -> str:
+    name = field.removeprefix("sampling.").replace("prompt_ids", "prompt")
+    return BODY if name == "sampling" else name
 
 
 def _message(turn: Any) -> Any:

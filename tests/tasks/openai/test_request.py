@@ -1,0 +1,93 @@
+"""What a body asks for: OpenAI's fields as ours, and every wrong one named."""
+
+from typing import Any
+
+import pytest
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint, RequestBody
+from llama_herd.tasks.settings import Settings
+
+MESSAGES = [{"role": "user", "content": "secret"}]
+
+
+def job(endpoint: Endpoint, **body: Any) -> GenerationJob:
+    source = {"messages": MESSAGES} if endpoint == CHAT else {"prompt": "secret"}
+    return RequestBody(endpoint, {**source, **body}).job(Settings())
+
+
+def complaint(endpoint: Endpoint, **body: Any) -> str:
+    with pytest.raises(InvalidJob) as caught:
+        job(endpoint, **body)
+    assert "secret" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "sampling"),
+    [
+        (COMPLETIONS, {"max_tokens": 9, "temperature": 0, "stop": "x"}, {"max_tokens": 9, "stop": ("x",)}),
+        (COMPLETIONS, {"stop": ["x", "y"], "n": 3, "seed": 5}, {"stop": ("x", "y"), "n": 3, "seed": 5}),
+        (COMPLETIONS, {"logprobs": 0}, {"logprobs": True, "top_logprobs": 0}),
+        (COMPLETIONS, {"logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
+        (CHAT, {"logprobs": True, "top_logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
+        (CHAT, {"max_completion_tokens": 9}, {"max_tokens": 9}),
+        (CHAT, {"logit_bias": {"17": -100}}, {"logit_bias": {17: -100}}),
+        (COMPLETIONS, {"top_k": -1, "min_p": 0.1}, {"top_k": 0, "min_p": 0.1}),
+        (COMPLETIONS, {"repetition_penalty": 1.1, "ignore_eos": True}, {"repetition_penalty": 1.1}),
+        (CHAT, {"truncate_prompt_tokens": -1, "prompt_logprobs": 2}, {"truncate_prompt_tokens": -1}),
+        (COMPLETIONS, {"temperature": None, "stop": None, "logprobs": None, "user": "u"}, {"temperature": 1}),
+        (CHAT, {"stream": False, "store": False, "response_format": {"type": "text"}}, {"n": 1}),
+    ],
+)
+def test_fields_of_openai_and_vllm_mean_what_they_mean_there(
+    url: Endpoint, body: dict[str, Any], sampling: dict[str, Any]
+) -> None:
+    found = job(url, **body).sampling
+    assert {name: getattr(found, name) for name in sampling} == sampling
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "named"),
+    [
+        (COMPLETIONS, {"stream": True}, "stream: not supported here but as false"),
+        (COMPLETIONS, {"colour": 1, "echo": True}, "colour: not supported here; echo"),
+        (COMPLETIONS, {"prompt": ["secret", "secret"]}, "prompt: must be one prompt, got 2"),
+        (COMPLETIONS, {"max_completion_tokens": 3}, "max_completion_tokens: not supported"),
+        (CHAT, {"tools": [{"type": "function"}]}, "tools: not supported here but as []"),
+        (
+            CHAT,
+            {"messages": [{"role": "tool", "content": "secret"}]},
+            "messages.0.role: input",
+        ),
+        (CHAT, {"messages": "secret"}, "messages: "),
+        (CHAT, {"temperature": 7, "top_p": 0}, "temperature: input should be less than or equal to 2"),
+        (CHAT, {"temperature": 7, "top_p": 0}, "top_p: input should be greater than 0, got 0"),
+        (COMPLETIONS, {"n": 2, "temperature": 0}, "body: n must be 1 when temperature is 0"),
+        (COMPLETIONS, {"a secret": 1}, "?: not supported here"),
+    ],
+)
+def test_every_wrong_field_of_a_body_is_named(url: Endpoint, body: dict[str, Any], named: str) -> None:
+    assert named in complaint(url, **body)
+
+
+def test_a_prompt_may_be_ids_or_a_list_of_one() -> None:
+    assert job(COMPLETIONS, prompt=[1, 2, 3]).prompt_ids == (1, 2, 3)
+    assert job(COMPLETIONS, prompt=[[1, 2, 3]]).prompt_ids == (1, 2, 3)
+    assert job(COMPLETIONS, prompt=["one"]).prompt == "one"
+
+
+def test_a_message_may_be_in_parts_and_from_a_developer() -> None:
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
+    turns = [{"role": "developer", "content": parts}, {"role": "user", "content": "hi", "name": None}]
+    found = job(CHAT, messages=turns).messages
+    assert found is not None
+    assert [(turn.role, turn.content) for turn in found] == [("system", "one two"), ("user", "hi")]
+
+
+def test_what_the_body_leaves_out_is_as_the_caller_says() -> None:
+    body = RequestBody(COMPLETIONS, {"prompt": "x", "model": "own", "seed": 5})
+    found = body.job(Settings(), {"model": "other", "priority": 3}, {"seed": 6, "max_tokens": 7})
+    assert (found.model, found.priority) == ("own", 3)
+    assert (found.sampling.seed, found.sampling.max_tokens) == (5, 7)
