@@ -26,7 +26,7 @@ from llama_herd.worker.chaos.fragile_redis import FragileRedis
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.sabotage import Sabotage
-from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.process import NUM_LOOK_AHEAD
 from llama_herd.worker.settings import BUNDLED_MODEL
 

@@ -16,7 +16,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Timings
 from llama_herd.tasks.result import Result
 from llama_herd.worker.local.redis_server import EmbeddedRedis, find_server
-from llama_herd.worker.local.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import starting_worker
 
 FORMAT = Format.BF16
 
@@ -84,7 +84,7 @@ def _worker(bench: Bench) -> Iterator[Client]:
     with EmbeddedRedis() as server:
         settings = settings.model_copy(update={"redis_url": server.url})
         with (
-            WorkerProcess(settings) as process,
+            starting_worker(settings, "measured") as process,
             Client(server.url, model=settings.served_model) as client,
         ):
             while not client.workers():

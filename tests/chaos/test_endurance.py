@@ -7,7 +7,7 @@ import pytest
 from llama_herd.worker.chaos.faults import network
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess
 from tests.chaos.sampling import SAMPLED
 
 NUM_RESETS = 8

@@ -16,7 +16,7 @@ from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.malformed import ODD, REFUSED, UNREADABLE, mutants
 from llama_herd.worker.chaos.patience import PATIENCE_S
-from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 

@@ -14,7 +14,7 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.process import EXIT_SILENT, EXIT_STUCK
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf

@@ -8,8 +8,8 @@ from typing import Any, Self
 from redis import Redis
 
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.worker.chaos import worker_process
 from llama_herd.worker.chaos.patience import wait_until as wait_until
+from llama_herd.worker.local import worker_process
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.forked_celery import start_celery
 
@@ -18,10 +18,10 @@ PATIENCE_S = 40.0
 
 
 class ForkedWorker(worker_process.WorkerProcess):
-    """As that of `worker/chaos`, but no new Python: forked off a process that has loaded torch."""
+    """As that of `worker/local`, but no new Python: forked off a process that has loaded torch."""
 
     def start(self) -> Self:
-        self.process = start_celery(self._arguments, self._env, self._log_path)  # type: ignore[assignment]
+        self.process = start_celery(self._arguments, self._env, self.log_path)  # type: ignore[assignment]
         return self
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -123,7 +124,7 @@ def test_a_worker_that_dies_is_reported_with_its_last_words(start: Callable[...,
     worker.kill()
     _, complaint = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
-    assert complaint.startswith("herd: the worker ended with exit code -9")
+    assert re.match(r"herd: worker demo@\S+ ended with exit code -9", complaint)
     assert "Traceback" not in complaint
     assert not any(other.is_running() for other in others)
 

@@ -19,7 +19,7 @@ from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.tasks.herd import Herd, started

@@ -23,7 +23,7 @@ from llama_herd.worker.chaos.proxy import FaultProxy
 from llama_herd.worker.chaos.reference import Reference, Undisturbed
 from llama_herd.worker.chaos.sabotage import Sabotage
 from llama_herd.worker.chaos.verdict import Verdict
-from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
 
 #: So slow that a job of a few hundred tokens is met in its middle, so fast that a run is short.

@@ -19,6 +19,7 @@ from llama_herd.worker.chaos.plan import Plan
 from llama_herd.worker.chaos.recovery import recovery
 from llama_herd.worker.chaos.report import Blow, Held, Report
 from llama_herd.worker.chaos.verdict import BrokenLaw, Verdict, Violation
+from llama_herd.worker.local.worker_process import WorkerDied
 from llama_herd.worker.settings import BUNDLED_MODEL
 
 NUM_WORKERS = 2
@@ -42,7 +43,7 @@ class Progress(NamedTuple):
 def run(plan: Plan, show: Callable[[Progress], None]) -> Report:
     """Break two workers and a Redis of the run's own, with the bundled model; `show` is told how far it is.
 
-    Raises ChildProcessError or TimeoutError when no herd comes about. Whatever ends it later, also
+    Raises WorkerDied or TimeoutError when no herd comes about. Whatever ends it later, also
     Ctrl-C, there is a report of what was seen so far.
     """
     with (
@@ -107,12 +108,12 @@ class Run:
     def _restore(self) -> None:
         """Start the workers that are missing; one that does not come up is tried again after the next strike.
 
-        Raises ChildProcessError or TimeoutError when there is none at all.
+        Raises WorkerDied or TimeoutError when there is none at all.
         """
         for worker in self._herd.replenish(NUM_WORKERS):
             try:
                 self._herd.ready(worker)
-            except (ChildProcessError, TimeoutError) as error:
+            except (WorkerDied, TimeoutError) as error:
                 worker.kill()
                 self._herd.bury()
                 self._misconduct.append(Violation("workers live", "", str(error)))
@@ -132,7 +133,7 @@ class Run:
                 found = recovery(self._herd.jobs, met)
         except BrokenLaw as broken:
             self._misconduct.append(broken.violation)
-        except (ChildProcessError, TimeoutError) as error:
+        except (WorkerDied, TimeoutError) as error:
             self._misconduct.append(Violation("goes on", "", f"{fault.name}: {error}"))
         else:
             self._blows.append(Blow(fault.name, round(at_s, 1), len(met), found.seconds))

@@ -52,12 +52,13 @@ def run_faults(
     from llama_herd.worker.chaos.plan import Plan, strikes_of
     from llama_herd.worker.chaos.run import run
     from llama_herd.worker.chaos.screen import progress, show
+    from llama_herd.worker.local.worker_process import WorkerDied
 
     plan = Plan(strikes_of(faults or [], schedule), jobs, tokens, seed, minutes)
     try:
         with progress(is_quiet=as_json) as tell:
             report = run(plan, tell)
-    except (ChildProcessError, TimeoutError) as error:
+    except (WorkerDied, TimeoutError) as error:
         print(f"herd: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     print(json.dumps(report.to_dict())) if as_json else show(report)

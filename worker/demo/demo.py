@@ -16,7 +16,7 @@ from llama_herd.worker.demo.prompts import PROMPTS, SAMPLING
 from llama_herd.worker.demo.report import Phase, Report, Round
 from llama_herd.worker.demo.screen import Screen
 from llama_herd.worker.local.redis_server import EmbeddedRedis
-from llama_herd.worker.local.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess, starting_worker
 from llama_herd.worker.settings import WorkerSettings
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Demo:
                 phase.detail = f"{server.version}, embedded"
             own = {"redis_url": server.url, "model": self._settings.model.resolve(), "log_format": "console"}
             settings = self._settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
-            worker = stack.enter_context(WorkerProcess(settings))
+            worker = stack.enter_context(starting_worker(settings, "demo"))
             with self._phase("model") as phase:
                 # Brings torch, as the worker's start does meanwhile; in a thread, so that signals are heard.
                 summary = await asyncio.to_thread(describe, settings.model)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from llama_herd.tasks.settings import ACCESS
 from llama_herd.worker.local.redis_server import EmbeddedRedis
-from llama_herd.worker.local.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess, starting_worker
 from llama_herd.worker.settings import WorkerSettings
 
 
@@ -23,5 +23,5 @@ def own_herd(settings: WorkerSettings) -> Iterator[OwnHerd]:
     with EmbeddedRedis() as server:
         own = {"redis_url": server.url, "model": settings.model.resolve()}
         settings = settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
-        with WorkerProcess(settings) as worker:
+        with starting_worker(settings, "own") as worker:
             yield OwnHerd(settings, worker)

@@ -1,70 +1,190 @@
-"""The demo's worker: a real `herd worker` in a process of its own, whose log goes to a file."""
+"""A worker in a process of its own: started, found ready, signalled, killed, and gone at the end."""
 
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Self
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.client.client import Client
 from llama_herd.worker.local.environment import child_environment
 from llama_herd.worker.local.redis_server import END_WITH_PARENT
 from llama_herd.worker.settings import WorkerSettings
 
 NUM_TAIL_LINES = 12
 
+#: How long its start and its end may take on a busy machine.
+PATIENCE_S = 60.0
+
+POLL_S = 0.01
+
 
 class WorkerDied(HerdError):
-    """The worker has ended by itself. The message ends with the tail of its log."""
+    """A worker has ended by itself. The message ends with the tail of its log."""
 
 
 class WorkerProcess:
-    """Runs as long as the block lasts; on Linux not longer than the thread that started it.
+    """`celery -A llama_herd.tasks.app worker`, or another command, as a child process; ready when entered.
 
-    with WorkerProcess(settings) as worker:
-        worker.check()
+    Its log is a file that may be read at any time. On Linux it ends with the thread that started it. Raises
+    WorkerDied when it ends before it is ready.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        """`settings` are all that count: our variables and a .env here change nothing."""
-        self._settings = settings
-        self._folder = tempfile.TemporaryDirectory(prefix="herd-demo-")
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        name: str,
+        log_path: Path,
+        *,
+        include: str = "",
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        """`settings` are all that count: our variables and a .env here change nothing.
 
-    @property
-    def log_path(self) -> Path:
-        return Path(self._folder.name) / "worker.log"
+        name: name@host. include: a module that Celery is to import besides. cwd: where it runs, if not here.
+        """
+        self.name = name
+        self.settings = settings
+        self.log_path = log_path
+        self._arguments = ["-A", "llama_herd.tasks.app", "worker", "--without-gossip", "--without-mingle"]
+        self._arguments += ["-n", name, *(["-I", include] if include else [])]
+        self._env = {**_environment(settings), **(env or {})}
+        self._command = command or ["celery", *self._arguments]
+        self._cwd = cwd
 
-    def check(self) -> None:
-        """Raise WorkerDied when the worker does not run any more."""
-        code = None if self._process is None else self._process.poll()
-        if code is not None:
-            lines = self.log_path.read_text(errors="replace").splitlines()[-NUM_TAIL_LINES:]
-            raise WorkerDied(
-                "\n  ".join([f"the worker ended with exit code {code}. Its last words:", *lines])
-            )
-
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
         with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "llama_herd.worker.cli", "worker", "--name", "demo"],
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *self._command],
+                env=self._env,
+                cwd=self._cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=subprocess.STDOUT,
-                env=child_environment(self._settings),
-                cwd=self._folder.name,
-                # Ctrl-C in a terminal is for the demo, which ends its worker.
+                stderr=log,
+                # Ctrl-C in a terminal is for whoever started it, and ends it.
                 start_new_session=True,
                 preexec_fn=END_WITH_PARENT,
             )
         return self
 
+    def wait_until_ready(self, redis_url: str | None = None) -> Self:
+        """`redis_url`: where to look for it, if not where the worker itself is."""
+        with Client(redis_url, settings=self.settings.of_first_tenant) as client:
+            until_s = monotonic() + PATIENCE_S
+            while not self._is_ready(client):
+                self.check()
+                if monotonic() >= until_s:
+                    raise TimeoutError(f"worker {self.name} was not ready within {PATIENCE_S:.0f} s")
+                sleep(POLL_S)
+        return self
+
+    def check(self) -> None:
+        """Raise WorkerDied when it does not run any more."""
+        code = self.process.poll()
+        if code is not None:
+            tail = self.log.splitlines()[-NUM_TAIL_LINES:]
+            words = [f"worker {self.name} ended with exit code {code}. Its last words:", *tail]
+            raise WorkerDied("\n  ".join(words))
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    @property
+    def rss_bytes(self) -> int:
+        """Memory that it holds; 0 once it is gone."""
+        try:
+            pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1:2]
+        except OSError:
+            return 0
+        return int(*pages) * 4096 if self.is_alive else 0
+
+    @property
+    def num_fds(self) -> int:
+        """Files and connections that it has open; 0 once it is gone."""
+        return self._num_entries("fd")
+
+    @property
+    def num_threads(self) -> int:
+        """Its threads; 0 once it is gone."""
+        return self._num_entries("task")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, as a lost machine would."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.terminate()
+        return self.wait_for_end()
+
+    def wait_for_end(self) -> int:
+        """Wait until it ends by itself; the exit code, that of a signal being negative.
+
+        Raises TimeoutError when patience ends; then it is killed.
+        """
+        try:
+            return self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise TimeoutError(f"worker {self.name} did not end within {PATIENCE_S:.0f} s") from None
+
+    def __enter__(self) -> Self:
+        return self.start().wait_until_ready()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Killed, not stopped: what it could hand over ends with the demo's Redis.
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()
+        self.kill()
+
+    def _num_entries(self, folder: str) -> int:
+        """Of a folder in which the kernel lists what it holds."""
+        try:
+            return len(os.listdir(f"/proc/{self.process.pid}/{folder}"))
+        except OSError:
+            return 0
+
+    def _is_ready(self, client: Client) -> bool:
+        return any(one.name == self.name and one.state == "ready" for one in client.workers())
+
+
+@contextmanager
+def starting_worker(settings: WorkerSettings, name: str) -> Iterator[WorkerProcess]:
+    """A `herd worker` that is not ready yet, in a folder of its own; both are gone after the block."""
+    with tempfile.TemporaryDirectory(prefix="herd-worker-") as folder:
+        worker = WorkerProcess(
+            settings,
+            f"{name}@{gethostname()}",
+            Path(folder) / "worker.log",
+            command=["llama_herd.worker.cli", "worker", "--name", name],
+            cwd=Path(folder),
+        ).start()
+        try:
+            yield worker
+        finally:
+            # Killed, not stopped: what it could hand over ends with its caller's Redis.
+            worker.kill()
+
+
+def _environment(settings: WorkerSettings) -> dict[str, str]:
+    """OMP's threads are made before torch is told how many to use."""
+    threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
+    return child_environment(settings) | threads

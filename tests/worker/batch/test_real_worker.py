@@ -12,8 +12,8 @@ from llama_herd.tasks.client.batch.window import LOOK_AHEAD
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started, Token
 from llama_herd.worker.chaos.patience import PATIENCE_S, wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.local.redis_server import EmbeddedRedis
+from llama_herd.worker.local.worker_process import WorkerProcess
 from tests.tiny import write_tiny_gguf
 from tests.worker.batch.batch_command import BatchCommand
 from tests.worker.batch.killing import SLOTS, deterministic_workers, size

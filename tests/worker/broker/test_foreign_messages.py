@@ -18,8 +18,8 @@ from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME
-from llama_herd.worker.chaos.worker_process import WorkerProcess
 from llama_herd.worker.local.redis_server import EmbeddedRedis
+from llama_herd.worker.local.worker_process import WorkerProcess
 from tests.worker.broker.test_hostile_messages import (
     BOMBS,
     JOB,

@@ -10,7 +10,7 @@ from llama_herd.worker.chaos.faults.fault import Strike
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.verdict import BrokenLaw
-from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess
 
 #: More than two workers hold, so that some go back to the queue.
 NUM_QUEUED = 100

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.worker_process import WorkerProcess
+from llama_herd.worker.local.worker_process import WorkerProcess
 
 
 @contextmanager
