@@ -2,7 +2,9 @@
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -13,13 +15,16 @@ REPORT = "0, GPU-aaa, NVIDIA H200\n1, GPU-bbb, NVIDIA L4"
 
 
 @pytest.fixture
-def two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is pinned is let go of afterwards."""
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\necho '{REPORT}'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    with mock.patch.dict(os.environ):
+        yield
 
 
 def test_cpu_needs_no_card() -> None:
