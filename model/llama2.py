@@ -144,8 +144,7 @@ class Llama:
         cut by the same. Without `output.weight` the embedding is used twice.
         Raises ModelFileError for a file with RoPE factors.
         """
-        if "rope_freqs.weight" in file:
-            raise file.metadata.error("rope_freqs.weight", "scales RoPE, which is not supported")
+        cls.check(file)
         loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile)
         num_layers = file.config.num_layers
         embedding = loader.matrix("token_embd.weight")
@@ -160,6 +159,12 @@ class Llama:
             Linear((DenseSegment(embedding, tiling.row_tile),)) if tied else loader.linear("output.weight")
         )
         return cls(file.config, tiling, embedding, tuple(blocks), norm, output)
+
+    @staticmethod
+    def check(file: ModelFile) -> None:
+        """Raise ModelFileError when this cannot be computed, though it is a Llama."""
+        if "rope_freqs.weight" in file:
+            raise file.metadata.error("rope_freqs.weight", "scales RoPE, which is not supported")
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:

@@ -20,8 +20,10 @@ def inspect(
 ) -> None:
     """Show what a model file holds.
 
-    Also what a worker would need in memory at the current settings. No weight is read.
+    Also what a worker would need in memory at the current settings. No weight is read. Exit code 2 when a
+    worker could not serve it so on this machine.
     """
+    from llama_herd.errors import BadInput
     from llama_herd.worker.local.environment import override, read
     from llama_herd.worker.local.requirements import load_torch, need_worker_extra
     from llama_herd.worker.local.terminal import harmless
@@ -35,6 +37,8 @@ def inspect(
 
     summary = ModelSummary.of(settings)
     print(json.dumps(summary.to_dict()) if as_json else harmless("\n".join(_lines(summary))))
+    if summary.complaint:
+        raise BadInput(summary.complaint)
 
 
 def _lines(summary: "ModelSummary") -> Iterator[str]:
@@ -65,7 +69,9 @@ def _tokenizer_facts(tokenizer: "TokenizerSummary") -> Iterator[tuple[str, objec
     yield "BOS", "none" if tokenizer.bos_id is None else tokenizer.bos_id
     yield "EOS", ", ".join(map(str, tokenizer.eos_ids)) or "none: a job runs to its max_tokens"
     yield "BOS before a prompt", "yes" if tokenizer.adds_bos else "no"
-    yield "chat template", "yes" if tokenizer.has_chat_template else "no: jobs with messages are refused"
+    chat = "yes" if tokenizer.has_chat_template else "no: jobs with messages are refused"
+    complaint = tokenizer.chat_complaint
+    yield "chat template", f"jobs with messages are refused: {complaint}" if complaint else chat
 
 
 def _memory_facts(memory: "Memory") -> Iterator[tuple[str, object]]:

@@ -1,16 +1,21 @@
 """All checks, in the order in which things are needed."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.secret_files import exposed_files
 from llama_herd.worker.doctor.finding import Finding
 from llama_herd.worker.doctor.machine import check_open_files, check_python, check_torch
 from llama_herd.worker.doctor.redis_server import check_redis
-from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.loading.device import torch_name
 from llama_herd.worker.local.environment import unknown_variables
 from llama_herd.worker.local.requirements import missing_worker_modules
 from llama_herd.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from llama_herd.worker.loading.memory_plan import MemoryPlan
+    from llama_herd.worker.loading.servable_model import ServableModel
 
 
 def check_up() -> Iterator[Finding]:
@@ -31,38 +36,41 @@ def check_up() -> Iterator[Finding]:
     yield from check_redis(settings.redis_url)
     torch = check_torch(settings)
     yield torch
-    if missing_worker_modules():
-        return
-    model = check_model(settings)
-    yield model
-    if "fail" not in (torch.state, model.state):
-        yield check_memory(settings)
+    if not missing_worker_modules():
+        yield from check_model(settings, has_device=torch.state != "fail")
 
 
-def check_model(settings: WorkerSettings) -> Finding:
-    """Whether the model's file can be read; its weights are not looked at."""
-    from llama_herd.model.files.model_file import open_model
+def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Finding]:
+    """Whether a worker would serve the model, as far as its weights need not be looked at.
 
+    `has_device` says whether the device that is set, and pinned, can be asked for its memory.
+    """
+    from llama_herd.worker.loading.servable_model import ServableModel
+
+    subject, fix = "model", "set HERD_MODEL to another file"
+    device = torch_name(settings.device)
     try:
-        with open_model(settings.model) as file:
-            num_tokens = file.read_tokenizer().vocab_size
-            detail = f"{settings.served_model}: {len(file.tensors)} tensors, {num_tokens} tokens"
+        with ServableModel.open(settings, device) as servable:
+            num_tensors, num_tokens = len(servable.file.tensors), servable.tokenizer.vocab_size
+            yield Finding(
+                "model", "ok", f"{settings.served_model}: {num_tensors} tensors, {num_tokens} tokens"
+            )
+            yield from check_chat(servable)
+            subject, fix = "memory", ""
+            if has_device:
+                yield _room(servable.fitting_plan(), device)
     except BadInput as error:
-        return Finding.of(error, "model", fix="set HERD_MODEL to another file")
-    return Finding("model", "ok", detail)
+        yield Finding.of(error, subject, fix=fix)
 
 
-def check_memory(settings: WorkerSettings) -> Finding:
-    """Whether the model and its KV cache fit beside what runs on the device now."""
-    from llama_herd.model.files.model_file import open_model
-    from llama_herd.worker.loading.memory_plan import MemoryPlan
-
-    device = pin_device(settings.device)
+def check_chat(servable: "ServableModel") -> Iterator[Finding]:
+    """Whether jobs with messages are refused though the model has a template for them."""
     try:
-        with open_model(settings.model) as file:
-            plan = MemoryPlan.of(settings, file, device)
-        plan.check(settings.model.name, device)
+        servable.check_chat()
     except BadInput as error:
-        return Finding.of(error, "memory")
+        yield Finding("chat", "warn", f"jobs with messages are refused: {error}", "take a mended model file")
+
+
+def _room(plan: "MemoryPlan", device: str) -> Finding:
     detail = f"{plan.num_bytes:,} bytes with a KV cache of {plan.kv_cache_tokens:,} tokens"
     return Finding("memory", "ok", f"{detail}, {plan.free_bytes:,} are free on {device}")

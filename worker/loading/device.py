@@ -26,7 +26,12 @@ def pin_device(device: str) -> str:
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = listed.split(",")[index] if listed else str(index)
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    return "cuda:0"
+    return torch_name(device)
+
+
+def torch_name(device: str) -> str:
+    """What torch calls a device that is pinned, the only one that it sees."""
+    return "cpu" if device == "cpu" else "cuda:0"
 
 
 def visible_cards() -> list[str]:

@@ -9,21 +9,19 @@ import structlog
 import torch
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError, SettingsError
+from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError
 from llama_herd.model.cache import Cache
-from llama_herd.model.files.model_file import ModelFile, open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.text.chat import ChatTemplate, Message
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
+from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -54,16 +52,13 @@ class LoadedModel:
         Raises ModelFileError or SettingsError, each with the numbers and the fix.
         """
         torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
-        place, dtype = torch.device(device), compute_dtype(settings, device)
-        tiling = _tiling(settings, device, dtype)
-        with open_model(settings.model) as file:
-            tokenizer = file.read_tokenizer()
-            chat = _chat_template(settings, file, tokenizer)
-            plan = MemoryPlan.of(settings, file, device)
-            plan.check(settings.model.name, device)
-            llama = Llama.load(file, place, dtype, on_layer, tiling)
-        cache = Cache(llama.config, plan.num_pages, place, dtype, keeps_prefixes=settings.prefix_cache)
-        return cls(llama, tokenizer, chat, cache, plan.max_length)
+        place = torch.device(device)
+        with ServableModel.open(settings, device) as servable:
+            chat = _chat_template(servable)  # its process is started before any CUDA is
+            plan = servable.fitting_plan()
+            llama = Llama.load(servable.file, place, plan.dtype, on_layer, servable.tiling)
+        cache = Cache(llama.config, plan.num_pages, place, plan.dtype, keeps_prefixes=settings.prefix_cache)
+        return cls(llama, servable.tokenizer, chat, cache, plan.max_length)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         return Engine(
@@ -160,23 +155,10 @@ class LoadedModel:
             )
 
 
-def _chat_template(settings: WorkerSettings, file: ModelFile, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """The model's chat template, rendered in a process of its own, started before any CUDA is."""
-    if tokenizer.chat_template is None:
-        return None
+def _chat_template(servable: ServableModel) -> ChatTemplate | None:
+    """The model's chat template; without one that can be used chats are refused, and all else is served."""
     try:
-        return ChatTemplate(tokenizer.chat_template, tokenizer, file.read_control_tokens(tokenizer))
+        return servable.chat_template()
     except ModelFileError as error:
-        log.warning("chats are refused", model=settings.model.name, reason=str(error))
+        log.warning("chats are refused", model=servable.settings.model.name, reason=str(error))
         return None
-
-
-def _tiling(settings: WorkerSettings, device: str, dtype: torch.dtype) -> Tiling:
-    if not settings.deterministic:
-        return FREE
-    if device != "cpu" or dtype is not torch.float32:
-        raise SettingsError(
-            f"HERD_DETERMINISTIC=true needs HERD_DEVICE=cpu and HERD_DTYPE=float32 or auto, "
-            f"but they are {settings.device} and {settings.dtype}"
-        )
-    return FIXED

@@ -1,16 +1,17 @@
 """A model file in figures: what it says, what it holds, and what a worker would need for it."""
 
 import math
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from llama_herd.errors import BadInput
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import TensorInfo
-from llama_herd.model.files.model_file import open_model
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.worker.loading.device import pin_device
 from llama_herd.worker.loading.memory_plan import MemoryPlan
+from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings
 
 #: A text of the header is shown up to here.
@@ -43,15 +44,18 @@ class TokenizerSummary:
     eos_ids: tuple[int, ...]
     adds_bos: bool
     has_chat_template: bool
+    #: Why jobs with messages are refused although there is a template; empty: they are not.
+    chat_complaint: str
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Self:
+    def of(cls, tokenizer: Tokenizer, chat_complaint: str) -> Self:
         return cls(
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos_id,
             eos_ids=tuple(sorted(tokenizer.eos_ids)),
             adds_bos=tokenizer.adds_bos,
             has_chat_template=tokenizer.chat_template is not None,
+            chat_complaint=chat_complaint,
         )
 
 
@@ -88,7 +92,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """All of it."""
+    """All of it, and whether it can be served here."""
 
     path: str
     header: dict[str, bool | int | float | str]
@@ -96,22 +100,25 @@ class ModelSummary:
     tensors: tuple[TypeShare, ...]  # the type with most bytes first
     tokenizer: TokenizerSummary
     memory: Memory
+    #: Why a worker would refuse it although its figures can be told: it has no room here. Empty: it fits.
+    complaint: str
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
         """Look at the model of these settings; no weight is read.
 
-        Raises ModelFileError, SettingsError and DeviceError as a worker would.
+        Raises ModelFileError, SettingsError and DeviceError as a worker would, but for want of room.
         """
-        device = pin_device(settings.device)
-        with open_model(settings.model) as file:
+        with ServableModel.open(settings, pin_device(settings.device)) as servable:
+            file = servable.file
             return cls(
                 path=str(settings.model),
                 header={key: _short(value) for key, value in file.metadata.items()},
                 shape=file.config,
                 tensors=_by_type(file.tensors),
-                tokenizer=TokenizerSummary.of(file.read_tokenizer()),
-                memory=Memory.of(MemoryPlan.of(settings, file, device), settings),
+                tokenizer=TokenizerSummary.of(servable.tokenizer, _complaint(servable.check_chat)),
+                memory=Memory.of(servable.plan(), settings),
+                complaint=_complaint(servable.fitting_plan),
             )
 
     @property
@@ -127,6 +134,15 @@ class ModelSummary:
     def to_dict(self) -> dict[str, Any]:
         """The summary for programs."""
         return asdict(self)
+
+
+def _complaint(check: Callable[[], object]) -> str:
+    """What a check has to say against the model; empty if nothing."""
+    try:
+        check()
+    except BadInput as error:
+        return str(error)
+    return ""
 
 
 def _by_type(tensors: Iterable[TensorInfo]) -> tuple[TypeShare, ...]:

@@ -1,0 +1,80 @@
+"""Whether a worker can serve a model with these settings on this machine; the one answer for all who ask."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from llama_herd.errors import SettingsError
+from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.llama2 import Llama
+from llama_herd.model.text.chat import ChatTemplate
+from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.tiling import FIXED, FREE, Tiling
+from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
+from llama_herd.worker.settings import WorkerSettings
+
+
+@dataclass(frozen=True)
+class ServableModel:
+    """A model's file with all that is made of it before its weights are read.
+
+    A worker loads from it, `herd inspect` and `herd doctor` look at it, so what one refuses the others do:
+
+        with ServableModel.open(settings, device) as servable:
+            servable.fitting_plan()
+    """
+
+    file: ModelFile
+    tokenizer: Tokenizer
+    tiling: Tiling
+    settings: WorkerSettings
+    device: str  # torch's name of it
+
+    @classmethod
+    @contextmanager
+    def open(cls, settings: WorkerSettings, device: str) -> Iterator[Self]:
+        """Open the model of these settings. Raises ModelFileError or SettingsError, with the fix."""
+        tiling = _tiling(settings, device)
+        with open_model(settings.model) as file:
+            Llama.check(file)
+            yield cls(file, file.read_tokenizer(), tiling, settings, device)
+
+    def plan(self) -> MemoryPlan:
+        """What it takes, fitting or not. Raises SettingsError when settings and model cannot go together."""
+        return MemoryPlan.of(self.settings, self.file, self.device)
+
+    def fitting_plan(self) -> MemoryPlan:
+        """What it takes. Raises SettingsError also when the device has no room for it."""
+        plan = self.plan()
+        plan.check(self.settings.model.name, self.device)
+        return plan
+
+    def chat_template(self) -> ChatTemplate | None:
+        """The chat template, rendered in a process of its own; None without one.
+
+        Raises ModelFileError when it cannot be used: such a model is served, and refuses chats.
+        """
+        if self.tokenizer.chat_template is None:
+            return None
+        names = self.file.read_control_tokens(self.tokenizer)
+        return ChatTemplate(self.tokenizer.chat_template, self.tokenizer, names)
+
+    def check_chat(self) -> None:
+        """Raise ModelFileError when there is a chat template that cannot be used."""
+        template = self.chat_template()
+        if template is not None:
+            template.close()
+
+
+def _tiling(settings: WorkerSettings, device: str) -> Tiling:
+    if not settings.deterministic:
+        return FREE
+    if device != "cpu" or compute_dtype(settings, device) is not torch.float32:
+        raise SettingsError(
+            f"HERD_DETERMINISTIC=true needs HERD_DEVICE=cpu and HERD_DTYPE=float32 or auto, "
+            f"but they are {settings.device} and {settings.dtype}. Fix: set these, or leave it out"
+        )
+    return FIXED
