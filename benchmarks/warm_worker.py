@@ -52,4 +52,4 @@ def warm_worker(num_rows: int, sampling: SamplingParams, **env: str) -> Iterator
 def _is_ready(worker: subprocess.Popen[bytes], client: Client) -> bool:
     if worker.poll() is not None:
         raise RuntimeError("the worker ended before it was ready")
-    return bool(client.workers())
+    return any(one.state == "ready" for one in client.workers())

@@ -7,10 +7,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 #: Only a ready worker takes jobs and runs them.
-State = Literal["starting", "ready", "stalled", "silent", "stuck", "spoilt", "stopping"]
+State = Literal["loading", "starting", "ready", "stalled", "silent", "stuck", "spoilt", "stopping"]
 
 #: What is wrong with a worker in one of the other states, and what comes of it.
 TROUBLE: Mapping[str, str] = {
+    "loading": "lays its model out on the device, which takes a large one minutes",
     "starting": "has not asked for messages yet",
     "stalled": "its engine stands still; others take its jobs over",
     "silent": "asks for no messages, though some wait; it ends itself soon",
@@ -31,6 +32,8 @@ class WorkerStatus(BaseModel):
     model: str
     device: str
     slots: int
+    #: How much of the model is on the device, in layers.
+    loaded_percent: int = 100
     running: int = 0
     waiting: int = 0
     steps: int = 0
@@ -46,6 +49,11 @@ class WorkerStatus(BaseModel):
     spoilt_type: str = ""
     #: When it said so, by the clock of Redis; the ledger fills it in.
     beat_ms: int = 0
+
+    @property
+    def shown_state(self) -> str:
+        """The state, and of a worker that loads its model how far it is."""
+        return f"loading {self.loaded_percent}%" if self.state == "loading" else self.state
 
     @property
     def complaint(self) -> str:

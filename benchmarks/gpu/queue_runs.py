@@ -87,7 +87,7 @@ def _worker(bench: Bench) -> Iterator[Client]:
             starting_worker(settings, "measured") as process,
             Client(server.url, model=settings.served_model) as client,
         ):
-            while not client.workers():
+            while not any(one.state == "ready" for one in client.workers()):
                 process.check()
                 sleep(POLL_S)
             warm_up = replace(bench.scale.saturation, num_requests=1)

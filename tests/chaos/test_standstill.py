@@ -148,12 +148,20 @@ def test_a_worker_whose_results_stand_still_says_so_and_ends(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_worker_that_is_still_loading_its_model_leaves_at_once(
-    worker: WorkerProcess, tmp_path: Path, number: signal.Signals
+    worker: WorkerProcess,
+    client: Client,
+    settings: WorkerSettings,
+    tmp_path: Path,
+    number: signal.Signals,
 ) -> None:
     (tmp_path / "load").touch()
     worker.start()
     try:
         wait_until((tmp_path / "loading").exists, "the model is being loaded")
+        wait_until(client.workers, "the worker says so")
+        assert status(client, worker).state == "loading"
+        health = invoke("health", HERD_REDIS_URL=settings.redis_url)
+        assert (health.exit_code, "is loading 0%" in health.stderr) == (1, True)
         worker.signal(number)
         assert worker.wait_for_end() == 0
         assert "critical" not in worker.log

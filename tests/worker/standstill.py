@@ -7,6 +7,7 @@ STANDSTILL_RATE=1/m  Celery's rate limit
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 
@@ -37,11 +38,13 @@ def ask_unless_held(channel: QueueChannel, timeout: float | None = None) -> None
         ask(channel, timeout)
 
 
-def load_unless_held(settings: WorkerSettings, device: str) -> LoadedModel:
+def load_unless_held(
+    settings: WorkerSettings, device: str, on_layer: Callable[[int, int], None]
+) -> LoadedModel:
     (FOLDER / "loading").touch()
     while (FOLDER / "load").exists():
         sleep(0.01)
-    return load(settings, device)
+    return load(settings, device, on_layer)
 
 
 def settle_unless_held(delivery: Delivery, outcome: Result) -> None:

@@ -14,8 +14,8 @@ def health(
 ) -> None:
     """Tell whether a worker of this machine is up.
 
-    Exit code 0 when one has said within the last seconds that it is ready, else 1. A worker that leaves a
-    queue out is ready as long as it reads another one.
+    Exit code 0 when one has said within the last seconds that it is ready, else 1: also while it still loads
+    its model. A worker that leaves a queue out is ready as long as it reads another one.
     """
     from llama_herd.errors import HerdError
     from llama_herd.tasks.client.client import Client
@@ -38,7 +38,7 @@ def health(
         ready = ", ".join(worker.name for worker in workers if worker.state == "ready")
         _fail(f"no worker {name or ''}{place} is up. Ready are: {ready or 'none'}")
     if not any(worker.state == "ready" for worker in here):
-        states = (f"{one.name} is {one.state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
+        states = (f"{one.name} is {one.shown_state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
         complaints = dict.fromkeys(one.complaint for one in here if one.complaint)
         _fail("; ".join((*states, *complaints)))
 

@@ -72,7 +72,7 @@ def _view(found: "Status") -> "Group":
     running = (batch for batch in found.batches if batch.is_running)
     batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
     troubles = (
-        f"{worker.name} is {worker.state}: {TROUBLE[worker.state]}"
+        f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"
         for worker in found.workers
         if worker.state in TROUBLE
     )
@@ -89,7 +89,7 @@ def _table(workers: "list[WorkerStatus]") -> "Table":
     for worker in sorted(workers, key=lambda worker: worker.name):
         table.add_row(
             worker.name,
-            worker.state,
+            worker.shown_state,
             worker.model,
             worker.device,
             f"{worker.running}/{worker.slots}",

@@ -113,7 +113,7 @@ async def _beside(worker: WorkerProcess, work: Coroutine[Any, Any, T]) -> T:
 
 async def _first_answer(client: AsyncClient) -> None:
     """Wait for the worker; a first short job makes it warm, or the figures would show torch's start."""
-    while not await client.workers():
+    while not any(worker.state == "ready" for worker in await client.workers()):
         await asyncio.sleep(POLL_S)
     job_id = await client.submit(prompt=PROMPTS[0], sampling={"max_tokens": 4})
     await client.result(job_id, timeout_s=JOB_TIMEOUT_S)

@@ -20,6 +20,7 @@ from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.event_log import Author
 from llama_herd.worker.jobs.intake import CeleryEnd
+from llama_herd.worker.jobs.loading_report import LoadingReport
 from llama_herd.worker.jobs.redis_check import check_redis
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancy
@@ -77,8 +78,9 @@ class Service:
         """Load the model, then start all threads. Raises BadInput when Redis or the model cannot be used."""
         with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
             check_redis(redis, settings)
-        started_s = monotonic()
-        model = LoadedModel.load(settings, process.device())
+            started_s = monotonic()
+            with LoadingReport(redis, settings, worker) as report:
+                model = LoadedModel.load(settings, process.device(), report.note_layer)
         log.info(
             "model loaded",
             model=settings.served_model,

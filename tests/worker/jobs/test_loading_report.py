@@ -1,0 +1,76 @@
+"""A worker is to be seen while it loads its model, which takes minutes, with how far it is."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from llama_herd.errors import ModelFileError
+from llama_herd.tasks.client.client import Client
+from llama_herd.worker import process
+from llama_herd.worker.jobs import loading_report
+from llama_herd.worker.jobs.loading_report import LoadingReport
+from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.herd_command import invoke
+from tests.worker.processes import wait_until
+
+pytestmark = pytest.mark.redis
+
+NAME = "worker@test"
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading_report, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(process, "device", lambda: "cpu")
+
+
+def shown(url: str, tenant: str = "default") -> list[tuple[str, int]]:
+    """State and percent of each worker."""
+    with Client(url, tenant=tenant) as client:
+        return [(worker.state, worker.loaded_percent) for worker in client.workers()]
+
+
+def test_each_layer_is_seen_while_the_next_one_is_loaded(
+    redis_url: str, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, seen = LoadedModel.load, list[tuple[int, str]]()
+
+    def watched(settings: WorkerSettings, device: str, on_layer: Callable[[int, int], None]) -> LoadedModel:
+        def wait_for_report(num_done: int, num_layers: int) -> None:
+            on_layer(num_done, num_layers)
+            told = ("loading", 100 * num_done // num_layers)
+            wait_until(lambda: shown(redis_url) == [told], f"{told} is reported")
+            seen.append((told[1], invoke("status", HERD_REDIS_URL=redis_url).stdout))
+
+        wait_until(lambda: shown(redis_url) == [("loading", 0)], "the start is reported")
+        return load(settings, device, wait_for_report)
+
+    monkeypatch.setattr(LoadedModel, "load", watched)
+    service = Service.start(tiny_settings.model_copy(update={"redis_url": redis_url}), NAME)
+    try:
+        assert [percent for percent, _ in seen] == [50, 100]
+        assert f"{NAME} is loading 50%: " in seen[0][1]
+        service.note_consuming()
+        wait_until(lambda: shown(redis_url) == [("ready", 100)], "it is ready")
+    finally:
+        service.drain(0.0, lambda: None)
+
+
+def test_each_tenant_sees_it(redis: Redis, redis_url: str, tiny_settings: WorkerSettings) -> None:
+    settings = tiny_settings.model_copy(update={"redis_url": redis_url, "tenants": "acme,globex"})
+    with LoadingReport(redis, settings, NAME) as report:
+        report.note_layer(1, 3)
+        told = [[("loading", 33)]] * 2
+        wait_until(lambda: [shown(redis_url, name) for name in ("acme", "globex")] == told, "both are told")
+    found = json.loads(invoke("status", "--json", HERD_REDIS_URL=redis_url, HERD_TENANT="acme").stdout)
+    assert (found["workers"][0]["state"], found["workers"][0]["loaded_percent"]) == ("loading", 33)
+
+
+def test_it_ends_with_the_block_and_passes_errors_on(redis: Redis, tiny_settings: WorkerSettings) -> None:
+    with pytest.raises(ModelFileError), LoadingReport(redis, tiny_settings, NAME) as report:
+        raise ModelFileError("broken")
+    assert not report.is_alive()

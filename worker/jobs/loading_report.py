@@ -1,0 +1,64 @@
+"""Says that a worker loads its model, and how far it is: `herd status` knows it long before it takes jobs."""
+
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker.settings import WorkerSettings
+
+INTERVAL_S = 1.0
+
+
+class LoadingReport(threading.Thread):
+    """Reports once a second, to each tenant, as long as the block lasts; the heartbeats go on after that.
+
+    with LoadingReport(redis, settings, "gpu0@host") as report:
+        LoadedModel.load(settings, device, report.note_layer)
+    """
+
+    def __init__(self, redis: Redis, settings: WorkerSettings, worker: str) -> None:
+        super().__init__(name="loading report", daemon=True)
+        self._redis = redis
+        self._settings = settings
+        self._worker = worker
+        self._percent = 0
+        self._has_ended = threading.Event()
+
+    def note_layer(self, num_done: int, num_layers: int) -> None:
+        """So many layers are laid out."""
+        self._percent = 100 * num_done // num_layers
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What others say next must not be overtaken by what is said here."""
+        self._has_ended.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._has_ended.wait(INTERVAL_S):  # a model that is refused at once was never loaded
+            for own in self._settings.by_queue.values():
+                with suppress(RedisError):  # the next one says it, or the heartbeat
+                    run(self._redis, Ledger.of(own).report(self._status))
+
+    @property
+    def _status(self) -> WorkerStatus:
+        return WorkerStatus(
+            name=self._worker,
+            state="loading",
+            loaded_percent=self._percent,
+            model=self._settings.served_model,
+            device=self._settings.device,
+            slots=self._settings.slots,
+        )
