@@ -13,7 +13,7 @@ State = Literal["loading", "starting", "ready", "stalled", "silent", "stuck", "s
 TROUBLE: Mapping[str, str] = {
     "loading": "lays its model out on the device, which takes a large one minutes",
     "starting": "has not asked for messages yet",
-    "stalled": "its engine stands still; others take its jobs over",
+    "stalled": "its engine stands still; others take its jobs over if that lasts",
     "silent": "asks for no messages, though some wait; it ends itself soon",
     "stuck": "hands on no events or results, though Redis takes them; it ends itself soon",
     "spoilt": "reads no queue, since in the place of each something else lies",

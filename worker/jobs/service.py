@@ -33,6 +33,10 @@ log = structlog.get_logger(__name__)
 #: Shorter than a lease: a connection that is dead without saying so is replaced before jobs are lost by it.
 REDIS_TIMEOUT_S = 2.0
 
+#: After so long without a layer a worker calls itself stalled. Its jobs stay its own until `stall_s`: what is
+#: shown may come back the next second, what was given away is computed twice.
+STALL_SHOWN_S = 15.0
+
 #: How often a draining worker looks whether it is done.
 DRAIN_POLL_S = 0.02
 
@@ -135,7 +139,7 @@ class Service:
     @property
     def _state_now(self) -> State:
         """Ready is who has loaded its model, asks for messages of some queue and moves on."""
-        if self._state == "ready" and self._engine.is_stalled(self._settings.stall_s):
+        if self._state == "ready" and self._engine.is_stalled(min(STALL_SHOWN_S, self._settings.stall_s)):
             return "stalled"
         if self._state == "ready" and self.watchdog.silent_s >= UNREADY_S:
             return "silent"
