@@ -3,7 +3,7 @@
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from celery import signals
@@ -27,8 +27,7 @@ def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
     """Run a worker to its end and return its exit code. Raises RedisUnavailable."""
     with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
         redis.ping()
-    if "log_format" not in settings.model_fields_set and sys.stderr.isatty():
-        override(log_format="console")
+    override(log_format=log_format_here(settings))
     # Celery warns of root because of pickles, which are refused here; in a container root is nobody else.
     warnings.filterwarnings("ignore", category=SecurityWarning)
 
@@ -47,6 +46,13 @@ def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
     except Abort:  # Ctrl-C before Celery handles it
         return EXIT_INTERRUPTED
     return int(code or 0)
+
+
+def log_format_here(settings: WorkerSettings) -> Literal["json", "console"]:
+    """How this process logs: as it is set, else on a terminal for people."""
+    if "log_format" not in settings.model_fields_set and sys.stderr.isatty():
+        return "console"
+    return settings.log_format
 
 
 def _facts(settings: WorkerSettings, status: dict[str, Any]) -> dict[str, Any]:

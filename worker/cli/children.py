@@ -1,40 +1,111 @@
-"""Several child processes that live and end together, such as one worker a card."""
+"""Several child processes, such as one worker a card: who dies is started again, and a signal ends all."""
 
 import signal
 import subprocess
-from collections.abc import Sequence
-from time import sleep
+from collections.abc import Mapping, Sequence
+from time import monotonic, sleep
+from typing import NamedTuple
+
+import structlog
 
 from llama_herd.worker.local.signals import on_signals
 
+log = structlog.get_logger(__name__)
+
 POLL_S = 0.1
 
+#: Ends that a new start would not change: the child was told to end, or is configured wrongly.
+FINAL_CODES = (0, 2)
 
-def run_together(commands: Sequence[Sequence[str]]) -> int:
-    """Run the commands side by side until one ends or a signal comes; then end the others and wait for them.
 
-    SIGINT and SIGTERM go on to all children as SIGTERM, a second one too. Returns the exit code of the one
-    that ended first, or if that is 0 any other one; a child that a signal killed counts as 128 + its number.
+class Backoff(NamedTuple):
+    """How long a child that died is left alone: each time twice as long, until one run was sound."""
+
+    first_s: float = 1.0
+    most_s: float = 60.0
+    sound_s: float = 300.0
+
+
+DEFAULT_BACKOFF = Backoff()
+
+
+def run_together(commands: Mapping[str, Sequence[str]], backoff: Backoff = DEFAULT_BACKOFF) -> int:
+    """Run the named commands side by side until all have ended for good, or a signal has ended them.
+
+    SIGINT and SIGTERM go on to all children as SIGTERM, a second one too; after the first nobody is started
+    any more. Returns the first exit code that is not 0 of children that were not started again; a child that
+    a signal killed counts as 128 + its number.
     """
-    children: list[subprocess.Popen[bytes]] = []
+    children = [Child(name, command, backoff) for name, command in commands.items()]
 
     def end_all() -> None:
         for child in children:
-            child.terminate()
+            child.end()
 
     with on_signals((signal.SIGINT, signal.SIGTERM), end_all):
         try:
-            # A session of its own: Ctrl-C in a terminal would reach the children beside what we send.
-            children += (subprocess.Popen(command, start_new_session=True) for command in commands)
-            while all(child.poll() is None for child in children):
+            while not all(child.has_ended for child in children):
+                for child in children:
+                    child.look()
                 sleep(POLL_S)
-            children.sort(key=lambda child: child.returncode is None)
-            end_all()
-            return next(filter(None, [_exit_code(child.wait()) for child in children]), 0)
         finally:
             for child in children:
                 child.kill()
+    return next((child.exit_code for child in children if child.exit_code), 0)
 
 
-def _exit_code(returncode: int) -> int:
-    return 128 - returncode if returncode < 0 else returncode
+class Child:
+    """A command that is run again when it dies; all happens in `look`, which is called every now and then."""
+
+    def __init__(self, name: str, command: Sequence[str], backoff: Backoff) -> None:
+        self._name = name
+        self._command = command
+        self._backoff = backoff
+        self._pause_s = 0.0
+        self._start_s = monotonic()  # when it was started, or is to be
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
+        self.exit_code = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it does not run, and is not to be started any more."""
+        return self._process is None and self._is_ending
+
+    def look(self) -> None:
+        """Start it if that is due; when it has ended, settle whether and when it is started again."""
+        if self._process is None:
+            if not self._is_ending and monotonic() >= self._start_s:
+                self._start()
+        elif self._process.poll() is not None:
+            code, self._process = self._process.returncode, None
+            self._note_end(128 - code if code < 0 else code)
+
+    def end(self) -> None:
+        """Ask it to end, and start it no more; may be called from a signal handler."""
+        self._is_ending = True
+        if self._process is not None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _start(self) -> None:
+        self._start_s = monotonic()
+        # A session of its own: Ctrl-C in a terminal would reach the children beside what we send.
+        self._process = subprocess.Popen(self._command, start_new_session=True)
+        if self._is_ending:  # a signal has come in between
+            self._process.terminate()
+
+    def _note_end(self, exit_code: int) -> None:
+        ran_s = monotonic() - self._start_s
+        facts = {"child": self._name, "exit_code": exit_code, "ran_s": round(ran_s, 1)}
+        if self._is_ending or exit_code in FINAL_CODES:
+            self._is_ending, self.exit_code = True, exit_code
+            log.info("child ended", **facts)
+            return
+        first_s, most_s, sound_s = self._backoff
+        self._pause_s = first_s if ran_s >= sound_s else min(most_s, max(first_s, 2 * self._pause_s))
+        self._start_s = monotonic() + self._pause_s
+        log.error("child died, and is started again", **facts, pause_s=self._pause_s)

@@ -25,15 +25,17 @@ def worker(
 ) -> None:
     """Take jobs from the model's queue and run them.
 
-    `herd settings` shows what else can be set.
+    `herd settings` shows what else can be set. Of several processes, one that dies is started again while the
+    others go on, but for one whose settings are wrong (exit code 2).
     """
     from llama_herd.worker.local.requirements import need_worker_extra
 
     need_worker_extra("herd worker")
-    from llama_herd.worker.cli.celery_worker import run_celery_worker
+    from llama_herd.worker.cli.celery_worker import log_format_here, run_celery_worker
     from llama_herd.worker.cli.children import run_together
     from llama_herd.worker.local.environment import override, read
     from llama_herd.worker.local.own_redis import own_redis
+    from llama_herd.worker.logs import set_up_logs
     from llama_herd.worker.settings import WorkerSettings
 
     _check_names(name, device, gpus)
@@ -43,6 +45,7 @@ def worker(
         if gpus is None:
             exit_code = run_celery_worker(settings, name)
         else:
+            set_up_logs(log_format_here(settings))
             exit_code = run_together(card_commands(gpus))
     raise typer.Exit(exit_code)
 
@@ -56,10 +59,12 @@ def _check_names(name: str | None, device: str | None, gpus: str | None) -> None
         raise BadInput("--name must be 1 to 64 letters, digits, dots, underscores or dashes")
 
 
-def card_commands(gpus: str) -> list[list[str]]:
-    """The command of each card's worker. Raises BadInput, which lists the cards that are there."""
+def card_commands(gpus: str) -> dict[str, list[str]]:
+    """The command of each card's worker, by its name. Raises BadInput, which lists the cards that are."""
     command = [sys.executable, "-m", "llama_herd.worker.cli", "worker"]
-    return [[*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)]
+    return {
+        f"gpu{card}": [*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)
+    }
 
 
 def _chosen(gpus: str) -> list[int]:

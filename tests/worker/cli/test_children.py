@@ -1,12 +1,17 @@
-"""Children that live and end together, and which of them `--gpus` asks for."""
+"""Children that are started again when they die, and end together; and which of them `--gpus` asks for."""
 
+import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from llama_herd.errors import DeviceError
-from llama_herd.worker.cli.children import run_together
+from llama_herd.worker.cli.children import Backoff, run_together
 from llama_herd.worker.cli.worker import card_commands
 
 
@@ -16,18 +21,95 @@ def child(code: str) -> list[str]:
 
 SLEEPER = child("time.sleep(60)")
 
+QUICK = Backoff(first_s=0.01, most_s=0.04)
 
-def test_one_that_ends_takes_the_others_along_and_its_exit_code_counts() -> None:
-    assert run_together([SLEEPER, child("sys.exit(3)"), SLEEPER]) == 3
+#: Counts its starts in a file of its own, dies of the first few, and ends with another code then.
+COUNTS = """
+path, num_deaths, code, last = sys.argv[1:]
+open(path, "a").write("x")
+os.path.getsize(path) > int(num_deaths) and os._exit(int(last))
+code == "kill" and os.kill(os.getpid(), 9)
+os._exit(int(code))
+"""
+
+
+def dying(path: Path, num_deaths: int, code: str = "1", last: int = 0) -> list[str]:
+    arguments = [str(path), str(num_deaths), code, str(last)]
+    return [*child(COUNTS.strip().replace("\n", "; ")), *arguments]
+
+
+def pauses(logs: list[Any]) -> list[float]:
+    return [entry["pause_s"] for entry in logs if "pause_s" in entry]
+
+
+def test_one_that_dies_is_started_again_and_the_others_go_on(tmp_path: Path) -> None:
+    """The other one lives until the first has been started for the third time, in one process."""
+    first, other = tmp_path / "first", tmp_path / "other"
+    first.touch()
+    patient = child(
+        "open(sys.argv[1], 'a').write('x')\nwhile os.path.getsize(sys.argv[2]) < 3: time.sleep(0.01)"
+    )
+    commands = {"first": dying(first, num_deaths=2), "other": [*patient, str(other), str(first)]}
+    with capture_logs() as logs:
+        assert run_together(commands, QUICK) == 0
+    assert (first.read_text(), other.read_text()) == ("xxx", "x")
+    deaths = [entry for entry in logs if "pause_s" in entry]
+    assert [(entry["child"], entry["exit_code"]) for entry in deaths] == [("first", 1)] * 2
+    assert len(logs) == 4, "a line for each end"
+
+
+def test_the_pauses_double_up_to_the_longest(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        run_together({"one": dying(tmp_path / "one", num_deaths=4)}, QUICK)
+    assert pauses(logs) == [0.01, 0.02, 0.04, 0.04]
+
+
+def test_after_a_sound_run_they_begin_anew(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        run_together({"one": dying(tmp_path / "one", num_deaths=3)}, QUICK._replace(sound_s=0.0))
+    assert pauses(logs) == [0.01] * 3
+
+
+def test_one_that_a_signal_killed_is_started_again_and_counts_as_128_and_its_number(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        assert run_together({"one": dying(tmp_path / "one", 1, code="kill")}, QUICK) == 0
+    assert logs[0]["exit_code"] == 128 + 9
+
+
+def test_one_with_wrong_settings_is_not_started_again_and_the_others_go_on(tmp_path: Path) -> None:
+    wrong, other = tmp_path / "wrong", tmp_path / "other"
+    commands = {"wrong": dying(wrong, 0, last=2), "other": dying(other, num_deaths=3)}
+    assert run_together(commands, QUICK) == 2
+    assert (wrong.read_text(), other.read_text()) == ("x", "xxxx")
 
 
 def test_a_signal_goes_on_to_all_of_them() -> None:
     caller = child("os.kill(os.getppid(), signal.SIGINT); time.sleep(60)")
-    assert run_together([SLEEPER, caller]) == 128 + 15
+    assert run_together({"one": SLEEPER, "two": caller}) == 128 + 15
 
 
-def test_one_that_a_signal_killed_counts_as_128_and_its_number() -> None:
-    assert run_together([child("os.kill(os.getpid(), 9)")]) == 128 + 9
+PARENT = """
+import sys
+from llama_herd.worker.cli.children import Backoff, run_together
+from llama_herd.worker.logs import set_up_logs
+set_up_logs("json")
+dead, sleeper = [[sys.executable, "-c", code] for code in ("exit(1)", "import time; time.sleep(60)")]
+sys.exit(run_together({"dead": dead, "sleeper": sleeper}, Backoff(first_s=600, most_s=600)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_them_also_while_one_waits_for_its_start(number: signal.Signals) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stderr=subprocess.PIPE, text=True)
+    try:
+        assert parent.stderr is not None
+        entry = json.loads(parent.stderr.readline())
+        assert (entry["event"], entry["child"]) == ("child died, and is started again", "dead")
+        parent.send_signal(number)
+        assert parent.wait(timeout=30) == 128 + 15, "as the sleeper, which has no handler"
+    finally:
+        parent.kill()
+        parent.communicate()
 
 
 @pytest.fixture
@@ -43,8 +125,10 @@ def _two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_two_cards")
 @pytest.mark.parametrize(("gpus", "cards"), [("all", [0, 1]), ("1", [1]), ("1,0,1", [0, 1])])
 def test_each_chosen_card_has_a_worker_of_its_name(gpus: str, cards: list[int]) -> None:
-    ends = [command[-5:] for command in card_commands(gpus)]
-    assert ends == [["worker", "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in cards]
+    ends = {name: command[-5:] for name, command in card_commands(gpus).items()}
+    assert ends == {
+        f"gpu{card}": ["worker", "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in cards
+    }
 
 
 @pytest.mark.usefixtures("_two_cards")
