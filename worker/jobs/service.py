@@ -24,6 +24,7 @@ from llama_herd.worker.jobs.loading_report import LoadingReport
 from llama_herd.worker.jobs.redis_check import check_redis
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancy
+from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -76,27 +77,46 @@ class Service:
         self.tenancies = {tenancy.tenant: tenancy for tenancy in self._by_queue.values()}
         for tenancy in self.tenancies.values():
             self.watchdog.watch_parts(tenancy.parts)
+        self._warm_up = WarmUp(model)
+        self._sinks: dict[str, Callable[[list[StepOutput]], None]] = {
+            NOBODY: self._warm_up.take,
+            **{tenant: tenancy.publish for tenant, tenancy in self.tenancies.items()},
+        }
 
     @classmethod
     def start(cls, settings: WorkerSettings, worker: str) -> Self:
-        """Load the model, then start all threads. Raises BadInput when Redis or the model cannot be used."""
+        """Load the model and warm it up, then start all threads.
+
+        Raises BadInput when Redis or the model cannot be used.
+        """
         with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
             check_redis(redis, settings)
             started_s = monotonic()
             with LoadingReport(redis, settings, worker) as report:
                 model = LoadedModel.load(settings, process.device(), report.note_layer)
+                loaded_s = monotonic()
+                service = cls(model, settings, worker)
+                service._start_engine()
         log.info(
             "model loaded",
             model=settings.served_model,
             device=settings.device,
-            seconds=round(monotonic() - started_s, 3),
+            seconds=round(loaded_s - started_s, 3),
+            warm_up_s=round(monotonic() - loaded_s, 3),
         )
-        service = cls(model, settings, worker)
-        service._engine.start()
         for tenancy in service.tenancies.values():
             tenancy.start()
         service.watchdog.start()
         return service
+
+    def _start_engine(self) -> None:
+        """Start the engine and let it run warm. Who is told to end meanwhile does not leave it in a step."""
+        self._engine.start()
+        try:
+            self._warm_up.run(self._engine)
+        except BaseException:
+            self._engine.stop()
+            raise
 
     def note_consuming(self) -> None:
         """Messages are asked for from now on."""
@@ -193,7 +213,7 @@ class Service:
         for output in outputs:
             by_tenant[output.sequence.tenant].append(output)
         for tenant, its_own in by_tenant.items():
-            self.tenancies[tenant].publish(its_own)
+            self._sinks[tenant](its_own)
 
     def _close(self, queue: str, is_closed: bool) -> None:
         """Ask for no more messages of a queue, or ask again."""

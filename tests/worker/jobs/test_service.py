@@ -18,8 +18,8 @@ pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """No step ends before it is set."""
+def gate(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Now that the service has started, no step ends before it is set."""
     gate, step = threading.Event(), Engine.step
 
     def held_step(engine: Engine) -> None:

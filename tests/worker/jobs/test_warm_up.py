@@ -1,0 +1,94 @@
+"""A worker runs warm before it takes a message, on the way of every job, and nothing of that remains."""
+
+import threading
+from collections.abc import Iterator, Sequence as Rows
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from structlog.testing import capture_logs
+
+from llama_herd.model.llama2 import Llama
+from llama_herd.worker import process
+from llama_herd.worker.engine.runner import run_rows
+from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import write_tiny_gguf
+
+pytestmark = pytest.mark.redis
+
+
+class Step(NamedTuple):
+    """A forward: on which thread, the tokens of each row, which of them are drawn at random."""
+
+    thread: str
+    num_tokens: list[int]
+    are_random: list[bool]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    """What engines compute from now on."""
+    steps = list[Step]()
+
+    def watched(llama: Llama, cache: Any, rows: Rows[Row], on_layer: Any) -> Any:
+        are_random = [row.sequence.draw().is_random for row in rows]
+        steps.append(Step(threading.current_thread().name, [row.num_tokens for row in rows], are_random))
+        return run_rows(llama, cache, rows, on_layer)
+
+    monkeypatch.setattr("llama_herd.worker.engine.engine.run_rows", watched)
+    return steps
+
+
+@contextmanager
+def started(settings: WorkerSettings, redis_url: str) -> Iterator[Service]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "device", lambda: "cpu")
+        service = Service.start(settings.model_copy(update={"redis_url": redis_url}), "worker@test")
+    try:
+        yield service
+    finally:
+        service.drain(0.0, lambda: None)
+
+
+def test_both_kinds_of_draws_are_run_on_the_engines_thread(
+    steps: list[Step], tiny_settings: WorkerSettings, redis_url: str
+) -> None:
+    with started(tiny_settings, redis_url):
+        assert {step.thread for step in steps} == {"engine"}
+        assert max(sum(step.num_tokens) for step in steps) > 32, "a prompt is computed"
+        assert steps[-1].num_tokens == [1]
+        assert {is_random for step in steps for is_random in step.are_random} == {True, False}
+
+
+def test_nothing_of_it_remains_but_the_steps(tiny_settings: WorkerSettings, redis_url: str) -> None:
+    with started(tiny_settings, redis_url) as service:
+        cache, status = service._model.cache, service.status()
+        assert (cache.pages.num_used, cache.prefixes.num_queried_tokens) == (0, 0)
+        cache.prefixes.check()
+        assert (status.running, status.waiting, status.kv_cache_usage) == (0, 0, 0)
+        assert (status.prefix_hit_rate, status.prefix_cache_hits) == (0, 0)
+        assert status.steps > 0
+
+
+def test_a_model_without_room_for_it_starts_cold(tmp_path: Path, steps: list[Step], redis_url: str) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf", context_length=16)
+    with started(WorkerSettings(model=path, slots=1, threads=1), redis_url):
+        assert steps == []
+
+
+def test_one_that_fails_is_said_and_jobs_are_taken(
+    tiny_settings: WorkerSettings, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a kernel is missing")
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(Llama, "forward", broken)
+        with started(tiny_settings, redis_url) as service:
+            service.note_consuming()
+            assert service.status().state == "ready"
+    warnings = [entry for entry in logs if entry["event"] == "warm-up failed, jobs may, too"]
+    assert len(warnings) == 2

@@ -1,0 +1,78 @@
+"""What torch and the tokenizer put off until they are needed is done before the first job comes."""
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from llama_herd.errors import GenerationError
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.loading.loaded_model import LoadedModel
+
+log = structlog.get_logger(__name__)
+
+#: Whose the sequences are: no tenant is called so.
+NOBODY = ""
+
+TEXT = "Once upon a time there was a llama who lived by a river. " * 8
+
+#: Of the prompt; with what is drawn no page becomes full, so the prefix cache keeps and counts nothing.
+NUM_PROMPT_TOKENS = PAGE_TOKENS // 2
+
+#: One sequence takes the likeliest tokens, the other one draws, and runs on when the first is at its end.
+SAMPLINGS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0, "max_tokens": 4},
+    {"temperature": 0.8, "top_p": 0.9, "max_tokens": 8},
+)
+
+#: How often it is looked whether the engine still lives.
+POLL_S = 1.0
+
+
+class WarmUp:
+    """Two throw-away sequences, on the way of every job: tokenizer, admission, prefill, decode, draw.
+
+    They run on the engine's own thread, since thread pools and handles of libraries are each thread's own. A
+    model that has no room for them takes its first job cold.
+    """
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._left: set[Sequence] = set()
+        self._have_ended = threading.Event()
+        with suppress(GenerationError):
+            for number, sampling in enumerate(SAMPLINGS):
+                self._left.update(_sequences(model, f"warm-up-{number}", sampling))
+
+    def run(self, engine: EngineThread) -> None:
+        """Return when all have ended; they take the device as a job would."""
+        for sequence in sorted(self._left, key=lambda one: one.job_id):
+            engine.submit(sequence)
+        while self._left and engine.is_alive():
+            self._have_ended.wait(POLL_S)
+
+    def take(self, outputs: Iterable[StepOutput]) -> None:
+        """Hear what the engine says of them."""
+        for output in outputs:
+            if output.error is not None:
+                log.warning("warm-up failed, jobs may, too", error=output.error.message)
+            if output.finish_reason:
+                self._left.discard(output.sequence)
+        if not self._left:
+            self._have_ended.set()
+
+
+def _sequences(model: LoadedModel, job_id: str, sampling: dict[str, Any]) -> list[Sequence]:
+    """Raises GenerationError when the cache has no room for them."""
+    common = {"ignore_eos": True, "seed": 0, "truncate_prompt_tokens": NUM_PROMPT_TOKENS}
+    params = SamplingParams.model_validate(common | sampling)
+    sequences = model.sequences(job_id, GenerationJob(prompt=TEXT, sampling=params), now_ms=0)
+    for sequence in sequences:
+        sequence.tenant = NOBODY
+    return sequences
