@@ -11,7 +11,7 @@ from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.quoted import quoted
 from llama_herd.model.text.control_marks import Marks, without_marks
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.renderer import Renderer
+from llama_herd.model.text.renderer_pool import RendererPool
 from llama_herd.model.text.sandbox import DEFAULT_LIMITS, Limits
 from llama_herd.model.text.tokenizer import Tokenizer
 
@@ -32,13 +32,15 @@ PROBES = (
 
 
 class ChatTemplate:
-    """The chat template of a model, rendered in a helper process that cannot hang or bloat this one.
+    """The chat template of a model, rendered in helper processes that cannot hang or bloat this one.
 
         with ChatTemplate(tokenizer.chat_template, tokenizer, control_tokens) as template:
             template.encode([Message("user", "Tell me of llamas")])
 
     Control tokens that the template itself writes become their ids, and no text of a message does: jinja sees
     marks in their place, and what comes out between two marks is encoded as text.
+
+    Any thread may call; as many chats are rendered at a time as there are helpers.
     """
 
     def __init__(
@@ -47,13 +49,14 @@ class ChatTemplate:
         tokenizer: Tokenizer,
         control_tokens: ControlTokens,
         limits: Limits = DEFAULT_LIMITS,
+        num_helpers: int = 1,
     ) -> None:
-        """Start the helper process and try the template. Raises ModelFileError when it cannot be used."""
+        """Start a helper process and try the template. Raises ModelFileError when it cannot be used."""
         self._tokenizer = tokenizer
         self._marks = Marks(source, control_tokens)
         ends = {"bos_token": control_tokens.bos, "eos_token": control_tokens.eos}
         self._ends = {name: self._marks[token] for name, token in ends.items() if token is not None}
-        self._renderer = Renderer(self._marks.source, limits)
+        self._renderers = RendererPool(self._marks.source, limits, num_helpers)
         try:
             self._check_wholeness(control_tokens)
         except ModelFileError:
@@ -76,8 +79,8 @@ class ChatTemplate:
         return ids
 
     def close(self) -> None:
-        """End the helper process."""
-        self._renderer.close()
+        """End the helper processes."""
+        self._renderers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +97,7 @@ class ChatTemplate:
             for message in messages
         ]
         # Templates ask whether tools and documents are none, not only whether they are there.
-        return self._renderer.render(
+        return self._renderers.render(
             {
                 "messages": turns,
                 "add_generation_prompt": add_generation_prompt,

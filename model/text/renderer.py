@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from multiprocessing import Pipe
-from threading import Lock
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, ModelFileError
@@ -63,20 +62,22 @@ class Helper:
 
 
 class Renderer:
-    """One template, ready to render.
+    """One template and the helper that renders it, for one thread at a time.
 
         renderer = Renderer("Hello {{ name }}", Limits())
         renderer.render({"name": "herd"})
 
-    A helper that went over a limit is replaced at the next call. Calls from several threads take turns.
+    The helper is started when it is first needed. One that went over a limit is replaced at once, so that
+    who broke it waits for the next, and nobody else does.
     """
 
     def __init__(self, source: str, limits: Limits) -> None:
-        """Start the helper. Raises ModelFileError when it cannot compile the template."""
         self._source = source
         self._limits = limits
-        self._lock = Lock()
         self._helper: Helper | None = None
+
+    def start(self) -> None:
+        """Start the helper. Raises ModelFileError when it cannot compile the template."""
         started = self._start()
         if started.kind != "ready":
             self.close()
@@ -84,9 +85,11 @@ class Renderer:
 
     def render(self, variables: Mapping[str, object]) -> str:
         """The text. Raises GenerationError "template_error", which quotes nothing of the variables."""
-        with self._lock:
-            started = self._start() if self._helper is None else Answer("ready")
-            answer = self._ask(variables, self._limits.wall_s) if started.kind == "ready" else started
+        answer = self._start() if self._helper is None else Answer("ready")
+        if answer.kind == "ready":
+            answer = self._ask(variables, self._limits.wall_s)
+            if self._helper is None:
+                self._start()
         if answer.kind == "text":
             return answer.text
         raise GenerationError(ErrorCode.TEMPLATE_ERROR, f"messages: the chat template {_explained(answer)}")

@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +16,7 @@ from llama_herd.model.text.chat import ChatTemplate, Message
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.sandbox import Limits
 from llama_herd.model.text.tokenizer import Tokenizer
+from tests.model.text.helper_processes import helpers
 from tests.model.tiny_folder import tiny_tokenizer
 from tests.tiny import BOS_ID, EOS_ID, UNK_ID
 
@@ -137,11 +136,6 @@ def error_of(template: ChatTemplate, *contents: str) -> GenerationError:
         template.encode(conversation(*contents))
     assert caught.value.code == "template_error"
     return caught.value
-
-
-def helpers() -> list[psutil.Process]:
-    children = psutil.Process().children()
-    return [child for child in children if "llama_herd.model.text.sandbox" in " ".join(child.cmdline())]
 
 
 # Equal to transformers
@@ -313,7 +307,9 @@ def test_a_template_that_goes_over_a_limit_ends_one_prompt_and_no_other(
     assert message in str(error_of(template, "bad"))
     assert psutil.Process().memory_info().rss < rss_before + (32 << 20)
     assert not before.is_running()
+    (after,) = helpers()
     assert template.encode(conversation("good")) == tokenizer.encode("fine", add_bos=False)
+    assert helpers() == [after], "who broke it has waited for its successor"
 
 
 def test_a_helper_that_does_not_answer_is_replaced(templates: Templates) -> None:
@@ -370,22 +366,3 @@ def test_a_helper_ends_with_its_template(templates: Templates) -> None:
     template.close()
     template.close()
     assert not helper.is_running()
-
-
-def test_a_helper_ends_when_its_worker_is_killed() -> None:
-    script = (
-        "import os, psutil, signal\n"
-        "from llama_herd.model.text.renderer import Renderer\n"
-        "from llama_herd.model.text.sandbox import Limits\n"
-        "renderer = Renderer('fine', Limits())\n"
-        "print(psutil.Process().children()[0].pid, flush=True)\n"
-        "input()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as worker:
-        assert worker.stdout is not None
-        helper = psutil.Process(int(worker.stdout.readline()))
-        worker.kill()
-    _, alive = psutil.wait_procs([helper], timeout=20)
-    assert alive == []

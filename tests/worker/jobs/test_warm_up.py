@@ -4,14 +4,14 @@ import threading
 from collections.abc import Iterator, Sequence as Rows
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from structlog.testing import capture_logs
 
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker import process
-from llama_herd.worker.engine.runner import run_rows
+from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.settings import WorkerSettings
@@ -33,12 +33,14 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
     """What engines compute from now on."""
     steps = list[Step]()
 
-    def watched(llama: Llama, cache: Any, rows: Rows[Row], on_layer: Any) -> Any:
-        are_random = [row.sequence.draw().is_random for row in rows]
-        steps.append(Step(threading.current_thread().name, [row.num_tokens for row in rows], are_random))
-        return run_rows(llama, cache, rows, on_layer)
+    run = ModelRunner.run
 
-    monkeypatch.setattr("llama_herd.worker.engine.engine.run_rows", watched)
+    def watched(runner: ModelRunner, rows: Rows[Row]) -> list[Reading]:
+        are_random = [row.sequence.sampling_row().is_random for row in rows]
+        steps.append(Step(threading.current_thread().name, [row.num_tokens for row in rows], are_random))
+        return run(runner, rows)
+
+    monkeypatch.setattr(ModelRunner, "run", watched)
     return steps
 
 
