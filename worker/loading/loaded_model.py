@@ -155,24 +155,10 @@ class LoadedModel:
             )
 
 
-<<<<<<< HEAD
 def _chat_template(servable: ServableModel) -> ChatTemplate | None:
     """The model's chat template; without one that can be used chats are refused, and all else is served."""
     try:
         return servable.chat_template()
-=======
-def _chat_template(settings: WorkerSettings, file: ModelFile, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """The model's chat template, rendered in processes of its own, the first started before any CUDA is.
-
-    Each tenant has one thread that renders. More helpers than cores would only slow each other down.
-    """
-    if tokenizer.chat_template is None:
-        return None
-    num_helpers = min(len(settings.by_queue), len(os.sched_getaffinity(0)))
-    try:
-        control_tokens = file.read_control_tokens(tokenizer)
-        return ChatTemplate(tokenizer.chat_template, tokenizer, control_tokens, num_helpers=num_helpers)
->>>>>>> 6721c3d (Render chats in several helpers, a tenant in one at a time)
     except ModelFileError as error:
         log.warning("chats are refused", model=servable.settings.model.name, reason=str(error))
         return None

@@ -1,5 +1,6 @@
 """Whether a worker can serve a model with these settings on this machine; the one answer for all who ask."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,14 +54,16 @@ class ServableModel:
         return plan
 
     def chat_template(self) -> ChatTemplate | None:
-        """The chat template, rendered in a process of its own; None without one.
+        """The chat template, rendered in processes of its own; None without one.
 
+        Each tenant has one thread that renders. More helpers than cores would only slow each other down.
         Raises ModelFileError when it cannot be used: such a model is served, and refuses chats.
         """
         if self.tokenizer.chat_template is None:
             return None
         names = self.file.read_control_tokens(self.tokenizer)
-        return ChatTemplate(self.tokenizer.chat_template, self.tokenizer, names)
+        num_helpers = min(len(self.settings.by_queue), len(os.sched_getaffinity(0)))
+        return ChatTemplate(self.tokenizer.chat_template, self.tokenizer, names, num_helpers=num_helpers)
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used."""
