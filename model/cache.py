@@ -34,7 +34,8 @@ class Cache:
     """All state of generation; the model itself is weights alone. Nothing in it ever grows.
 
     Keys and values lie in one storage, allocated once: [2, layers, kv_heads, pages, PAGE_TOKENS, head_dim].
-    `pages` says which sequence holds what; on a CPU each holds neighbours.
+    It holds whatever was there before: nothing is read but what was written, and on a CPU a page takes no
+    memory until then. `pages` says which sequence holds what; on a CPU each holds neighbours.
     """
 
     def __init__(
@@ -44,24 +45,32 @@ class Cache:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         *,
+        max_length: int | None = None,
         keeps_prefixes: bool = True,
     ) -> None:
+        """No sequence is longer than `max_length`; None: than the model was made for."""
         self.device = torch.device(device)
         self.pages = Pages(num_pages, consecutive=self.device.type == "cpu")
         self.prefixes = PrefixCache(self.pages, is_on=keeps_prefixes)
         shape = (2, config.num_layers, config.num_kv_heads, num_pages, PAGE_TOKENS, config.head_dim)
-        self.storage = torch.zeros(shape, device=self.device, dtype=dtype)
+        self.storage = torch.empty(shape, device=self.device, dtype=dtype)
         self._by_cell = self.storage.flatten(3, 4)  # (2, layers, K, N, D)
-        context_length = min(config.context_length, num_pages * PAGE_TOKENS)
-        self._rope = _rope_tables(config, context_length).to(self.device)  # (2, S, 1, D)
-        self._key_positions = torch.arange(context_length + PAGE_TOKENS, device=self.device)  # (S,)
-        self._longest_past = context_length
-        self._causal = _causal_table(context_length).to(self.device)  # (SPAN_TOKENS, S + SPAN_TOKENS)
+        self._max_length = min(max_length or config.context_length, num_pages * PAGE_TOKENS)
+        self._rope = _rope_tables(config, self._max_length).to(self.device)  # (2, S, 1, D)
+        self._key_positions = torch.arange(self._max_length + PAGE_TOKENS, device=self.device)  # (S,)
+        self._causal = _causal_table(self._max_length) if self.pages.consecutive else None
 
     @staticmethod
     def bytes_per_token(config: LlamaConfig, dtype: torch.dtype) -> int:
         """Bytes that the keys and values of one token take, in all layers."""
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+    @staticmethod
+    def table_bytes(config: LlamaConfig, max_length: int, *, consecutive: bool) -> int:
+        """Bytes of the RoPE tables and of what masks are made of, for sequences up to `max_length`."""
+        rope = 2 * max_length * config.head_dim * torch.float32.itemsize
+        positions = (max_length + PAGE_TOKENS) * torch.int64.itemsize
+        return rope + positions + (SPAN_TOKENS * (max_length + SPAN_TOKENS) if consecutive else 0)
 
     @property
     def num_bytes(self) -> int:
@@ -77,7 +86,8 @@ class Cache:
         """Give pages the content of others, in all layers; they may overlap."""
         if copies:
             sources, targets = map(list, zip(*copies, strict=True))
-            self.storage[:, :, :, targets] = self.storage[:, :, :, sources]
+            for layer in self.storage.unbind(1):  # what lies between the two is a layer's, not the cache's
+                layer[:, :, targets] = layer[:, :, sources]
 
     def view(self, layer: int) -> KeysAndValues:
         """Views of all cells (1, K, N, D). With consecutive pages a sequence is a range of them."""
@@ -103,7 +113,8 @@ class Cache:
 
         Query i stands at position past + i and sees the keys up to itself.
         """
-        first_key = self._longest_past - past
+        assert self._causal is not None, "made for runs of pages alone"
+        first_key = self._max_length - past
         return self._causal[:num_tokens, first_key : first_key + past + num_tokens]
 
     def padding_mask(self, positions: Tensor, num_keys: int) -> Tensor:
@@ -111,7 +122,7 @@ class Cache:
         return (self._key_positions[:num_keys] <= positions.unsqueeze(-1)).unsqueeze(1)
 
 
-def _rope_tables(config: LlamaConfig, context_length: int) -> Tensor:
+def _rope_tables(config: LlamaConfig, max_length: int) -> Tensor:
     """cos and sin of position * base^(-2i/D) for the half-split layout, float32 (2, S, 1, D).
 
     The second half repeats the first, and sin carries the sign, so that x turns as x * cos + swap(x) * sin.
@@ -120,9 +131,13 @@ def _rope_tables(config: LlamaConfig, context_length: int) -> Tensor:
     """
     exponents = torch.arange(0, config.rope_dim, 2).float() / config.rope_dim
     speeds = config.rope_base**-exponents  # (D / 2,)
-    angles = torch.outer(torch.arange(context_length).float(), speeds)  # (S, D / 2)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.stack((torch.cat((cos, cos), dim=1), torch.cat((-sin, sin), dim=1))).unsqueeze(2)
+    angles = torch.outer(torch.arange(max_length).float(), speeds)  # (S, D / 2)
+    half = config.head_dim // 2
+    table = torch.empty(2, max_length, 1, config.head_dim)
+    table[0, :, 0, :half] = table[0, :, 0, half:] = angles.cos()
+    table[1, :, 0, half:] = angles.sin_()
+    torch.neg(table[1, :, 0, half:], out=table[1, :, 0, :half])
+    return table
 
 
 def _causal_table(longest_past: int) -> Tensor:

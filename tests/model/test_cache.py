@@ -2,6 +2,7 @@
 
 import random
 
+import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -55,6 +56,29 @@ def test_storage_is_allocated_once_in_pages() -> None:
     assert cache.num_bytes == 3 * PAGE_TOKENS * Cache.bytes_per_token(config, torch.bfloat16)
 
 
+def test_pages_take_no_memory_before_they_are_written() -> None:
+    config = tiny_config()
+    process = psutil.Process()
+    before = process.memory_info().rss
+    cache = Cache(config, num_pages=(1 << 30) // (PAGE_TOKENS * Cache.bytes_per_token(config, torch.float32)))
+    assert cache.num_bytes == 1 << 30
+    assert process.memory_info().rss - before < 1 << 27
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("max_length", [None, 100])
+def test_tables_are_made_for_the_longest_sequence_and_for_what_the_device_reads(
+    device: str, max_length: int | None
+) -> None:
+    config = tiny_config()
+    cache = Cache(config, num_pages=32, device=device, max_length=max_length)
+    tables = [value for name, value in vars(cache).items() if isinstance(value, Tensor) and name[0] == "_"]
+    num_bytes = sum(table.nbytes for table in tables if table.nbytes != cache.num_bytes)
+    consecutive = device == "cpu"
+    assert num_bytes == Cache.table_bytes(config, max_length or 512, consecutive=consecutive)
+    assert (num_bytes > SPAN_TOKENS * SPAN_TOKENS) is consecutive
+
+
 def test_a_token_of_llama2_7b_takes_half_a_mebibyte() -> None:
     assert Cache.bytes_per_token(LlamaConfig.llama2_7b(), torch.bfloat16) == 524_288
 
@@ -62,6 +86,7 @@ def test_a_token_of_llama2_7b_takes_half_a_mebibyte() -> None:
 def test_what_is_written_is_read_and_nothing_else_changes() -> None:
     config = tiny_config()
     cache = Cache(config, num_pages=4)
+    cache.storage.zero_()
     pages = cache.pages.reserve("a", 100)
     assert pages is not None
     batch = Batch.of([Chunk(pages, 0, [0] * 100, False)])

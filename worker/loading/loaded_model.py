@@ -57,7 +57,14 @@ class LoadedModel:
             chat = _chat_template(servable)  # its process is started before any CUDA is
             plan = servable.fitting_plan()
             llama = Llama.load(servable.file, place, plan.dtype, on_layer, servable.tiling)
-        cache = Cache(llama.config, plan.num_pages, place, plan.dtype, keeps_prefixes=settings.prefix_cache)
+        cache = Cache(
+            llama.config,
+            plan.num_pages,
+            place,
+            plan.dtype,
+            max_length=plan.max_length,
+            keeps_prefixes=settings.prefix_cache,
+        )
         return cls(llama, servable.tokenizer, chat, cache, plan.max_length)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
