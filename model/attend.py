@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from llama_herd.model.batch import Batch
+from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Batch
 from llama_herd.model.cache import Cache
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 
 def attend(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
@@ -20,6 +22,22 @@ def attend(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
     if cache.pages.consecutive:
         return _attend_runs(q, cache, layer, batch)
     return _attend_pages(q, cache, layer, batch)
+
+
+def attend_bytes(config: LlamaConfig, dtype: torch.dtype, max_length: int, *, consecutive: bool) -> int:
+    """The most that `attend` takes besides its result, when no sequence is longer than `max_length`."""
+    H, K, D = config.num_heads, config.num_kv_heads, config.head_dim
+    longest = pages_for(max_length) * PAGE_TOKENS
+    if consecutive:  # one span at a time: its mask as numbers, and its keys and values once more
+        return dtype.itemsize * (SPAN_TOKENS * longest + 2 * longest * K * D)
+    num_keys, num_scores = max(GROUP_KEYS, longest), max(GROUP_SCORES, SPAN_TOKENS * longest)
+    gathered = 2 * num_keys * K * D * dtype.itemsize
+    mask = num_scores * (1 + dtype.itemsize)
+    if H == K:
+        return gathered + mask
+    # Grouped queries with a mask: torch repeats keys and values, in float32 too, and keeps the scores thrice.
+    repeated = 2 * num_keys * H * D * (dtype.itemsize + torch.float32.itemsize)
+    return gathered + mask + repeated + 3 * num_scores * H * torch.float32.itemsize
 
 
 def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:

@@ -19,6 +19,11 @@ from llama_herd.model.upload import upload, upload_rows
 #: Most tokens of a chunk that attend at once. It bounds masks and scores, whatever the prompt's length.
 SPAN_TOKENS = 512
 
+#: Most keys, and most scores of a head, of the spans that attend as one group: it bounds what gathering them
+#: takes, however many there are. One span alone may have more.
+GROUP_KEYS = 1 << 15
+GROUP_SCORES = 1 << 22
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -114,8 +119,9 @@ class Batch:
     def groups(self) -> tuple[SpanGroup, ...]:
         """The spans stacked by length, for an attention that reads pages through a table."""
         length = attrgetter("num_tokens")
-        by_length = groupby(sorted(self.spans, key=length), key=length)
-        return tuple(self._group(list(spans)) for _, spans in by_length)
+        by_length = groupby(sorted(self.spans, key=attrgetter("num_tokens", "stop")), key=length)
+        lots = (lot for _, spans in by_length for lot in _lots(list(spans)))
+        return tuple(self._group(lot) for lot in lots)
 
     def _group(self, spans: list[Span]) -> SpanGroup:
         device = self.ids.device
@@ -129,3 +135,15 @@ def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:
     for start in range(chunk.start, chunk.stop, span_tokens):
         stop = min(start + span_tokens, chunk.stop)
         yield Span(chunk.pages, start, stop, first_row + start - chunk.start)
+
+
+def _lots(spans: list[Span]) -> Iterator[list[Span]]:
+    """Spans of one length, those that end first before the others, in lots within the bounds of a group."""
+    lot: list[Span] = []
+    for span in spans:
+        num_keys = (len(lot) + 1) * pages_for(span.stop) * PAGE_TOKENS
+        if lot and (num_keys > GROUP_KEYS or num_keys * span.num_tokens > GROUP_SCORES):
+            yield lot
+            lot = []
+        lot.append(span)
+    yield lot

@@ -1,8 +1,10 @@
 """A batch knows for every token where it stands and where its keys go."""
 
+import pytest
 import torch
 
-from llama_herd.model.batch import SPAN_TOKENS, Batch, Chunk
+from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Batch, Chunk
+from llama_herd.model.pages import PAGE_TOKENS
 
 
 def test_chunks_lie_one_after_the_other() -> None:
@@ -37,9 +39,9 @@ def test_spans_of_one_length_are_stacked_with_filled_up_page_tables() -> None:
         Chunk((4, 6, 7), 0, [4], True),  # one page in use of three
     ]
     decode, prefill = Batch.of(chunks).groups
-    assert decode.rows.tolist() == [[0], [3]]
-    assert decode.positions.tolist() == [[70], [0]]
-    assert decode.page_table.tolist() == [[3, 5], [4, 6]]
+    assert decode.rows.tolist() == [[3], [0]]
+    assert decode.positions.tolist() == [[0], [70]]
+    assert decode.page_table.tolist() == [[4, 6], [3, 5]]
     assert prefill.rows.tolist() == [[1, 2]]
     assert prefill.page_table.tolist() == [[8]]
 
@@ -49,3 +51,20 @@ def test_a_page_table_shorter_than_the_longest_is_filled_with_page_0() -> None:
     (group,) = Batch.of(chunks).groups
     assert group.page_table.tolist() == [[3, 0], [4, 5]]
     assert group.page_table.dtype == torch.int64
+
+
+@pytest.mark.parametrize("num_tokens", [1, 100, SPAN_TOKENS])
+def test_a_group_is_bounded_however_many_spans_there_are(num_tokens: int) -> None:
+    """Of sequences of up to 20,000 tokens, each span is in one group, and only those that must be are alone."""
+    starts = range(0, 20_000, 250)
+    pages = tuple(range(400))
+    chunks = [Chunk(pages, start, [0] * num_tokens, 0) for start in starts]
+    batch = Batch.of(chunks)
+    assert sorted(row for group in batch.groups for row in group.rows.flatten().tolist()) == list(
+        range(len(starts) * num_tokens)
+    )
+    for group in batch.groups:
+        num_keys = group.page_table.numel() * PAGE_TOKENS
+        is_alone = len(group.page_table) == 1
+        assert is_alone or (num_keys <= GROUP_KEYS and num_keys * num_tokens <= GROUP_SCORES)
+    assert len(batch.groups) < len(chunks)
