@@ -55,7 +55,7 @@ def test_a_page_table_shorter_than_the_longest_is_filled_with_page_0() -> None:
 
 @pytest.mark.parametrize("num_tokens", [1, 100, SPAN_TOKENS])
 def test_a_group_is_bounded_however_many_spans_there_are(num_tokens: int) -> None:
-    """Of sequences of up to 20,000 tokens, each span is in one group, and only those that must be are alone."""
+    """Each span is in one group, and only those are alone that are too large with another."""
     starts = range(0, 20_000, 250)
     pages = tuple(range(400))
     chunks = [Chunk(pages, start, [0] * num_tokens, 0) for start in starts]

@@ -10,6 +10,9 @@ from llama_herd.worker.engine.wait_queue import WaitEntry, WaitQueue
 #: Times as many prompt tokens are computed in a step that keeps no stream waiting.
 ALONE_FACTOR = 32
 
+#: Most prompt tokens of a step that are scored: the logits of each are a row of the whole vocabulary.
+MAX_SCORED_TOKENS = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -164,15 +167,26 @@ def _shares(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
     """
     if not prefilling:
         return {}
-    oldest = prefilling[0]
+    oldest, wanted = prefilling[0], _wanted_tokens(prefilling)
     shares = dict.fromkeys(prefilling, 0)
-    shares[oldest] = min(oldest.num_uncached, (budget + 1) // 2)
+    shares[oldest] = min(wanted[oldest], (budget + 1) // 2)
     left = budget - shares[oldest]
     for sequence in sorted(prefilling, key=lambda one: one.num_uncached):
-        more = min(sequence.num_uncached - shares[sequence], left)
+        more = min(wanted[sequence] - shares[sequence], left)
         shares[sequence] += more
         left -= more
     return shares
+
+
+def _wanted_tokens(prefilling: list[Sequence]) -> dict[Sequence, int]:
+    """How many tokens each lacks; of prompts that are scored together no more than may be in a step."""
+    wanted, left = {}, MAX_SCORED_TOKENS
+    for sequence in prefilling:
+        wanted[sequence] = sequence.num_uncached
+        if sequence.scores_prompt:
+            wanted[sequence] = min(sequence.num_uncached, left)
+            left -= wanted[sequence]
+    return wanted
 
 
 def _wanted_digests(sequence: Sequence) -> list[Digest]:

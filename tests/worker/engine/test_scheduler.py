@@ -13,7 +13,7 @@ from llama_herd.tasks.priority import MAX_PRIORITY
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import wait_queue as waiting_line
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.scheduler import Scheduler
+from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 
 NUM_PAGES, MAX_ROWS, BUDGET = 8, 3, 50
@@ -32,6 +32,19 @@ def sequence(
         detokenizer=Detokenizer([b"", b"x"]),
         tenant=tenant,
         priority=priority,
+    )
+
+
+def scored(job_id: str, num_prompt: int) -> Sequence:
+    """One that asks how likely its prompt is."""
+    return Sequence(
+        job_id=job_id,
+        prompt_ids=[1] * num_prompt,
+        params=SamplingParams(max_tokens=1, prompt_logprobs=0),
+        seed=0,
+        max_length=4096,
+        eos_ids=frozenset(),
+        detokenizer=Detokenizer([b"", b"x"]),
     )
 
 
@@ -101,6 +114,27 @@ def admits_on_a_second_look(scheduler: Scheduler) -> bool:
     """Whether somebody was overlooked since nothing seemed to have changed."""
     scheduler._may_fit = True
     return bool(scheduler.admit())
+
+
+def test_a_step_scores_a_bounded_number_of_prompt_tokens_and_gets_on() -> None:
+    """A scored token takes a row of logits; who is not scored fills the rest of the step."""
+    scheduler = Scheduler(
+        PrefixCache(Pages(100, consecutive=True)), max_rows=MAX_ROWS, prefill_tokens=4 * MAX_SCORED_TOKENS
+    )
+    plain = sequence("plain", 400, 1)
+    for one in (scored("a", 1500), scored("b", 700), plain):
+        scheduler.submit(one)
+    assert len(scheduler.admit()) == 3
+    most = 0
+    while scheduler.has_work:
+        rows = scheduler.next_batch()
+        assert rows
+        num_scored = sum(row.num_scores for row in rows)
+        assert num_scored <= MAX_SCORED_TOKENS
+        most = max(most, num_scored)
+        step(scheduler)
+    assert most == MAX_SCORED_TOKENS
+    assert plain.finish_reason == "length"
 
 
 def test_a_waiting_sequence_is_admitted_once_there_is_room_for_all_of_it() -> None:
