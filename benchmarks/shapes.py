@@ -69,5 +69,3 @@ LONG_BUNDLED = random_shape(
     "random-3m", hidden_size=256, num_layers=4, num_heads=8, num_kv_heads=4, ffn_size=640, vocab_size=2_048
 )
 RANDOM_59M = random_shape("random-59m", hidden_size=512, num_layers=8, num_heads=8, ffn_size=1_408)
-RANDOM_134M = random_shape("random-134m", hidden_size=768, num_layers=12, num_heads=12, ffn_size=2_048)
-RANDOM_374M = random_shape("random-374m", hidden_size=1_024, num_layers=24, num_heads=16, ffn_size=2_816)
