@@ -4,13 +4,13 @@ import asyncio
 import signal
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
 from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.settings import ACCESS
 from llama_herd.worker.demo.figures import Figures
-from llama_herd.worker.demo.model_file import describe
 from llama_herd.worker.demo.progress import Progress
 from llama_herd.worker.demo.prompts import PROMPTS, SAMPLING
 from llama_herd.worker.demo.report import Phase, Report, Round
@@ -58,7 +58,7 @@ class Demo:
             worker = stack.enter_context(starting_worker(settings, "demo"))
             with self._phase("model") as phase:
                 # Brings torch, as the worker's start does meanwhile; in a thread, so that signals are heard.
-                summary = await asyncio.to_thread(describe, settings.model)
+                summary = await asyncio.to_thread(_describe, settings.model)
                 phase.detail = f"{settings.served_model}: {summary}"
             return await self._measure(settings, worker)
 
@@ -94,6 +94,16 @@ def _cancel_on_signals() -> None:
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
+def _describe(path: Path) -> str:
+    """A model in a few words: bytes of the weights, the type of the largest, and their number."""
+    # Brings torch: not before the demo's first line is shown.
+    from llama_herd.model.files.model_file import open_model
+
+    with open_model(path) as model:
+        main_type = max(model.tensors, key=lambda info: info.num_bytes).type.name
+        return f"{model.num_bytes / 1e6:.1f} MB, {main_type}, {len(model.tensors)} tensors"
 
 
 def _new_jobs() -> list[Progress]:
