@@ -16,6 +16,10 @@ LOWEST_LOGPROB = -9999.0
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
 
+#: With `stop` the stop string or id that was met, None for an end of sequence; with `length` `max_tokens` or
+#: `context`, whichever was used up; else None.
+StopReason = str | int | None
+
 
 class Usage(BaseModel):
     """Tokens that went in and came out."""
@@ -105,6 +109,9 @@ class Token(_Event):
     finish_reason: FinishReason | None = Field(
         default=None, description="With the last tokens of one of several outputs: why it ended."
     )
+    stop_reason: StopReason = Field(
+        default=None, description="Beside a `finish_reason`: the same as in `end`, of this output."
+    )
     # From here on all are scores, which `read.lua` cuts off.
     logprobs: Scores | None = Field(
         default=None,
@@ -133,6 +140,11 @@ class End(_Event):
     type: Literal["end"] = "end"
     final: Literal[True] = True
     finish_reason: FinishReason
+    stop_reason: StopReason = Field(
+        default=None,
+        description="With `stop` the stop string or id that was met, null for an end of sequence; with "
+        "`length` `max_tokens` or `context`, whichever was used up; else, and of several outputs, null.",
+    )
     n: int = Field(ge=0, description="Tokens recorded.")
     usage: Usage | None = None
     text_sha256: str | None = Field(

@@ -10,7 +10,17 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from llama_herd.errors import DeadlineExceeded, GenerationError, RecordUnreadable
-from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Timings, Token, Usage
+from llama_herd.tasks.events import (
+    End,
+    Event,
+    Failure,
+    FinishReason,
+    Started,
+    StopReason,
+    Timings,
+    Token,
+    Usage,
+)
 from llama_herd.tasks.sampling import MAX_CHOICES
 
 T = TypeVar("T")
@@ -25,18 +35,20 @@ class Choice(BaseModel):
     text: str
     ids: tuple[int, ...]
     finish_reason: FinishReason
+    stop_reason: StopReason = None
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
 
     @classmethod
     def of(cls, index: int, tokens: Sequence[Token], end: End) -> Self:
         """Fold the events of one output; one that was still going on ended as the job did."""
-        reasons = [token.finish_reason for token in tokens if token.finish_reason]
+        last = next((token for token in tokens if token.finish_reason), end)
         return cls(
             index=index,
             text="".join(token.text for token in tokens),
             ids=tuple(token_id for token in tokens for token_id in token.ids),
-            finish_reason=reasons[0] if reasons else end.finish_reason,
+            finish_reason=last.finish_reason or end.finish_reason,
+            stop_reason=last.stop_reason,
             logprobs=_joined(token.logprobs for token in tokens),
             top_logprobs=_joined(token.top_logprobs for token in tokens),
         )
@@ -54,6 +66,7 @@ class Result(BaseModel):
     text: str
     ids: tuple[int, ...]
     finish_reason: FinishReason
+    stop_reason: StopReason = None
     usage: Usage | None
     error: Failure | None
     seed: int | None
@@ -99,6 +112,7 @@ class Result(BaseModel):
             top_prompt_logprobs=_joined(token.top_prompt_logprobs for token in tokens),
             choices=tuple(choices) if len(choices) > 1 else None,
             finish_reason=end.finish_reason,
+            stop_reason=end.stop_reason,
             usage=end.usage,
             error=end.error,
             seed=started.seed if started else None,

@@ -88,6 +88,23 @@ def test_a_log_probability_that_another_version_has_written_is_read(written: str
     assert token.logprobs == (LOWEST_LOGPROB, -0.5)
 
 
+def test_an_end_without_a_stop_reason_is_read() -> None:
+    """As workers of earlier versions write it, and the scripts."""
+    fields = json.loads(END.to_json())
+    assert fields.pop("stop_reason", "none") is None
+    old = parse_event(json.dumps(fields))
+    assert old == END
+    assert Result.from_events([STARTED, HELLO, old]).stop_reason is None
+
+
+@pytest.mark.parametrize("stop_reason", ["END", "7", 7, "max_tokens", None])
+def test_a_stop_reason_is_what_it_was_after_the_wire(stop_reason: str | int | None) -> None:
+    end = parse_event(END.model_copy(update={"stop_reason": stop_reason}).to_json())
+    result = Result.from_events([STARTED, HELLO, end])
+    assert (result.stop_reason, type(result.stop_reason)) == (stop_reason, type(stop_reason))
+    assert Result.model_validate_json(result.model_dump_json()) == result
+
+
 def test_unknown_fields_of_later_versions_are_passed_over() -> None:
     assert parse_event('{"v":1,"seq":2,"job":"a","epoch":1,"type":"token","i":0,"ids":[],"text":"","new":1}')
 

@@ -2,6 +2,7 @@
 
 import codecs
 from collections.abc import Sequence
+from operator import itemgetter
 
 
 class Detokenizer:
@@ -24,6 +25,8 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.has_stopped = False
+        #: The stop string that was met, of several at the same place the first one asked for.
+        self.met = ""
 
     def write(self, token_id: int, *, may_stop: bool = True) -> str:
         """Take one more id; return the text that it releases, often one token's, sometimes none.
@@ -41,10 +44,11 @@ class Detokenizer:
         if self.has_stopped:
             return ""
         text = self._held + text
-        starts = [start for start in (text.find(stop) for stop in self._stop) if start >= 0]
-        if starts:
+        found = [(text.find(stop), stop) for stop in self._stop if stop in text]
+        if found:
+            start, self.met = min(found, key=itemgetter(0))
             self.has_stopped = True
-            return text[: min(starts)]
+            return text[:start]
         num_held = 0 if is_last else self._num_ambiguous(text)
         self._held = text[len(text) - num_held :]
         return text[: len(text) - num_held]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
-from llama_herd.tasks.events import FinishReason
+from llama_herd.tasks.events import FinishReason, StopReason
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.penalties import Penalties
@@ -45,6 +45,7 @@ class Sequence:
     num_cached: int = 0
     prompt_scores: list[SampledToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    stop_reason: StopReason = None
     abort: Abort | None = None
     is_held: bool = (
         False  # admitted or not, it is not computed yet: that it has started is to be on record first
@@ -118,7 +119,7 @@ class Sequence:
         return self.digests[:num_pages]
 
     def append(self, token_id: int) -> str:
-        """Add a drawn token, set `finish_reason` if it was the last; return the text it releases."""
+        """Add a drawn token, set why it has ended if it was the last; return the text it releases."""
         self.ids.append(token_id)
         if self.penalties is not None:
             self.penalties.add(token_id)
@@ -127,8 +128,10 @@ class Sequence:
         text = "" if is_stop else self.detokenizer.write(token_id, may_stop=may_stop)
         if is_stop or self.detokenizer.has_stopped or (may_stop and self._is_eos(token_id)):
             self.finish_reason = "stop"
+            self.stop_reason = token_id if is_stop else self.detokenizer.met or None
         elif len(self.ids) >= self.params.max_tokens or self.length >= self.max_length:
             self.finish_reason = "length"
+            self.stop_reason = "max_tokens" if len(self.ids) >= self.params.max_tokens else "context"
         return text + self.detokenizer.close() if self.finish_reason else text
 
     def sampling_row(self) -> SamplingRow:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from llama_herd.tasks.events import Failure, FinishReason
+from llama_herd.tasks.events import Failure, FinishReason, StopReason
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 
@@ -17,6 +17,11 @@ class StepOutput(NamedTuple):
     finish_reason: FinishReason | None = None
     error: Failure | None = None
     prompt_scores: tuple[SampledToken, ...] | None = None  # with the first token, if asked for
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """What ended the sequence by itself, with its last tokens."""
+        return self.sequence.stop_reason if self.finish_reason in ("stop", "length") else None
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from time import monotonic
 
-from llama_herd.tasks.events import Failure, FinishReason, Timings
+from llama_herd.tasks.events import Failure, FinishReason, StopReason, Timings
 from llama_herd.tasks.job import seed_of
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
@@ -68,12 +68,16 @@ class Attempt:
             self.first_token_s = self.first_token_s or monotonic()
             self.stream.add(output)
         reason = self._end_reason(output)
-        return [] if reason is None else [*self.stream.flush(), self.end(reason, output.error)]
+        if reason is None:
+            return []
+        return [*self.stream.flush(), self.end(reason, output.error, output.stop_reason)]
 
-    def end(self, finish_reason: FinishReason, error: Failure | None = None) -> Entry:
+    def end(
+        self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None
+    ) -> Entry:
         """The final event. What the engine says after it is not heard."""
         self.has_ended = True
-        return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error)
+        return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error, stop_reason)
 
     def _start(self) -> Entry:
         """The engine has admitted the first sequence."""

@@ -8,7 +8,17 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple, Self
 
-from llama_herd.tasks.events import End, Event, Failure, FinishReason, Started, Timings, Token, Usage
+from llama_herd.tasks.events import (
+    End,
+    Event,
+    Failure,
+    FinishReason,
+    Started,
+    StopReason,
+    Timings,
+    Token,
+    Usage,
+)
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.worker.engine.sampling.row import SampledToken
@@ -49,12 +59,14 @@ class _Gathered:
     tokens: list[SampledToken] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason | None = None
+    stop_reason: StopReason = None
     prompt_scores: tuple[SampledToken, ...] | None = None
 
     def add(self, output: StepOutput) -> None:
         self.tokens += output.tokens
         self.text += output.text
         self.finish_reason = output.finish_reason
+        self.stop_reason = output.stop_reason
         self.prompt_scores = self.prompt_scores or output.prompt_scores
 
 
@@ -133,6 +145,7 @@ class EventLog:
             text=gathered.text,
             choice=choice if is_one_of_several else None,
             finish_reason=gathered.finish_reason if is_one_of_several else None,
+            stop_reason=gathered.stop_reason if is_one_of_several else None,
             logprobs=_logprobs(gathered.tokens),
             top_logprobs=_top_logprobs(gathered.tokens),
             prompt_logprobs=_logprobs(gathered.prompt_scores),
@@ -150,12 +163,14 @@ class EventLog:
         num_prompt_tokens: int | None,
         timings: Timings,
         error: Failure | None = None,
+        stop_reason: StopReason = None,
     ) -> Entry:
         end = End(
             seq=self.seq + 1,
             job=self.job_id,
             epoch=self.epoch,
             finish_reason=finish_reason,
+            stop_reason=stop_reason if self.num_choices == 1 else None,
             n=self.num_ids,
             usage=self._usage(num_prompt_tokens),
             text_sha256=self._text_hash.hexdigest(),
