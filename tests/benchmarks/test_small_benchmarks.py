@@ -13,11 +13,13 @@ TINY = random_shape("tiny", hidden_size=64, num_layers=1, num_heads=2, ffn_size=
 
 
 def test_drawing_is_timed_for_every_request_and_the_floor() -> None:
-    report = sampling.measure(sampling.Plan(rows=(1, 3), vocabularies=(700,), rounds=2))
+    report = sampling.measure(sampling.Plan(rows=(1, 3), vocabularies=(700,), lengths=(0, 6), rounds=2))
     for run in report["runs"]:
         assert run["ms"].keys() == {"floor", *sampling.REQUESTS}
         assert all(ms > 0 for ms in run["ms"].values())
-    (table,) = sampling.tables(report)
+    assert [run["ids a row"] for run in report["lengths"]] == [0, 6]
+    table, by_length = sampling.tables(report)
+    assert len(by_length.rows) == 2
     assert table.head == ["ms a step", "1 x 700", "3 x 700"]
 
 
