@@ -111,8 +111,7 @@ class Bench:
             self._step()
 
     def _end_all(self) -> None:
-        for sequence in self._engine.scheduler.running:
-            sequence.abort = "dropped"
+        self._engine.abort([one.info for one in self._engine.scheduler.running], "dropped")
         self._engine.step()
 
     def _gaps(self, itl_s: list[float]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from benchmarks.stopwatch import Stopwatch, percentiles_ms
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -54,6 +56,7 @@ class Bench:
         self._engine: Engine = self._model.engine(settings, self._note)
         self._watch = Stopwatch()
         self._prefilled: list[int] = []
+        self._sequences: dict[SequenceInfo, Sequence] = {}  # those that have not started
 
     def run(self, name: str) -> dict[str, Any]:
         """All jobs of a run, from the first submission to the last token."""
@@ -85,11 +88,14 @@ class Bench:
         sampling = SamplingParams(max_tokens=self._plan.max_tokens, temperature=0, ignore_eos=True)
         job = GenerationJob(prompt_ids=prompt_ids, sampling=sampling)
         self._watch.start(job_id)
-        self._engine.submit(self._model.sequences(job_id, job, now_ms=0)[0])
+        [sequence] = self._model.sequences(job_id, job, now_ms=0)
+        self._sequences[sequence.info] = sequence
+        self._engine.submit(sequence)
 
     def _note(self, outputs: list[StepOutput]) -> None:
         self._watch(outputs)
-        self._prefilled += [output.sequence.num_uncached for output in outputs if output.has_started]
+        started = [self._sequences.pop(output.sequence) for output in outputs if output.has_started]
+        self._prefilled += [sequence.num_uncached for sequence in started]
 
 
 def measure(plan: Plan) -> Report:

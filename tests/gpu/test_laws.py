@@ -151,7 +151,7 @@ def test_pages_are_conserved_when_requests_end_come_and_are_cancelled(model: Loa
         engine.submit(each)
     while engine.has_work:
         if chance.random() < 0.1:
-            chance.choice(sequences).abort = "cancelled"
+            engine.abort([chance.choice(sequences).info], "cancelled")
         engine.step()
         model.cache.prefixes.check()
     assert model.cache.pages.num_held == 0
@@ -199,7 +199,7 @@ def test_an_out_of_memory_is_the_error_of_the_request_that_needs_the_memory(tmp_
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     reasons = {output.sequence: output.finish_reason for output in outputs if output.finish_reason}
-    assert reasons == {**dict.fromkeys(small, "length"), large: "error"}
+    assert reasons == {**dict.fromkeys([one.info for one in small], "length"), large.info: "error"}
     model.cache.prefixes.check()
 
 

@@ -56,3 +56,4 @@ def finish(engine: Engine) -> None:
         engine.step()
         engine.prefixes.check()
     assert engine.prefixes.pages.num_held == 0
+    assert not engine._sequences, "it knows nothing of those that have ended"

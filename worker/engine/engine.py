@@ -1,6 +1,6 @@
 """The engine: one model, one cache, one batch that sequences join and leave at any step."""
 
-from collections.abc import Callable, Sequence as Rows
+from collections.abc import Callable, Iterable, Sequence as Rows
 
 import structlog
 import torch
@@ -12,6 +12,7 @@ from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
 from llama_herd.worker.engine.size_limits import SizeLimits
 from llama_herd.worker.engine.stats import EngineStats
 from llama_herd.worker.engine.step_output import StepOutput
@@ -53,6 +54,7 @@ class Engine:
         self.prefixes = prefixes
         self.scheduler = Scheduler(prefixes, max_rows=max_rows, prefill_tokens=prefill_tokens)
         self._sink = sink
+        self._sequences: dict[SequenceInfo, Sequence] = {}  # those that have not ended
         self._size_limits = SizeLimits()
         self._num_steps = 0
 
@@ -61,7 +63,21 @@ class Engine:
         return self.scheduler.has_work
 
     def submit(self, sequence: Sequence) -> None:
+        """Take a sequence. From now on nobody else looks at it."""
+        self._sequences[sequence.info] = sequence
         self.scheduler.submit(sequence)
+
+    def confirm(self, infos: Iterable[SequenceInfo]) -> None:
+        """Let sequences be computed whose start is on record now."""
+        for info in infos:
+            if sequence := self._sequences.get(info):
+                sequence.is_held = False
+
+    def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
+        """End sequences at the next step; `dropped` ends them without a word. The first reason stays."""
+        for info in infos:
+            if sequence := self._sequences.get(info):
+                sequence.abort = sequence.abort or reason
 
     def step(self) -> None:
         """End what is cancelled or overdue, admit, prefill and decode in one forward, draw, hand on."""
@@ -94,11 +110,11 @@ class Engine:
             if sequence.abort is None and sequence.is_overdue:
                 sequence.abort = "deadline"
             if sequence.abort is not None:
-                self.scheduler.remove(sequence)
+                self._remove(sequence)
                 ended.append(sequence)
         self._hand_on(
             [
-                StepOutput(sequence, finish_reason=sequence.abort)
+                StepOutput(sequence.info, finish_reason=sequence.abort)
                 for sequence in ended
                 if sequence.abort != "dropped"
             ]
@@ -118,7 +134,7 @@ class Engine:
             log.exception("row failed", job_id=sequence.job_id)
             return self._failed(sequence, failure_of(error))
         sequence.note_admitted()
-        return StepOutput(sequence, has_started=True)
+        return StepOutput(sequence.info, has_started=True)
 
     def _compute(self, rows: Rows[Row]) -> None:
         """Run rows in one forward; in halves where that breaks off, so that only who breaks it alone fails.
@@ -174,14 +190,18 @@ class Engine:
             return [self._failed(sequence, NUMERIC_ERROR)]
         text = sequence.append(token.token_id)
         if sequence.finish_reason:
-            self.scheduler.remove(sequence)
+            self._remove(sequence)
         reason = sequence.finish_reason
-        return [StepOutput(sequence, (token,), text, finish_reason=reason, prompt_scores=prompt_scores)]
+        return [StepOutput(sequence.info, (token,), text, finish_reason=reason, prompt_scores=prompt_scores)]
 
     def _failed(self, sequence: Sequence, error: Failure) -> StepOutput:
         """End one sequence; nothing that it has computed may serve another."""
-        self.scheduler.remove(sequence, is_sound=False)
-        return StepOutput(sequence, finish_reason="error", error=error)
+        self._remove(sequence, is_sound=False)
+        return StepOutput(sequence.info, finish_reason="error", error=error)
+
+    def _remove(self, sequence: Sequence, *, is_sound: bool = True) -> None:
+        self._sequences.pop(sequence.info, None)
+        self.scheduler.remove(sequence, is_sound=is_sound)
 
     def _hand_on(self, outputs: list[StepOutput]) -> None:
         if outputs:

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Literal
 
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
@@ -13,15 +12,12 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SampledToken, SamplingRow
-
-#: Why a sequence ends from outside; one that is dropped ends without a word, since its job lives elsewhere.
-Abort = Literal["cancelled", "deadline", "dropped"]
+from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
 
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One sequence. The engine's thread alone changes it, but for `abort`, which any thread may set once, and
-    `is_held`, which any may clear.
+    """One sequence. Once it is submitted, the engine's thread alone looks at it; others have its `info`.
 
     A job with several outputs has a sequence for each, and these share the prompt's prefill.
     """
@@ -50,15 +46,16 @@ class Sequence:
     is_held: bool = (
         False  # admitted or not, it is not computed yet: that it has started is to be on record first
     )
+    info: SequenceInfo = field(init=False)
     penalties: Penalties | None = field(init=False)  # what they look at: it grows with `ids`
 
     def __post_init__(self) -> None:
+        self.info = SequenceInfo(self.job_id, self.tenant, self.choice, self.seed, len(self.prompt_ids))
         self.penalties = Penalties.of(self.params, self.prompt_ids)
 
     @property
     def name(self) -> str:
-        """What no other sequence is called; a tenant has no /, an id no #."""
-        return f"{self.tenant}/{self.job_id}#{self.choice}"
+        return self.info.name
 
     def is_of_one_job_with(self, other: "Sequence") -> bool:
         """Whether both are outputs of the same job; two tenants may use the same id."""

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 from llama_herd.tasks.events import Failure, FinishReason, StopReason
 from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence_info import SequenceInfo
 
 
 class StepOutput(NamedTuple):
     """One sequence: that it has begun, what it got, that it has ended."""
 
-    sequence: Sequence
+    sequence: SequenceInfo
     tokens: tuple[SampledToken, ...] = ()
     text: str = ""
     has_started: bool = False

@@ -1,7 +1,8 @@
 """The one thread that touches the device."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic
 
@@ -9,7 +10,8 @@ import structlog
 import torch
 
 from llama_herd.worker.engine.engine import Engine, failure_of
-from llama_herd.worker.engine.sequence import Abort, Sequence
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
 from llama_herd.worker.engine.stats import EngineStats
 
 log = structlog.get_logger(__name__)
@@ -21,14 +23,14 @@ STOP_S = 2.0
 class EngineThread(threading.Thread):
     """Steps the engine while there is work and sleeps while there is none.
 
-    Other threads talk to it by `submit`, `confirm` and `abort` only, and read `stats`; what it has to say
-    goes to the engine's sink.
+    Other threads talk to it by `submit`, `confirm` and `abort` only, which are the engine's own, and read
+    `stats`; what it has to say goes to the engine's sink.
     """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(name="engine", daemon=True)
         self._engine = engine
-        self._inbox: SimpleQueue[Sequence | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()  # what the engine is to be told
         self._is_stopping = False
         self._stats = engine.stats
         self._moved_s = monotonic()
@@ -49,19 +51,13 @@ class EngineThread(threading.Thread):
         return self._stats.has_work and monotonic() - self._moved_s > stall_s
 
     def submit(self, sequence: Sequence) -> None:
-        self._inbox.put(sequence)
+        self._inbox.put(partial(self._engine.submit, sequence))
 
-    def confirm(self, sequences: Iterable[Sequence]) -> None:
-        """Let sequences be computed whose start is on record now."""
-        for sequence in sequences:
-            sequence.is_held = False
-        self._inbox.put(None)
+    def confirm(self, infos: Iterable[SequenceInfo]) -> None:
+        self._inbox.put(partial(self._engine.confirm, tuple(infos)))
 
-    def abort(self, sequence: Sequence, reason: Abort) -> None:
-        """End a sequence before the next step; `dropped` ends it without a word. The first reason stays."""
-        if sequence.abort is None:
-            sequence.abort = reason
-            self._inbox.put(None)
+    def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
+        self._inbox.put(partial(self._engine.abort, tuple(infos), reason))
 
     def stop(self) -> None:
         """Stop after the step that is under way; what runs is left as it is.
@@ -69,7 +65,7 @@ class EngineThread(threading.Thread):
         A step that does not end, or cannot hand on since Redis is away, is left behind with the process.
         """
         self._is_stopping = True
-        self._inbox.put(None)
+        self._inbox.put(_wake_up)
         self.join(STOP_S)
 
     def run(self) -> None:
@@ -82,7 +78,7 @@ class EngineThread(threading.Thread):
             except torch.AcceleratorError:
                 raise  # a device that has failed answers nobody any more: end, and leave all jobs to others
             except Exception as error:
-                if not self._engine.scheduler.running:
+                if not self._engine.stats.num_running:
                     raise  # none to blame, so the next step would fail the same way: others take what waits
                 log.exception("step failed")
                 self._engine.fail_running(failure_of(error))
@@ -94,16 +90,19 @@ class EngineThread(threading.Thread):
 
         Whatever wakes it up is worth a step: a sequence, one that may be computed now, one to be ended.
         """
-        sequence = None if self._engine.has_work else self._inbox.get()
+        tell = _wake_up if self._engine.has_work else self._inbox.get()
         self._note_move()
-        self._take(sequence)
+        self._take(tell)
         while not self._inbox.empty():
             self._take(self._inbox.get())
 
-    def _take(self, sequence: Sequence | None) -> None:
-        if sequence is not None:
-            self._engine.submit(sequence)
-            self._stats = self._engine.stats
+    def _take(self, tell: Callable[[], None]) -> None:
+        tell()
+        self._stats = self._engine.stats
 
     def _note_move(self) -> None:
         self._moved_s = monotonic()
+
+
+def _wake_up() -> None:
+    """There is nothing to tell."""

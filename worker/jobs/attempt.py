@@ -9,7 +9,7 @@ from llama_herd.tasks.job import seed_of
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.engine.sequence import Abort, Sequence
+from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.event_log import EventLog
 
@@ -20,7 +20,7 @@ class Attempt:
 
     stream: EventLog
     deliveries: list[Delivery]
-    sequences: Rows[Sequence] = ()  # one for each output; none: the job can't be run, only ended
+    sequences: Rows[SequenceInfo] = ()  # one for each output; none: the job can't be run, only ended
     is_last: bool = False  # if this worker dies of it, too, the job is given up
     waited_s: float = 0.0  # from submit to claim, by Redis's clock
     claimed_s: float = field(default_factory=monotonic)
@@ -43,7 +43,12 @@ class Attempt:
 
     @property
     def num_prompt_tokens(self) -> int | None:
-        return len(self.sequences[0].prompt_ids) if self.sequences else None
+        return self.sequences[0].num_prompt_tokens if self.sequences else None
+
+    @property
+    def unended(self) -> list[SequenceInfo]:
+        """Those of its sequences that have not ended by themselves, as far as is known here."""
+        return [one for one in self.sequences if one.choice not in self.reasons]
 
     @property
     def is_sound(self) -> bool:

@@ -104,5 +104,4 @@ class Heartbeat(threading.Thread):
         if attempt is None:
             return
         attempt.abort = attempt.abort or ("deadline" if reason == "deadline" else "cancelled")
-        for sequence in attempt.sequences:
-            self._engine.abort(sequence, attempt.abort)
+        self._engine.abort(attempt.sequences, attempt.abort)

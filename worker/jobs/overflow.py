@@ -97,5 +97,5 @@ def _waits(attempt: Attempt) -> bool:
     """Whether a job could run and has waited for that longer than is good."""
     has_waited = monotonic() - attempt.claimed_s > PATIENCE_S
     may_run = not (attempt.is_last or attempt.has_ended or attempt.started_s)
-    has_work = not attempt.sequences or any(one.finish_reason is None for one in attempt.sequences)
+    has_work = not attempt.sequences or bool(attempt.unended)
     return has_waited and may_run and has_work

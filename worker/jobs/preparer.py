@@ -1,5 +1,6 @@
 """Makes sequences of claimed jobs, once they may come in; a death meanwhile counts against them."""
 
+from collections.abc import Sequence as Rows
 from contextlib import suppress
 from itertools import islice
 from time import monotonic
@@ -15,7 +16,8 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.worker.broker.task_message import TaskMessage
-from llama_herd.worker.engine.sequence import Abort
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence_info import Abort
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
@@ -162,21 +164,22 @@ class Preparer:
             sequence.is_held = True  # until it is on record that the job starts
         attempt.stream.flush_s = job.flush_ms / 1000
         attempt.stream.num_choices = len(sequences)
-        attempt.sequences = sequences
-        self._submit(attempt)
+        attempt.sequences = [sequence.info for sequence in sequences]
+        self._submit(attempt, sequences)
 
-    def _submit(self, attempt: Attempt) -> None:
+    def _submit(self, attempt: Attempt, sequences: Rows[Sequence]) -> None:
         """Hand the sequences on; those that were at their end before go to the publisher."""
-        for sequence in attempt.sequences:
+        ended = [
+            StepOutput(one.info, finish_reason=one.finish_reason) for one in sequences if one.finish_reason
+        ]
+        for sequence in sequences:
             if sequence.finish_reason is None:
                 self._engine.submit(sequence)
         abort: Abort | None = "dropped" if attempt.is_over else attempt.abort
-        if abort:  # by who found no sequences yet
-            for sequence in attempt.sequences:
-                self._engine.abort(sequence, abort)
-        ended = [one for one in attempt.sequences if one.finish_reason]
+        if abort:  # by who found none in the engine yet
+            self._engine.abort(attempt.sequences, abort)
         if ended:
-            self._publisher.put([StepOutput(one, finish_reason=one.finish_reason) for one in ended])
+            self._publisher.put(ended)
 
     def _refuse(self, attempt: Attempt, error: Failure) -> None:
         log.info("job refused", job_id=attempt.job_id, code=error.code)

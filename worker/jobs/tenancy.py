@@ -154,6 +154,5 @@ class Tenancy:
 
     def _drop(self, attempt: Attempt) -> None:
         """Take a job that the engine may still be running out of it."""
-        for sequence in attempt.sequences:
-            if sequence.finish_reason is None:
-                self._engine.abort(sequence, "dropped")
+        if attempt.unended:
+            self._engine.abort(attempt.unended, "dropped")

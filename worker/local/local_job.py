@@ -47,24 +47,24 @@ class LocalJob:
     def cancel(self) -> None:
         """End the job before its next step; may be called from a signal handler."""
         self._attempt.abort = "cancelled"
-        for sequence in self._attempt.sequences:
-            sequence.abort = "cancelled"
 
     def events(self) -> Iterator[Event]:
         """Run the job; its events as they come."""
         attempt, outputs = self._attempt, list[StepOutput]()
         engine = self._model.engine(self._settings, outputs.extend)
         try:
-            attempt.sequences = self._model.sequences(attempt.job_id, self._job, int(time() * 1000))
+            sequences = self._model.sequences(attempt.job_id, self._job, int(time() * 1000))
         except GenerationError as error:
             failure = Failure(code=error.code, message=error.message, retriable=error.retriable)
             yield _event(attempt.end("error", failure))
             return
-        attempt.stream.num_choices = len(attempt.sequences)
-        for sequence in attempt.sequences:
-            sequence.abort = attempt.abort
+        attempt.sequences = [sequence.info for sequence in sequences]
+        attempt.stream.num_choices = len(sequences)
+        for sequence in sequences:
             engine.submit(sequence)
         while engine.has_work and not attempt.has_ended:
+            if attempt.abort:
+                engine.abort(attempt.sequences, attempt.abort)
             engine.step()
             entries = [entry for output in outputs for entry in attempt.record(output)]
             outputs.clear()

@@ -19,10 +19,10 @@ TOLERANCE = 1e-4
 
 
 def sequences(
-    model: LoadedModel, prompt_ids: tuple[int, ...] = PROMPT_IDS, **sampling: Any
+    model: LoadedModel, prompt_ids: tuple[int, ...] = PROMPT_IDS, *, job_id: str = "job", **sampling: Any
 ) -> list[Sequence]:
     params = SamplingParams.model_validate({"max_tokens": 4, "ignore_eos": True, **sampling})
-    return model.sequences("job", GenerationJob(prompt_ids=prompt_ids, sampling=params), now_ms=0)
+    return model.sequences(job_id, GenerationJob(prompt_ids=prompt_ids, sampling=params), now_ms=0)
 
 
 def outputs_of(model: LoadedModel, settings: WorkerSettings, submitted: list[Sequence]) -> list[StepOutput]:
@@ -77,8 +77,8 @@ def test_scoring_a_prompt_changes_no_id_of_it_or_its_mates(
     model: LoadedModel, tiny_settings: WorkerSettings
 ) -> None:
     def ids(first: dict[str, Any]) -> list[list[int]]:
-        both = [*sequences(model, temperature=0, **first), *sequences(model, PROMPT_IDS[:30], temperature=0)]
-        both[1].job_id = "mate"
+        mate = sequences(model, PROMPT_IDS[:30], job_id="mate", temperature=0)
+        both = [*sequences(model, temperature=0, **first), *mate]
         outputs_of(model, tiny_settings, both)
         return [one.ids for one in both]
 

@@ -41,9 +41,13 @@ def fixed(settings: WorkerSettings) -> LoadedModel:
     return LoadedModel.load(settings, "cpu")
 
 
-def sequences(model: LoadedModel, prompt_ids: tuple[int, ...], **sampling: Any) -> list[Sequence]:
+def sequences(
+    model: LoadedModel, prompt_ids: tuple[int, ...], tenant: str = "default", **sampling: Any
+) -> list[Sequence]:
     params = SamplingParams.model_validate({"max_tokens": 10, "ignore_eos": True, "seed": 7, **sampling})
-    return model.sequences("job", GenerationJob(prompt_ids=prompt_ids, sampling=params), now_ms=0)
+    return model.sequences(
+        "job", GenerationJob(prompt_ids=prompt_ids, sampling=params, tenant=tenant), now_ms=0
+    )
 
 
 class Run:
@@ -109,9 +113,7 @@ def test_a_job_of_another_tenant_shares_nothing_though_its_id_is_the_same(
     settings: WorkerSettings, fixed: LoadedModel
 ) -> None:
     alone = Run(fixed.engine(settings, ignore), sequences(fixed, LONG[::-1], n=2))
-    others = sequences(fixed, LONG, n=2)
-    for one in others:
-        one.tenant = "another"
+    others = sequences(fixed, LONG, tenant="another", n=2)
     together = Run(fixed.engine(settings, ignore), [*others, *sequences(fixed, LONG[::-1], n=2)])
     assert together.ids == alone.ids
 
@@ -167,7 +169,7 @@ def test_a_waiting_output_needs_no_relative_that_has_gone(
         engine.submit(sequence)
     engine.step()
     assert not several[0].has_prompt_cached, "the prompt takes several steps"
-    several[0].abort = "cancelled"
+    engine.abort([several[0].info], "cancelled")
     while engine.has_work:
         engine.step()
         engine.prefixes.check()

@@ -89,7 +89,7 @@ def test_a_cancelled_sequence_ends_at_the_next_step_and_frees_its_pages(
     doomed = sequence(model, "doomed", max_tokens=100)
     engine.submit(doomed)
     engine.step()
-    doomed.abort = "cancelled"
+    engine.abort([doomed.info], "cancelled")
     engine.step()
     assert sink.ends["doomed"] == ["cancelled"]
     assert len(sink.ids["doomed"]) == 1
@@ -105,9 +105,34 @@ def test_an_overdue_sequence_is_not_computed(model: LoadedModel, tiny_settings: 
 
 
 def test_a_dropped_sequence_says_nothing(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    sink = Collector()
+    engine = model.engine(tiny_settings, sink)
     dropped = sequence(model, "dropped")
-    dropped.abort = "dropped"
-    assert run(model, tiny_settings, [dropped]) == []
+    engine.submit(dropped)
+    engine.abort([dropped.info], "dropped")
+    finish(engine)
+    assert sink == []
+
+
+def test_what_is_said_to_a_sequence_that_is_not_there_is_not_heard(
+    model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    """It has ended, or never came; one of the same name that has come since is another one."""
+    sink = Collector()
+    engine = model.engine(tiny_settings, sink)
+    earlier, later = sequence(model, "job"), sequence(model, "job")
+    engine.abort([earlier.info], "cancelled")
+    engine.submit(earlier)
+    finish(engine)
+    later.is_held = True
+    engine.submit(later)
+    engine.confirm([earlier.info])
+    engine.abort([earlier.info], "dropped")
+    engine.step()
+    assert later.num_cached == 0
+    engine.confirm([later.info])
+    finish(engine)
+    assert sink.ends["job"] == ["length", "length"]
 
 
 def test_the_context_bounds_prompt_and_completion(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
@@ -226,6 +251,6 @@ def test_a_cancelled_prefill_leaves_nothing_half_computed_to_others(
     engine.submit(doomed)
     engine.submit(sequence(fresh, "next", PREFIX + "x"))
     engine.step()  # beside a stream the budget is 48 tokens: less than a page of the doomed prompt
-    doomed.abort = "cancelled"
+    engine.abort([doomed.info], "cancelled")
     finish(engine)
     assert sink.ids["next"] == alone

@@ -40,7 +40,8 @@ def ids_and_prefilled(settings: WorkerSettings) -> tuple[dict[str, list[int]], l
     prefilled: list[int] = []
 
     def note(outputs: list[StepOutput]) -> None:
-        prefilled.extend(output.sequence.num_uncached for output in outputs if output.has_started)
+        started = [output.sequence for output in outputs if output.has_started]
+        prefilled.extend(one.num_uncached for one in sequences if one.info in started)
 
     engine = model.engine(settings, note)
     sequences = [model.sequences(f"job-{n}", job, now_ms=0)[0] for n, job in enumerate(jobs())]

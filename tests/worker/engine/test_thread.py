@@ -64,8 +64,8 @@ def test_an_aborted_sequence_ends_with_its_first_reason(desk: Desk, model: Loade
     doomed = sequence(model, "doomed", max_tokens=400)
     desk.thread.submit(doomed)
     assert desk.said.get(timeout=TIMEOUT_S).has_started
-    desk.thread.abort(doomed, "cancelled")
-    desk.thread.abort(doomed, "deadline")
+    desk.thread.abort([doomed.info], "cancelled")
+    desk.thread.abort([doomed.info], "deadline")
     assert desk.end().finish_reason == "cancelled"
 
 
@@ -168,10 +168,10 @@ def test_what_has_not_started_on_record_is_not_computed(desk: Desk, model: Loade
     desk.thread.submit(held)
     assert desk.said.get(timeout=TIMEOUT_S).has_started
     desk.thread.submit(free)
-    assert desk.end().sequence is free
+    assert desk.end().sequence is free.info
     assert held.num_cached == 0
-    desk.thread.confirm([held])
-    assert desk.end().sequence is held
+    desk.thread.confirm([held.info])
+    assert desk.end().sequence is held.info
 
 
 def test_what_waits_to_start_on_record_can_be_ended(desk: Desk, model: LoadedModel) -> None:
@@ -179,5 +179,5 @@ def test_what_waits_to_start_on_record_can_be_ended(desk: Desk, model: LoadedMod
     held.is_held = True
     desk.thread.submit(held)
     assert desk.said.get(timeout=TIMEOUT_S).has_started
-    desk.thread.abort(held, "cancelled")
+    desk.thread.abort([held.info], "cancelled")
     assert desk.end().finish_reason == "cancelled"

@@ -12,10 +12,8 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.result import Result
-from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
@@ -30,10 +28,7 @@ WORDS = (b"", b" one", b" two", b" three")
 def new_attempt(job_id: str, claimed: Yours, num_choices: int = 1) -> Attempt:
     stream = EventLog(job_id, claimed, Recorded.of([]), Author("w@test", "m"))
     stream.num_choices = num_choices
-    sequences = [
-        Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Detokenizer(WORDS), choice=choice)
-        for choice in range(num_choices)
-    ]
+    sequences = [SequenceInfo(job_id, choice=choice, num_prompt_tokens=1) for choice in range(num_choices)]
     return Attempt(stream, [], sequences)
 
 

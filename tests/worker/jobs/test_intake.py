@@ -43,7 +43,7 @@ def record_id_of_another_vocabulary(redis: Redis, ledger: Ledger, model: LoadedM
     stream = EventLog(job_id, claimed, Recorded.of([]), Author("other@test", "tiny"))
     started = stream.start(1, 3)
     [sequence] = model.sequences(job_id, JOB, now_ms=0)
-    stream.add(StepOutput(sequence, (SampledToken(10**6),), "x"))
+    stream.add(StepOutput(sequence.info, (SampledToken(10**6),), "x"))
     run(redis, ledger.emit(OTHER, [started, *stream.flush()]))
     run(redis, ledger.release(job_id, OTHER, claimed.epoch))
 

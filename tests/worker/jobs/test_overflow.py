@@ -14,10 +14,8 @@ from llama_herd.tasks.ledger.keys import Keys, joined
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.worker_status import WorkerStatus
-from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
@@ -65,8 +63,7 @@ class FullWorker:
         assert isinstance(claimed, Yours)
         self.redis.delete("herd.m")  # the message is in this worker's hands
         stream = EventLog(job_id, claimed, Recorded.of([]), Author("full@test", "m"))
-        sequence = Sequence(job_id, [1], SamplingParams(), 0, 99, frozenset(), Detokenizer([b"", b"x"]))
-        attempt = Attempt(stream, [], [sequence], claimed_s=time.monotonic() - waited_s)
+        attempt = Attempt(stream, [], [SequenceInfo(job_id)], claimed_s=time.monotonic() - waited_s)
         self.claims.open(attempt)
         return attempt
 
@@ -137,7 +134,7 @@ def test_what_runs_has_just_come_or_must_run_alone_stays(full: FullWorker) -> No
     full.claim("running", waited_s=10).started_s = 1.0
     full.claim("new", waited_s=PATIENCE_S / 2)
     full.claim("suspect", waited_s=10).is_last = True
-    full.claim("ended", waited_s=10).sequences[0].finish_reason = "stop"
+    full.claim("ended", waited_s=10).reasons[0] = "stop"
     full.claim("refused", waited_s=10).has_ended = True
     full.hear(status(IDLE))
     full.look_twice()

@@ -37,6 +37,14 @@ def test_a_cancelled_job_keeps_its_text(tiny_settings: WorkerSettings) -> None:
     assert (result.finish_reason, len(result.ids)) == ("cancelled", 3)
 
 
+def test_a_job_that_is_cancelled_before_it_begins_computes_nothing(tiny_settings: WorkerSettings) -> None:
+    job = local_job(tiny_settings)
+    job.cancel()
+    (end,) = job.events()
+    assert isinstance(end, End)
+    assert (end.finish_reason, end.n) == ("cancelled", 0)
+
+
 def test_a_prompt_that_is_too_long_ends_as_in_a_worker(tiny_settings: WorkerSettings) -> None:
     (end,) = local_job(tiny_settings, prompt="a" * 2000).events()
     assert isinstance(end, End)
