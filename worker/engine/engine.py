@@ -191,8 +191,16 @@ class Engine:
         text = sequence.append(token.token_id)
         if sequence.finish_reason:
             self._remove(sequence)
-        reason = sequence.finish_reason
-        return [StepOutput(sequence.info, (token,), text, finish_reason=reason, prompt_scores=prompt_scores)]
+        return [
+            StepOutput(
+                sequence.info,
+                (token,),
+                text,
+                finish_reason=sequence.finish_reason,
+                stop_reason=sequence.stop_reason,
+                prompt_scores=prompt_scores,
+            )
+        ]
 
     def _failed(self, sequence: Sequence, error: Failure) -> StepOutput:
         """End one sequence; nothing that it has computed may serve another."""

@@ -17,11 +17,7 @@ class StepOutput(NamedTuple):
     finish_reason: FinishReason | None = None
     error: Failure | None = None
     prompt_scores: tuple[SampledToken, ...] | None = None  # with the first token, if asked for
-
-    @property
-    def stop_reason(self) -> StopReason:
-        """What ended the sequence by itself, with its last tokens."""
-        return self.sequence.stop_reason if self.finish_reason in ("stop", "length") else None
+    stop_reason: StopReason = None  # with its last tokens, if it has ended by itself: by what
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -170,7 +170,9 @@ class Preparer:
     def _submit(self, attempt: Attempt, sequences: Rows[Sequence]) -> None:
         """Hand the sequences on; those that were at their end before go to the publisher."""
         ended = [
-            StepOutput(one.info, finish_reason=one.finish_reason) for one in sequences if one.finish_reason
+            StepOutput(one.info, finish_reason=one.finish_reason, stop_reason=one.stop_reason)
+            for one in sequences
+            if one.finish_reason
         ]
         for sequence in sequences:
             if sequence.finish_reason is None:
