@@ -5,6 +5,8 @@
 The scheduler runs without a model: it admits, makes a batch, notes it as computed, and a token is put to
 every sequence. The step of the engine is that of 256 greedy rows, without a queue. The profile adds up the
 own time of each function over the steps with 1,000 waiting where one leaves and one comes.
+
+The host's part is the engine's step with logits that are there already, of the bundled model's vocabulary.
 """
 
 import cProfile
@@ -15,20 +17,29 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 from types import CodeType
+from typing import cast
+
+import torch
+from torch import Tensor
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from benchmarks.shapes import PLAIN_IDS
+from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages, pages_for
 from llama_herd.model.prefix_cache import PrefixCache
+from llama_herd.model.tiling import FREE
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+
+PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.5}
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class Plan:
     num_prompt: int = 64
     max_tokens: int = 400
     steps: int = 200
+    widths: tuple[int, ...] = (1, 32, 256)
     tenants: int = 8
 
 
@@ -94,23 +106,56 @@ def step_us(step: Callable[[], None], plan: Plan) -> dict[str, float]:
     return {"median us": round(median(times), 1), "longest us": round(max(times), 1)}
 
 
+def ignore(outputs: list[StepOutput]) -> None:
+    """Nobody listens."""
+
+
 def engine_step_us(plan: Plan) -> dict[str, float]:
     """Steps of the bundled model that only decode."""
-
-    def ignore(outputs: list[StepOutput]) -> None:
-        """Nobody listens."""
-
     settings = WorkerSettings(slots=plan.rows, threads=1, prefill_tokens=plan.rows * plan.num_prompt)
     model = LoadedModel.load(settings, "cpu")
     engine = model.engine(settings, ignore)
     sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=0, ignore_eos=True)
-    for number in range(plan.rows):
+    fill(engine, model, sampling, plan, plan.rows)
+    return step_us(engine.step, Plan(steps=plan.steps // 10))
+
+
+def fill(engine: Engine, model: LoadedModel, sampling: SamplingParams, plan: Plan, num_rows: int) -> None:
+    """Bring so many rows to where they only decode."""
+    for number in range(num_rows):
         prompt_ids = tuple(PLAIN_IDS[number : number + plan.num_prompt])
         job = GenerationJob(prompt_ids=prompt_ids, sampling=sampling)
         engine.submit(model.sequences(f"job-{number}", job, now_ms=0)[0])
     while any(sequence.num_uncached > 1 for sequence in engine.scheduler.running) or engine.scheduler.waiting:
         engine.step()
-    return step_us(engine.step, Plan(steps=plan.steps // 10))
+
+
+class PreparedLogits:
+    """In place of a model: the same logits each step."""
+
+    tiling = FREE
+
+    def __init__(self, num_rows: int, num_tokens: int) -> None:
+        self._logits = 3 * torch.randn(num_rows, num_tokens, generator=torch.Generator().manual_seed(1))
+
+    def forward(self, *_: object) -> Tensor:
+        return self._logits
+
+
+def host_us(num_rows: int, plan: Plan) -> dict[str, float]:
+    """Steps that only decode, but for their forward, with and without penalties."""
+    settings = WorkerSettings(slots=num_rows, threads=1, prefill_tokens=num_rows * plan.num_prompt)
+    model = LoadedModel.load(settings, "cpu")
+    model.llama = cast(Llama, PreparedLogits(num_rows, model.tokenizer.vocab_size))
+    times = {"rows": float(num_rows)}
+    for name, penalties in (("greedy", {}), ("all penalties", PENALTIES)):
+        engine = model.engine(settings, ignore)
+        sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=0, ignore_eos=True)
+        fill(engine, model, sampling.model_copy(update=penalties), plan, num_rows)
+        times[f"{name} us"] = step_us(engine.step, plan)["median us"]
+        engine.abort([one.info for one in engine.scheduler.running], "dropped")
+        engine.step()
+    return times
 
 
 def profile(plan: Plan) -> list[dict[str, str | float]]:
@@ -155,6 +200,7 @@ def measure(plan: Plan) -> Report:
         "plan": asdict(plan),
         "conditions": conditions(),
         "runs": runs,
+        "host": [host_us(num_rows, plan) for num_rows in plan.widths],
         "profile": profile(plan),
     }
 
@@ -162,6 +208,7 @@ def measure(plan: Plan) -> Report:
 def tables(report: Report) -> Iterator[Table]:
     for name, title in (
         ("runs", f"Steps of {report['plan']['rows']} rows"),
+        ("host", "The host's part of a step"),
         ("profile", "Largest own times"),
     ):
         yield Table(list(report[name][0]), [list(row.values()) for row in report[name]], title)

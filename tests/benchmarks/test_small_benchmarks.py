@@ -32,7 +32,10 @@ def test_with_the_prefix_cache_jobs_compute_less_than_a_page_of_a_common_prompt(
 
 
 def test_scheduling_is_timed_and_its_costs_are_named() -> None:
-    report = scheduler.measure(scheduler.Plan(rows=4, waiting=8, num_prompt=4, max_tokens=40, steps=10))
+    report = scheduler.measure(
+        scheduler.Plan(rows=4, waiting=8, num_prompt=4, max_tokens=40, steps=10, widths=(1, 3))
+    )
+    assert [run["rows"] for run in report["host"]] == [1, 3]
     assert all(0 < run["median us"] <= run["longest us"] for run in report["runs"])
     assert all(0 < one["share"] < 1 for one in report["profile"])
     assert "`benchmarks/scheduler.py`" not in {one["in"] for one in report["profile"]}
