@@ -81,7 +81,8 @@ class SuspectGate:
     def leave(self, attempt: Attempt) -> None:
         """Take back that a job came in: it has not begun."""
         with self._lock:
-            self._inside.remove(attempt)
+            if attempt in self._inside:  # else it is over meanwhile
+                self._inside.remove(attempt)
             if self._alone is attempt:
                 self._alone = None
 

@@ -47,6 +47,14 @@ def test_a_suspect_is_alone_until_its_attempt_is_sound(
     assert gate.is_closed is not is_sound
 
 
+def test_one_that_is_over_can_be_taken_back() -> None:
+    gate, over = SuspectGate(), job()
+    assert gate.enter(over)
+    over.is_over = True
+    assert gate.enter(job())
+    gate.leave(over)
+
+
 def test_a_suspect_waits_for_those_inside_and_others_pass_it() -> None:
     gate, suspect = SuspectGate(patience_s=30.0), job(is_last=True, waited_s=29.0)
     first, second = job(), job()
