@@ -23,6 +23,11 @@ def lane_of(priority: int) -> str:
     return URGENT if priority > 0 else LOW
 
 
+def urgency_of(lane: str) -> int:
+    """1: of a job that goes first, -1: of one that can wait."""
+    return {URGENT: 1, LOW: -1}.get(lane, 0)
+
+
 def lanes_in_turn(num_taken: int) -> Sequence[str]:
     """The lanes as they are to be asked for the next message, when so many were taken from the queue.
 

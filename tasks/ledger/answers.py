@@ -7,6 +7,7 @@ from typing import NamedTuple
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.passing import is_passing
+from llama_herd.tasks.priority import NORMAL
 
 
 class Submission(StrEnum):
@@ -38,7 +39,7 @@ class Claimed:
 
     attempts: workers that died while they prepared or computed it; one less than the limit: run it alone.
     starts: starts altogether. n: tokens recorded. seq: last event written.
-    due_ms: when it was accepted, or its `not_before`. now_ms: time of this answer.
+    due_ms: when it was accepted, or its `not_before`. now_ms: time of this answer. lane: of its message.
     """
 
     epoch: int
@@ -50,6 +51,7 @@ class Claimed:
     body: str
     now_ms: int
     deadline_ms: int | None = None
+    lane: str = NORMAL
 
     @property
     def waited_s(self) -> float:

@@ -78,8 +78,9 @@ def read_claim(reply: list[Any]) -> ClaimAnswer:
         case "yours" | "adopt":
             now_ms, epoch, n, seq, attempts, starts, due_ms = map(_number, reply[1:8])
             deadline_ms = _number(reply[8]) if reply[8] else None
+            body, lane = text(reply[9]), text(reply[10] or b"")
             claimed = Yours if kind == "yours" else Adopt
-            return claimed(epoch, n, seq, attempts, starts, due_ms, text(reply[9]), now_ms, deadline_ms)
+            return claimed(epoch, n, seq, attempts, starts, due_ms, body, now_ms, deadline_ms, lane)
         case "busy":
             return Busy(min(int(reply[1]), _MAX_BUSY_MS))
         case "early":

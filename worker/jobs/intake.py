@@ -94,7 +94,10 @@ class Asked(NamedTuple):
 
 
 class Intake(threading.Thread):
-    """The one thread that claims jobs. A delivery goes on to the engine, to the finisher, or here again."""
+    """The one thread that claims jobs. A delivery goes on to the engine, to the finisher, or here again.
+
+    Claims go before prompts: between two jobs that are made ready it claims what has come meanwhile.
+    """
 
     def __init__(
         self,
@@ -133,7 +136,6 @@ class Intake(threading.Thread):
     def stop(self) -> None:
         """Claim nothing more; what was not claimed goes back to the queue with the connection."""
         self._is_stopping = True
-        self._preparer.stop()
         self._inbox.put(None)
         self.join()
 
@@ -146,7 +148,8 @@ class Intake(threading.Thread):
             deliveries = [item for item in items if isinstance(item, Delivery)]
             if deliveries and not self._is_stopping:
                 self._claim(deliveries)
-            self._may_begin_more = not self._is_stopping and self._preparer.let_in()
+            self._may_begin_more = not self._is_stopping and self._preparer.begin_one()
+        self._preparer.put_back()
 
     def _take(self) -> list[Delivery | CeleryEnd]:
         """What has come and what is due again, up to a round trip's worth; sleeps until there is some."""
@@ -196,7 +199,7 @@ class Intake(threading.Thread):
             delivery.embed = message.embed
         small = [one for one in asked if not one.is_large]
         for lot in (small, *([one] for one in asked if one.is_large)):
-            if lot:
+            if lot and not self._is_stopping:
                 self._claim_lot(lot)
 
     def _claim_lot(self, lot: Rows[Asked]) -> None:

@@ -1,8 +1,9 @@
 """Makes sequences of claimed jobs, once they may come in; a death meanwhile counts against them."""
 
 from collections.abc import Sequence as Rows
+from bisect import insort
+from collections import deque
 from contextlib import suppress
-from itertools import islice
 from time import monotonic
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.priority import urgency_of
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.sequence_info import Abort
@@ -30,8 +32,12 @@ from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
-#: Most jobs that are begun by themselves between two looks at what else has come.
-MAX_ALONE = 16
+#: Most jobs that are noted at a time: so many are counted if one of them kills.
+MAX_LOT = 16
+
+#: So much earlier than it was claimed an urgent job counts as claimed, and one that can wait so much later.
+#: So nobody is passed for ever.
+HEAD_START_S = 10.0
 
 
 class Opened(NamedTuple):
@@ -42,9 +48,24 @@ class Opened(NamedTuple):
     claimed: Claimed
     recorded: Recorded
 
+    @property
+    def turn(self) -> tuple[bool, float]:
+        """Whose is less begins first; last is whom the gate lets in alone."""
+        head_start_s = HEAD_START_S * urgency_of(self.claimed.lane)
+        return self.attempt.is_last, self.attempt.claimed_s - head_start_s
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether it has killed nobody yet."""
+        return not self.claimed.attempts
+
 
 class Preparer:
-    """Holds claimed jobs until the gate lets them in, and brings them into the engine. One thread calls."""
+    """Holds claimed jobs until the gate lets them in, and brings them into the engine. One thread calls.
+
+    It begins one at a time. Those that have killed nobody are noted in lots, any other by itself. A lot is
+    noted until all of it have begun, or until somebody comes who goes before the rest.
+    """
 
     def __init__(
         self,
@@ -62,8 +83,9 @@ class Preparer:
         self._publisher = publisher
         self._gate = gate
         self._engine = engine
-        self._held: list[Opened] = []
-        self._is_stopping = False
+        self._held: list[Opened] = []  # as it is their turn
+        self._noted: list[Opened] = []
+        self._lot = deque[Opened]()  # those of the noted that have not begun
 
     @property
     def is_holding(self) -> bool:
@@ -71,60 +93,80 @@ class Preparer:
         return bool(self._held)
 
     def hold(self, opened: Opened) -> None:
-        """Take a job; the next `let_in` begins it if it may come in."""
-        self._held.append(opened)
+        """Take a job; `begin_one` begins it when it is its turn and it may come in."""
+        insort(self._held, opened, key=lambda one: one.turn)
 
-    def stop(self) -> None:
-        """Begin nothing more, not even the rest of a lot; any thread may call."""
-        self._is_stopping = True
+    def begin_one(self) -> bool:
+        """Begin the job whose turn it is. False if none may begin now."""
+        if self._lot and self._held and self._held[0].turn < self._lot[0].turn:
+            self.put_back()
+        if not self._lot and not self._open_lot():
+            return False
+        if self._lot:
+            opened = self._lot.popleft()
+            if not self._has_ended(opened.attempt):
+                self._begin(opened)
+        if not self._lot:
+            self.put_back()
+        return True
 
-    def let_in(self) -> bool:
-        """Begin some that may begin: jobs that have killed nobody together, each of the others by itself.
+    def put_back(self) -> None:
+        """Be done with what is noted: whoever of it has not begun waits again."""
+        for opened in self._lot:
+            self._gate.leave(opened.attempt)
+            self.hold(opened)
+        self._lot.clear()
+        if self._noted:
+            with suppress(RedisError):  # then a death that comes before they start counts against them, too
+                self._note(self._noted, is_done=True)
+            self._noted = []
 
-        Returns whether more may begin at once.
+    def _open_lot(self) -> bool:
+        """Note in the ledger who begins next; False if nobody may, or Redis does not answer."""
+        self._noted = self._next_lot()
+        self._lot.extend(self._noted)
+        if not self._noted:
+            return False
+        try:
+            are_ours = self._note(self._noted)
+        except RedisError:
+            self.put_back()
+            return False
+        for opened, is_ours in zip(self._noted, are_ours, strict=True):
+            if not is_ours:
+                self._lot.remove(opened)
+                self._publisher.put([Lost(opened.attempt)])
+        return True
+
+    def _next_lot(self) -> list[Opened]:
+        """Let in who may begin now, in turn: some that are harmless, or one that is not.
+
+        All that must be alone ask the gate each time, since it counts for how long they do.
         """
-        held = [one for one in self._held if not one.attempt.is_over and not self._has_ended(one.attempt)]
-        harmless = [one for one in held if not one.claimed.attempts and self._gate.enter(one.attempt)]
-        others = [one for one in held if one.claimed.attempts]
-        others.sort(key=lambda one: one.attempt.is_last)  # whom nobody suspects goes first
-        alone = list(islice((one for one in others if self._gate.enter(one.attempt)), MAX_ALONE))
-        entered = {id(one) for one in (*harmless, *alone)}
-        self._held = [one for one in held if id(one) not in entered]
-        for lot in (harmless, *([one] for one in alone)):
-            if lot:
-                self._begin_lot(lot)
-        return len(alone) == MAX_ALONE
+        lot: list[Opened] = []
+        others: list[Opened] = []
+        for opened in self._held:
+            if self._has_ended(opened.attempt):
+                continue
+            is_next = not others and (not lot or _may_join(opened, lot))
+            may_ask = is_next or opened.attempt.is_last
+            (lot if may_ask and self._gate.enter(opened.attempt) else others).append(opened)
+        self._held = others
+        return lot
+
+    def _note(self, lot: list[Opened], *, is_done: bool = False) -> list[bool]:
+        """Note that jobs are prepared from now on, or not any more; whether each is still ours."""
+        claims = [(one.attempt.job_id, one.claimed.epoch) for one in lot]
+        return run(self._holder.redis, self._holder.ledger.prepare(self._holder.id, claims, is_done=is_done))
 
     def _has_ended(self, attempt: Attempt) -> bool:
-        """End a job that is cancelled or overdue before it has begun."""
+        """Whether a job is over before it has begun; one that is cancelled or overdue is ended."""
+        if attempt.is_over:
+            return True
         reason = attempt.end_before_start
         if reason in ("cancelled", "deadline"):
             self._publisher.put([Refusal(attempt, reason)])
         return reason is not None
-
-    def _begin_lot(self, lot: list[Opened]) -> None:
-        """Begin jobs, between two notes in the ledger."""
-        redis, prepare, owner_id = self._holder.redis, self._holder.ledger.prepare, self._holder.id
-        claims = [(one.attempt.job_id, one.claimed.epoch) for one in lot]
-        try:
-            are_ours = run(redis, prepare(owner_id, claims))
-        except RedisError:
-            self._hold_again(lot)
-            return
-        for one, is_ours in zip(lot, are_ours, strict=True):
-            if not is_ours:
-                self._publisher.put([Lost(one.attempt)])
-            elif self._is_stopping:
-                self._hold_again([one])
-            else:
-                self._begin(one)
-        with suppress(RedisError):  # then a death that comes before they start counts against them, too
-            run(redis, prepare(owner_id, claims, is_done=True))
-
-    def _hold_again(self, lot: list[Opened]) -> None:
-        for one in lot:
-            self._gate.leave(one.attempt)
-        self._held += lot
 
     def _begin(self, opened: Opened) -> None:
         """Run a job, or end it at once when it cannot be run."""
@@ -186,3 +228,9 @@ class Preparer:
     def _refuse(self, attempt: Attempt, error: Failure) -> None:
         log.info("job refused", job_id=attempt.job_id, code=error.code)
         self._publisher.put([Refusal(attempt, "error", error)])
+
+
+def _may_join(opened: Opened, lot: list[Opened]) -> bool:
+    """Less urgent ones may not: they would stand noted while one urgent job after the other passes them."""
+    is_alike = opened.claimed.lane == lot[0].claimed.lane
+    return len(lot) < MAX_LOT and is_alike and opened.is_harmless and lot[0].is_harmless

@@ -5,7 +5,7 @@
 --       8 life of a quarantined job (s), 9 to 11 tails of the final event: cancelled, deadline, poisoned;
 --       if the message brings the job along: 12 body, 13 envelope, 14 deadline (ms or ''),
 --       15 not before (ms or ''), 16 estimated tokens, 17 end of the name of the message's list
--- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body
+-- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane
 --          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
   waiting = KEYS[6], queue = KEYS[8], channel = ARGV[2], ttl_s = ARGV[3]}
@@ -26,7 +26,7 @@ local queue, tokens = record[8], record[9]
 local epoch, preparing, computing = record[10], record[11], record[12]
 
 local function claimed(kind)
-  local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body')
+  local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body', 'lane')
   table.insert(fields, 7, deadline or '')
   return {kind, now, unpack(fields)}
 end
