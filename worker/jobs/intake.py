@@ -149,7 +149,7 @@ class Intake(threading.Thread):
             if deliveries and not self._is_stopping:
                 self._claim(deliveries)
             self._may_begin_more = not self._is_stopping and self._preparer.begin_one()
-        self._preparer.put_back()
+        self._preparer.stop()
 
     def _take(self) -> list[Delivery | CeleryEnd]:
         """What has come and what is due again, up to a round trip's worth; sleeps until there is some."""

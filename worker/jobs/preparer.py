@@ -1,21 +1,21 @@
 """Makes sequences of claimed jobs, once they may come in; a death meanwhile counts against them."""
 
-from collections.abc import Sequence as Rows
 from bisect import insort
 from collections import deque
+from collections.abc import Sequence as Rows
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.priority import urgency_of
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sequence import Sequence
@@ -64,7 +64,7 @@ class Preparer:
     """Holds claimed jobs until the gate lets them in, and brings them into the engine. One thread calls.
 
     It begins one at a time. Those that have killed nobody are noted in lots, any other by itself. A lot is
-    noted until all of it have begun, or until somebody comes who goes before the rest.
+    over when all of it have begun, or when somebody comes who goes before the rest.
     """
 
     def __init__(
@@ -99,44 +99,43 @@ class Preparer:
     def begin_one(self) -> bool:
         """Begin the job whose turn it is. False if none may begin now."""
         if self._lot and self._held and self._held[0].turn < self._lot[0].turn:
-            self.put_back()
+            self._hold_again()
         if not self._lot and not self._open_lot():
             return False
         if self._lot:
             opened = self._lot.popleft()
             if not self._has_ended(opened.attempt):
                 self._begin(opened)
-        if not self._lot:
-            self.put_back()
         return True
 
-    def put_back(self) -> None:
-        """Be done with what is noted: whoever of it has not begun waits again."""
+    def stop(self) -> None:
+        """Leave nothing noted."""
+        self._hold_again()
+        with suppress(RedisError):
+            self._note(done=self._noted)
+
+    def _hold_again(self) -> None:
+        """Let those of the lot wait again that have not begun."""
         for opened in self._lot:
             self._gate.leave(opened.attempt)
             self.hold(opened)
         self._lot.clear()
-        if self._noted:
-            with suppress(RedisError):  # then a death that comes before they start counts against them, too
-                self._note(self._noted, is_done=True)
-            self._noted = []
 
     def _open_lot(self) -> bool:
-        """Note in the ledger who begins next; False if nobody may, or Redis does not answer."""
-        self._noted = self._next_lot()
+        """Note who begins next, and that the lot before is done. False if nobody may, or Redis is away."""
+        done, self._noted = self._noted, self._next_lot()
         self._lot.extend(self._noted)
-        if not self._noted:
-            return False
         try:
-            are_ours = self._note(self._noted)
+            are_ours = self._note(done, self._noted)
         except RedisError:
-            self.put_back()
+            self._hold_again()
+            self._noted = done
             return False
         for opened, is_ours in zip(self._noted, are_ours, strict=True):
             if not is_ours:
                 self._lot.remove(opened)
                 self._publisher.put([Lost(opened.attempt)])
-        return True
+        return bool(self._noted)
 
     def _next_lot(self) -> list[Opened]:
         """Let in who may begin now, in turn: some that are harmless, or one that is not.
@@ -154,10 +153,20 @@ class Preparer:
         self._held = others
         return lot
 
-    def _note(self, lot: list[Opened], *, is_done: bool = False) -> list[bool]:
-        """Note that jobs are prepared from now on, or not any more; whether each is still ours."""
-        claims = [(one.attempt.job_id, one.claimed.epoch) for one in lot]
-        return run(self._holder.redis, self._holder.ledger.prepare(self._holder.id, claims, is_done=is_done))
+    def _note(self, done: Rows[Opened], begun: Rows[Opened] = ()) -> list[bool]:
+        """Note what is prepared no more, and what from now on; whether each of that is still ours."""
+        calls = [
+            self._holder.ledger.prepare(
+                self._holder.id, [(one.attempt.job_id, one.claimed.epoch) for one in lot], is_done=lot is done
+            )
+            for lot in (done, begun)
+            if lot
+        ]
+        answers = run_many(self._holder.redis, calls) if calls else []
+        are_ours = answers[-1] if begun else []
+        if isinstance(are_ours, ResponseError):
+            raise are_ours
+        return are_ours
 
     def _has_ended(self, attempt: Attempt) -> bool:
         """Whether a job is over before it has begun; one that is cancelled or overdue is ended."""
