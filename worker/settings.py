@@ -17,7 +17,7 @@ BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "model" / "bundled" / "
 #: No machine has more cores to gain by; the runtimes of threads die of some thousands.
 MAX_THREADS = 1024
 
-#: What a step of more prompt tokens takes beside weights and cache, no memory plan counts.
+#: Of a step of more prompt tokens nothing is gained: it takes memory, and all streams wait for it.
 MAX_PREFILL_TOKENS = 65_536
 
 DAY_S = 86_400

@@ -49,9 +49,14 @@ class WorkerProcess(ForkedWorker):
     @property
     def peak_mb(self) -> float:
         """Most memory that it has held at once."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-        return int(peak) / 1024
+        return peak_bytes(self.process.pid) / (1 << 20)
+
+
+def peak_bytes(pid: int | str) -> int:
+    """Most memory that a process has held at once."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return 1024 * int(peak)
 
 
 def kombu_note(redis: Redis, job_id: str) -> list[Any]:

@@ -76,11 +76,11 @@ def _tokenizer_facts(tokenizer: "TokenizerSummary") -> Iterator[tuple[str, objec
 
 def _memory_facts(memory: "Memory") -> Iterator[tuple[str, object]]:
     yield "device", f"{memory.device}, {memory.dtype}"
-    yield "weights", _size(memory.weight_bytes)
-    yield "KV cache", f"{_size(memory.kv_cache_bytes)}: {memory.kv_cache_tokens:,} tokens"
-    yield "KV a token", f"{memory.kv_bytes_per_token:,} bytes"
     yield "longest sequence", f"{memory.max_length:,} tokens; {memory.slots} slots"
-    yield "in all", f"{_size(memory.num_bytes)}, besides Python, torch and the activations of a step"
+    yield "KV a token", f"{memory.kv_bytes_per_token:,} bytes; {memory.kv_cache_tokens:,} tokens"
+    for name, num_bytes in memory.parts.items():
+        yield name, _size(num_bytes)
+    yield "in all", f"{_size(memory.num_bytes)} at most, {_size(memory.free_bytes)} are free"
 
 
 def _size(num_bytes: int) -> str:

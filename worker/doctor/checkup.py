@@ -72,5 +72,5 @@ def check_chat(servable: "ServableModel") -> Iterator[Finding]:
 
 
 def _room(plan: "MemoryPlan", device: str) -> Finding:
-    detail = f"{plan.num_bytes:,} bytes with a KV cache of {plan.kv_cache_tokens:,} tokens"
-    return Finding("memory", "ok", f"{detail}, {plan.free_bytes:,} are free on {device}")
+    detail = f"{plan.num_bytes:,} bytes ({plan.listed}), {plan.free_bytes:,} are free on {device}"
+    return Finding("memory", "ok", detail)

@@ -1,27 +1,54 @@
-"""How much memory this process may still take."""
+"""How much memory this process may have, with what it has already."""
 
 from math import inf
 from pathlib import Path
 
 import torch
 
+from llama_herd.worker.loading.plan_notes import PlanNotes
+
 #: Where Linux says what the machine has, and what a container may take of it (cgroup v2).
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
 
 
-def free_bytes(device: str, meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
+def free_bytes(device: str) -> int:
     """Of a GPU; for `cpu` of the machine, or of the container where that has less.
+
+    What other workers here have planned counts as taken, whether they have touched it yet or not.
+    """
+    notes = PlanNotes(device_key(device))
+    if device != "cpu":
+        free, total = torch.cuda.mem_get_info(device)
+        return max(0, min(free, total - sum(notes.others().values())))
+    untouched = sum(max(0, planned - resident_bytes(pid)) for pid, planned in notes.others().items())
+    return max(0, machine_bytes() + resident_bytes("self") - untouched)
+
+
+def machine_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
+    """What the machine has left, or the container where that has less.
 
     What only caches files counts as free, since it makes way.
     """
-    if device != "cpu":
-        return torch.cuda.mem_get_info(device)[0]
-    machine_bytes = 1024 * _number(meminfo, "MemAvailable:")
+    available = 1024 * _number(meminfo, "MemAvailable:")
     limit_path = cgroup / "memory.max"
     limit = limit_path.read_text().strip() if limit_path.exists() else "max"
-    left_bytes = inf if limit == "max" else int(limit) - _number(cgroup / "memory.stat", "anon")
-    return max(0, int(min(machine_bytes, left_bytes)))
+    left = inf if limit == "max" else int(limit) - _number(cgroup / "memory.stat", "anon")
+    return max(0, int(min(available, left)))
+
+
+def resident_bytes(pid: int | str) -> int:
+    """What a process holds and no file backs; 0 when it is gone."""
+    try:
+        return 1024 * _number(PROC / str(pid) / "status", "RssAnon:")
+    except (OSError, StopIteration):
+        return 0
+
+
+def device_key(device: str) -> str:
+    """What all processes of this machine call a device, however they count."""
+    return device if device == "cpu" else str(torch.cuda.get_device_properties(device).uuid)
 
 
 def _number(path: Path, name: str) -> int:

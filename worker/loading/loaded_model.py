@@ -21,13 +21,13 @@ from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.loading.free_memory import device_key
+from llama_herd.worker.loading.memory_plan import PREFILL_TOKENS, MemoryPlan
+from llama_herd.worker.loading.plan_notes import PlanNotes
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
-
-#: Prompt tokens that take about as long as a step that only decodes; see docs/decisions/0005.
-PREFILL_TOKENS = {"cpu": 16, "cuda": 256}
 
 
 class LoadedModel:
@@ -55,7 +55,7 @@ class LoadedModel:
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
             chat = _chat_template(servable)  # its process is started before any CUDA is
-            plan = servable.fitting_plan()
+            plan = _planned(servable, device)
             llama = Llama.load(servable.file, place, plan.dtype, on_layer, servable.tiling)
         cache = Cache(
             llama.config,
@@ -160,6 +160,15 @@ class LoadedModel:
                 f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache holds "
                 f"{num_pages * PAGE_TOKENS}. Fix: lower max_tokens, or raise HERD_KV_CACHE_TOKENS",
             )
+
+
+def _planned(servable: ServableModel, device: str) -> MemoryPlan:
+    """What this process may take, which no other worker plans to take from now on."""
+    notes = PlanNotes(device_key(device))
+    with notes.turn():
+        plan = servable.fitting_plan()
+        notes.write(plan.num_bytes)
+    return plan
 
 
 def _chat_template(servable: ServableModel) -> ChatTemplate | None:

@@ -1,41 +1,78 @@
 """How much memory a model takes on a device at the current settings."""
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.cache import Cache
+from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.worker.loading.free_memory import free_bytes
+from llama_herd.worker.loading.step_memory import StepMemory
 from llama_herd.worker.settings import WorkerSettings
+
+#: Prompt tokens that take about as long as a step that only decodes; see docs/decisions/0005.
+PREFILL_TOKENS = {"cpu": 16, "cuda": 256}
+
+#: What a started worker takes without a model. On a CPU measured: 300 MB, a tenth more after its first jobs,
+#: and its helper that renders chats; on a GPU, CUDA's context and the workspaces of its libraries.
+PROCESS_BYTES = {"cpu": 400_000_000, "cuda": 800_000_000}
+#: For each token of the vocabulary, in the tables of the tokenizer. Measured: 650.
+TOKEN_BYTES = 1_000
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a worker allocates when it starts; nothing of it ever grows."""
+    """All that a worker takes on its device, at most; the larger part it allocates when it starts."""
 
+    device: str
+    config: LlamaConfig
+    step: StepMemory
     dtype: torch.dtype
     max_length: int  # tokens of the longest sequence
     weight_bytes: int  # laid out on the device
     kv_bytes_per_token: int  # in all layers
     num_pages: int
-    free_bytes: int  # on the device, before anything is allocated
+    free_bytes: int  # for this process, with what it has already
 
     @classmethod
     def of(cls, settings: WorkerSettings, file: ModelFile, device: str) -> Self:
         """Plan for a model that is not yet loaded. Raises SettingsError, with the numbers and the fix."""
-        dtype = compute_dtype(settings, device)
-        max_length = _max_length(settings, file.config.context_length)
-        weight_bytes = sum(_dense_bytes(info.shape, dtype) for info in file.tensors)
-        kv_bytes_per_token = Cache.bytes_per_token(file.config, dtype)
-        free = free_bytes(device)
-        room_bytes = max(0, free - weight_bytes)
-        num_pages = _num_pages(settings, device, max_length, PAGE_TOKENS * kv_bytes_per_token, room_bytes)
-        return cls(dtype, max_length, weight_bytes, kv_bytes_per_token, num_pages, free)
+        dtype, kind = compute_dtype(settings, device), torch.device(device).type
+        prefill_tokens = settings.prefill_tokens or PREFILL_TOKENS[kind]
+        least = cls(
+            device=device,
+            config=file.config,
+            step=StepMemory(file.config, dtype, kind == "cpu", settings.slots, prefill_tokens),
+            dtype=dtype,
+            max_length=_max_length(settings, file.config.context_length),
+            weight_bytes=sum(_dense_bytes(info.shape, dtype) for info in file.tensors),
+            kv_bytes_per_token=Cache.bytes_per_token(file.config, dtype),
+            num_pages=1,
+            free_bytes=free_bytes(device),
+        )
+        return least._with_wanted_pages(settings)
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The bytes of each part, by what it is called to people."""
+        longest = min(self.max_length, self.kv_cache_tokens)
+        tables = Cache.table_bytes(self.config, longest, consecutive=self.step.consecutive)
+        is_gpu = self.device != "cpu"
+        return {
+            "weights": self.weight_bytes,
+            "KV cache": self.kv_cache_bytes,
+            "RoPE tables and masks": tables,
+            "activations": self.step.activation_bytes(self.kv_cache_tokens),
+            "attention": self.step.attention_bytes(longest),
+            "logits and drawing": self.step.logits_bytes,
+            "CUDA" if is_gpu else "Python and torch": self._process_bytes,
+        }
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -47,16 +84,67 @@ class MemoryPlan:
 
     @property
     def num_bytes(self) -> int:
-        """Of weights and cache, besides the activations of a step."""
-        return self.weight_bytes + self.kv_cache_bytes
+        """Of all parts."""
+        return sum(self.parts.values())
 
-    def check(self, model: str, device: str) -> None:
-        """Raise SettingsError, with both numbers, when the device has no room for this."""
+    @property
+    def listed(self) -> str:
+        """All parts in one line."""
+        return ", ".join(f"{name} {num_bytes:,}" for name, num_bytes in self.parts.items())
+
+    def check(self, model: str) -> None:
+        """Raise SettingsError, with both numbers and all parts, when the device has no room for this."""
         if self.num_bytes > self.free_bytes:
             raise SettingsError(
-                f"{model} takes {self.num_bytes:,} bytes as {self.dtype} with its KV cache, but {device} has "
-                f"{self.free_bytes:,} free. Fix: a smaller model, HERD_DTYPE=bfloat16, or more memory"
+                f"{model} takes {self.num_bytes:,} bytes as {self.dtype} ({self.listed}), "
+                f"but {self.device} has {self.free_bytes:,} free. Fix: {self._fixes}"
             )
+
+    @property
+    def _process_bytes(self) -> int:
+        """Of a worker without a model; its tokenizer is in the machine's memory, wherever the model is."""
+        if self.device != "cpu":
+            return PROCESS_BYTES["cuda"]
+        return PROCESS_BYTES["cpu"] + TOKEN_BYTES * self.config.vocab_size
+
+    @property
+    def _fixes(self) -> str:
+        shorter = ["HERD_DTYPE=bfloat16"] if self.dtype is torch.float32 else []
+        return ", ".join(
+            ["a smaller model", *shorter, "lower HERD_SLOTS or HERD_PREFILL_TOKENS", "or more memory"]
+        )
+
+    def _with_wanted_pages(self, settings: WorkerSettings) -> Self:
+        """The pages that the settings name; else as many as the slots may use, in half of what is free."""
+        if settings.kv_cache_tokens:
+            plan = self._with_pages(pages_for(settings.kv_cache_tokens))
+            if plan.num_bytes > plan.free_bytes >= self.num_bytes:
+                raise self._too_large(settings.kv_cache_tokens, plan)
+            return plan
+        wanted = settings.slots * pages_for(self.max_length)
+        half = max(0, self.free_bytes - self.weight_bytes) // 2
+        most = half // (PAGE_TOKENS * self.kv_bytes_per_token)
+        return self._with_pages(min(self._num_fitting_pages(wanted), max(1, most)))
+
+    def _with_pages(self, num_pages: int) -> Self:
+        return replace(self, num_pages=num_pages)
+
+    def _num_fitting_pages(self, most: int) -> int:
+        """As many as there is room for beside all else, up to `most`, but at least one."""
+
+        def taken(num_pages: int) -> int:
+            return self._with_pages(num_pages).num_bytes
+
+        return max(1, bisect_right(range(1, most + 1), self.free_bytes, key=taken))
+
+    def _too_large(self, kv_cache_tokens: int, plan: Self) -> SettingsError:
+        """Of a cache whose size was asked for."""
+        beside = plan.num_bytes - plan.kv_cache_bytes
+        fitting = self._num_fitting_pages(plan.num_pages) * PAGE_TOKENS
+        return SettingsError(
+            f"HERD_KV_CACHE_TOKENS={kv_cache_tokens} takes {plan.kv_cache_bytes:,} bytes, but all else takes "
+            f"{beside:,} of the {self.free_bytes:,} free on {self.device}. Fix: lower it to {fitting}"
+        )
 
 
 def compute_dtype(settings: WorkerSettings, device: str) -> torch.dtype:
@@ -78,15 +166,3 @@ def _max_length(settings: WorkerSettings, context_length: int) -> int:
             f"{context_length}. Fix: lower it, or leave it out"
         )
     return settings.context_tokens or context_length
-
-
-def _num_pages(
-    settings: WorkerSettings, device: str, max_length: int, bytes_per_page: int, room_bytes: int
-) -> int:
-    wanted = pages_for(settings.kv_cache_tokens) or settings.slots * pages_for(max_length)
-    if settings.kv_cache_tokens and wanted * bytes_per_page > room_bytes:
-        raise SettingsError(
-            f"HERD_KV_CACHE_TOKENS={settings.kv_cache_tokens} takes {wanted * bytes_per_page:,} bytes, "
-            f"but the weights leave {room_bytes:,} free on {device}. Fix: lower it"
-        )
-    return wanted if settings.kv_cache_tokens else max(1, min(wanted, room_bytes // 2 // bytes_per_page))

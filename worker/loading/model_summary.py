@@ -61,7 +61,7 @@ class TokenizerSummary:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a worker with these settings would allocate on its device."""
+    """What a worker with these settings would take on its device."""
 
     device: str
     dtype: str
@@ -71,6 +71,9 @@ class Memory:
     kv_bytes_per_token: int
     kv_cache_tokens: int
     kv_cache_bytes: int
+    parts: dict[str, int]  # all bytes, by what they are for
+    num_bytes: int  # of all parts
+    free_bytes: int  # for this process
 
     @classmethod
     def of(cls, plan: MemoryPlan, settings: WorkerSettings) -> Self:
@@ -83,11 +86,10 @@ class Memory:
             kv_bytes_per_token=plan.kv_bytes_per_token,
             kv_cache_tokens=plan.kv_cache_tokens,
             kv_cache_bytes=plan.kv_cache_bytes,
+            parts=plan.parts,
+            num_bytes=plan.num_bytes,
+            free_bytes=plan.free_bytes,
         )
-
-    @property
-    def num_bytes(self) -> int:
-        return self.weight_bytes + self.kv_cache_bytes
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class ServableModel:
     def fitting_plan(self) -> MemoryPlan:
         """What it takes. Raises SettingsError also when the device has no room for it."""
         plan = self.plan()
-        plan.check(self.settings.model.name, self.device)
+        plan.check(self.settings.model.name)
         return plan
 
     def chat_template(self) -> ChatTemplate | None:

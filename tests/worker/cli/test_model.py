@@ -33,7 +33,10 @@ def test_inspect_counts_tensors_and_memory(chatty: Path) -> None:
     assert memory["weight_bytes"] == 4 * (matrices["num_parameters"] + vectors["num_parameters"])
     assert memory["kv_bytes_per_token"] == 2 * 2 * 2 * 16 * 4  # K and V, layers, heads, head_dim, float32
     assert memory["kv_cache_tokens"] == 1024
-    assert memory["kv_cache_bytes"] == 1024 * memory["kv_bytes_per_token"]
+    assert memory["kv_cache_bytes"] == memory["parts"]["KV cache"] == 1024 * memory["kv_bytes_per_token"]
+    assert memory["num_bytes"] == sum(memory["parts"].values()) < memory["free_bytes"]
+    shown = invoke("inspect", str(chatty)).stdout
+    assert all(f"\n  {name} " in shown for name in memory["parts"])
 
 
 def test_inspect_is_harmless_on_a_terminal(chatty: Path) -> None:

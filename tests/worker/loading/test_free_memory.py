@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker.loading.free_memory import free_bytes
+from llama_herd.worker.loading.free_memory import free_bytes, machine_bytes
 
 GIB = 1 << 30
 
@@ -27,7 +27,7 @@ def container(folder: Path, limit: str) -> Path:
 
 
 def test_what_caches_files_counts_as_free(meminfo: Path, tmp_path: Path) -> None:
-    assert free_bytes("cpu", meminfo, tmp_path / "no cgroup") == 4 * GIB
+    assert machine_bytes(meminfo, tmp_path / "no cgroup") == 4 * GIB
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_caches_files_counts_as_free(meminfo: Path, tmp_path: Path) -> None
 def test_a_container_has_what_its_limit_leaves(
     meminfo: Path, tmp_path: Path, limit: str, expected: int
 ) -> None:
-    assert free_bytes("cpu", meminfo, container(tmp_path / "cgroup", limit)) == expected
+    assert machine_bytes(meminfo, container(tmp_path / "cgroup", limit)) == expected
 
 
 def test_this_machine_has_some() -> None:

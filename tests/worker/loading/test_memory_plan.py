@@ -1,6 +1,10 @@
 """What a worker is going to allocate, known before it does."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -12,7 +16,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.memory_plan import MemoryPlan
-from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 from tests.tiny import write_tiny_gguf
 
 
@@ -48,9 +52,67 @@ def test_a_plan_is_what_is_allocated(tmp_path: Path, tied: bool, dtype: str) -> 
     assert planned.max_length == model.max_length == 512
 
 
-def test_a_cache_that_does_not_fit_is_refused_with_both_numbers(tiny_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"HERD_KV_CACHE_TOKENS=\d+ takes [\d,]+ bytes, but .* free on"):
+#: A plan may be above what a process takes by what a worker takes besides: connections, threads, its helper;
+#: and by what does not come at the same time, such as activations and logits.
+TOLERANCE_BYTES = 200_000_000
+
+
+@pytest.mark.worker
+@pytest.mark.parametrize(
+    ("settings", "shape"),
+    [
+        ({"slots": 128, "prefill_tokens": 64}, None),  # 268 MB of KV, 57 MB a step
+        ({"slots": 128, "prefill_tokens": 64, "dtype": "bfloat16"}, None),
+        (
+            {
+                "slots": 4,
+                "prefill_tokens": 16,
+                "kv_cache_tokens": 32_768,
+            },  # 134 MB of attention, 34 of tables
+            {"hidden_size": 256, "num_kv_heads": 4, "ffn_size": 512, "context_length": 32_768},
+        ),
+        (
+            {"slots": 64, "prefill_tokens": 64, "kv_cache_tokens": 8_192},  # 135 MB of activations
+            {"hidden_size": 1024, "ffn_size": 2816, "context_length": 2048},
+        ),
+    ],
+    ids=["bundled", "bfloat16", "long", "wide"],
+)
+def test_a_plan_is_what_a_process_takes_at_most(
+    tmp_path: Path, settings: dict[str, Any], shape: dict[str, Any] | None
+) -> None:
+    model = BUNDLED_MODEL if shape is None else write_tiny_gguf(tmp_path / "random.gguf", **shape)
+    fields = {**settings, "model": str(model), "threads": 1}
+    command = [sys.executable, "-m", "tests.worker.loading.largest_step", json.dumps(fields)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    took = json.loads(done.stdout.splitlines()[-1])
+    planned = plan(WorkerSettings.read(**fields))
+    assert planned.num_bytes - TOLERANCE_BYTES < took["peak_bytes"] <= planned.num_bytes
+    assert took["started_bytes"] < planned.num_bytes - planned.kv_cache_bytes
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_both_numbers_and_one_that_does(tiny_path: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=r"HERD_KV_CACHE_TOKENS=\d+ takes [\d,]+ bytes, but .* free on"
+    ) as refusal:
         plan(WorkerSettings.read(model=tiny_path, kv_cache_tokens=10**12))
+    fitting = int(str(refusal.value).rpartition("lower it to ")[2])
+    assert plan(WorkerSettings.read(model=tiny_path, kv_cache_tokens=fitting * 9 // 10)).num_pages > 1
+
+
+def test_a_cache_of_no_stated_size_leaves_room_for_the_rest(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = WorkerSettings.read(model=tiny_path, slots=32)
+    whole = plan(settings)
+    for num_bytes in range(
+        whole.num_bytes, whole.num_bytes - whole.kv_cache_bytes, -whole.kv_cache_bytes // 9
+    ):
+        monkeypatch.setattr(memory_plan, "free_bytes", lambda device, num_bytes=num_bytes: num_bytes)
+        found = plan(settings)
+        found.check("tiny")
+        assert found.num_bytes <= num_bytes
+        assert found._with_pages(found.num_pages + 1).num_bytes > min(num_bytes, whole.num_bytes)
 
 
 def test_a_context_longer_than_the_models_is_refused_with_both_numbers(tiny_path: Path) -> None:
@@ -61,11 +123,13 @@ def test_a_context_longer_than_the_models_is_refused_with_both_numbers(tiny_path
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_bytes = plan(tiny_settings).weight_bytes
+    num_bytes = plan(tiny_settings).num_bytes // 2
     monkeypatch.setattr(memory_plan, "free_bytes", lambda device: num_bytes - 1)
     monkeypatch.delattr(Llama, "load")
     settings = tiny_settings.model_copy(update={"kv_cache_tokens": 0})
     with pytest.raises(
-        SettingsError, match=rf"tiny.gguf takes [\d,]+ bytes .* cpu has {num_bytes - 1:,} free"
+        SettingsError,
+        match=r"tiny.gguf takes [\d,]+ bytes .*weights [\d,]+, KV cache [\d,]+, .* "
+        rf"cpu has {num_bytes - 1:,} free. Fix: a smaller model, HERD_DTYPE=bfloat16, ",
     ):
         LoadedModel.load(settings, "cpu")

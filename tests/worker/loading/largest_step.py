@@ -1,0 +1,60 @@
+"""A process that does all that a memory plan counts, and says what it took:
+
+python -m tests.worker.loading.largest_step '{"model": "tiny.gguf", "slots": 4}'
+"""
+
+import json
+import sys
+
+import psutil
+import torch
+
+import llama_herd.worker.pool  # with it Celery, as in a worker  # noqa: F401
+from llama_herd.model.batch import Batch, Chunk
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.sampling.row import SamplingRow
+from llama_herd.worker.engine.sampling.sampler import sample, score
+from llama_herd.worker.engine.scheduler import ALONE_FACTOR, MAX_SCORED_TOKENS
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.processes import peak_bytes
+
+
+def prefill(model: LoadedModel, num_tokens: int) -> None:
+    """The last part of the longest prompt, some of it scored."""
+    num_tokens = min(num_tokens, model.max_length)
+    num_scored = min(num_tokens, MAX_SCORED_TOKENS)
+    pages = model.cache.pages.reserve("long", model.max_length)
+    assert pages is not None
+    chunk = Chunk(pages, model.max_length - num_tokens, [5] * num_tokens, num_scored)
+    logits = model.llama.forward(Batch.of([chunk]), model.cache)
+    score(logits, [5] * num_scored, 1)
+    model.cache.pages.release("long")
+
+
+def decode(model: LoadedModel, slots: int) -> None:
+    """A token of each row, drawn from all that is likely."""
+    params = SamplingParams(temperature=1.5, top_p=0.99, min_p=1e-6, presence_penalty=0.1, logprobs=True)
+    chunks = []
+    for row in range(slots):
+        pages = model.cache.pages.reserve(str(row), 1)
+        assert pages is not None
+        chunks.append(Chunk(pages, 0, [5], 1))
+    logits = model.llama.forward(Batch.of(chunks), model.cache)
+    sample(logits, [SamplingRow(params, seed) for seed in range(slots)])
+
+
+def main() -> None:
+    settings = WorkerSettings.read(**json.loads(sys.argv[1]))
+    model = LoadedModel.load(settings, "cpu")
+    started_bytes = psutil.Process().memory_info().rss
+    model.cache.storage.zero_()  # as many jobs would, one after the other
+    with torch.inference_mode():
+        prefill(model, ALONE_FACTOR * settings.prefill_tokens)
+        decode(model, settings.slots)
+    print(json.dumps({"started_bytes": started_bytes, "peak_bytes": peak_bytes("self")}))
+    model.close()
+
+
+if __name__ == "__main__":
+    main()

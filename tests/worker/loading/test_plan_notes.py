@@ -1,0 +1,143 @@
+"""Workers that start together never plan to take more than the machine has."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from llama_herd.worker.loading import free_memory
+from llama_herd.worker.loading.free_memory import free_bytes, machine_bytes
+from llama_herd.worker.loading.plan_notes import PlanNotes
+from tests.tiny import write_tiny_gguf
+
+GIB = 1 << 30
+
+#: Loads a model when it is told to, says what it has planned, and stays until its input ends.
+LOADER = """
+import sys
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.memory_plan import MemoryPlan
+from llama_herd.worker.settings import WorkerSettings
+
+plans, settings = [], WorkerSettings.read(model=sys.argv[1], slots=1024, threads=1)
+check = MemoryPlan.check
+MemoryPlan.check = lambda plan, model: plans.append(plan) or check(plan, model)
+print("imported", flush=True)
+sys.stdin.readline()
+model = LoadedModel.load(settings, "cpu")
+print(plans[0].num_bytes, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this user's notes, where no others of this machine are."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"llama-herd-{os.getuid()}"
+
+
+def loader(model: Path, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", LOADER, str(model)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder.parent)},
+    )
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+@pytest.mark.worker
+def test_workers_that_start_at_the_same_instant_plan_no_more_than_there_is(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Each alone would take half of what is free, and none has touched it when the next one looks."""
+    model = write_tiny_gguf(tmp_path / "long.gguf", num_layers=16, context_length=32_768)
+    workers = [loader(model, folder) for _ in range(3)]
+    try:
+        assert {line(worker) for worker in workers} == {"imported"}
+        available = machine_bytes() + sum(free_memory.resident_bytes(worker.pid) for worker in workers)
+        for worker in workers:
+            tell(worker)
+        planned = [int(line(worker)) for worker in workers]
+        assert max(planned) > available / 3
+        assert sum(planned) <= available + GIB  # others of this machine come and go meanwhile
+        assert free_bytes("cpu") < available - sum(planned) + GIB
+        assert set(PlanNotes("cpu").others()) == {worker.pid for worker in workers}
+    finally:
+        for worker in workers:
+            worker.kill()
+    for worker in workers:
+        worker.communicate()
+    assert free_bytes("cpu") > available - GIB
+
+
+def test_a_note_counts_as_long_as_its_process_lives(folder: Path) -> None:
+    notes = PlanNotes("cpu")
+    script = (
+        "import sys; from llama_herd.worker.loading.plan_notes import PlanNotes; notes = PlanNotes('cpu')\n"
+    )
+    script += "with notes.turn(): notes.write(7)\nprint(flush=True); sys.stdin.read()"
+    with notes.turn():
+        notes.write(5)  # our own
+    assert notes.others() == {}
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(folder.parent)},
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert notes.others() == {other.pid: 7}
+        assert PlanNotes("another device").others() == {}
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert notes.others() == {}, "dead, not yet buried"
+    assert [path.name for path in (folder / "cpu").glob("*-*")] == [notes._own.name]
+
+
+def test_a_note_of_a_process_whose_id_is_used_again_is_thrown_away(folder: Path) -> None:
+    notes = PlanNotes("cpu")
+    with notes.turn():
+        (folder / "cpu" / f"{os.getppid()}-1").write_text(json.dumps(GIB))
+    assert notes.others() == {}
+    assert not list((folder / "cpu").glob("*-1"))
+
+
+def test_a_folder_that_is_somebody_elses_is_not_believed(folder: Path, tmp_path: Path) -> None:
+    """A link stands for what another user may put there; a worker starts all the same."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "cpu").mkdir(parents=True)
+    folder.symlink_to(elsewhere)
+    notes = PlanNotes("cpu")
+    with notes.turn():
+        notes.write(5)
+    assert notes.others() == {}
+    assert not list((elsewhere / "cpu").iterdir())
+
+
+def test_without_a_place_for_notes_a_worker_starts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    notes = PlanNotes("cpu")
+    with notes.turn():
+        notes.write(5)
+    assert notes.others() == {}
+    assert free_bytes("cpu") > 0

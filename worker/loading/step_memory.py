@@ -1,0 +1,60 @@
+"""What the largest step takes besides weights and cache: an upper bound, by formula.
+
+Letters: T tokens of the step, R rows that draw, H heads, K kv heads, D head dim, C hidden size, F ffn size,
+V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from llama_herd.model.attend import attend_bytes
+from llama_herd.model.config import LlamaConfig
+from llama_herd.worker.engine.scheduler import ALONE_FACTOR, MAX_SCORED_TOKENS
+
+#: Beside each logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
+DRAWING_BYTES = 40
+#: Beside each logit of a token that is scored: its exponential, while they are summed up.
+SCORING_BYTES = 4
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Of the largest step that `slots` rows and `prefill_tokens` prompt tokens beside them allow."""
+
+    config: LlamaConfig
+    dtype: torch.dtype
+    consecutive: bool  # how the device's pages lie
+    slots: int
+    prefill_tokens: int
+
+    def activation_bytes(self, cache_tokens: int) -> int:
+        """Of one layer, whichever of its parts takes most. No step has more tokens than the cache."""
+        H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        C, F, size = self.config.hidden_size, self.config.ffn_size, self.dtype.itemsize
+        T = min(self._num_tokens, cache_tokens)
+        wide = torch.float32.itemsize
+        qkv = 2 * C + (H + 2 * K) * D
+        rotating = size * (qkv + (H + K) * D) + 2 * wide * (H + K) * D
+        attending = size * (qkv + (H + K) * D + 3 * H * D)
+        mlp = size * (5 * C + 4 * F)
+        norm = size * 2 * C + 3 * wide * C
+        rope = 2 * wide * D
+        return T * (rope + max(rotating, attending, mlp, norm))
+
+    def attention_bytes(self, max_length: int) -> int:
+        """Of `attend`, and of the copies of a prompt's pages in one layer."""
+        copies = 2 * max_length * self.config.num_kv_heads * self.config.head_dim * self.dtype.itemsize
+        attending = attend_bytes(self.config, self.dtype, max_length, consecutive=self.consecutive)
+        return max(copies, attending)
+
+    @property
+    def logits_bytes(self) -> int:
+        """Of the logits in float32, and of their use: rows draw, then tokens are scored."""
+        num_scored = min(MAX_SCORED_TOKENS, self._num_tokens)
+        logits = torch.float32.itemsize * (self.slots + num_scored)
+        return self.config.vocab_size * (logits + max(DRAWING_BYTES * self.slots, SCORING_BYTES * num_scored))
+
+    @property
+    def _num_tokens(self) -> int:
+        return max(ALONE_FACTOR * self.prefill_tokens, self.prefill_tokens + self.slots)
