@@ -8,6 +8,7 @@ import torch
 from llama_herd.error_code import ErrorCode
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.events import Failure
+from llama_herd.worker.engine.memory_error import MEMORY_ERROR, is_lack_of_memory, memory_failure
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
@@ -23,7 +24,6 @@ NUMERIC_ERROR = Failure(
     code=ErrorCode.NUMERIC_ERROR,
     message="the logits are no finite numbers, as the model or the job's penalties make them",
 )
-MEMORY_ERROR = Failure(code=ErrorCode.OUT_OF_MEMORY, message="the device lacks memory for its next tokens")
 
 #: Where outputs go: a list a step.
 Sink = Callable[[list[StepOutput]], None]
@@ -161,7 +161,7 @@ class Engine:
         except Exception as error:
             if len(rows) == 1:
                 log.exception("row failed", job_id=rows[0].sequence.job_id)
-            elif isinstance(error, torch.OutOfMemoryError):
+            elif is_lack_of_memory(error):
                 self._size_limits.note_lack(rows)
                 log.warning("forward lacks memory, going on in halves", num_rows=len(rows))
             return failure_of(error)
@@ -218,7 +218,7 @@ class Engine:
 
 def failure_of(error: Exception) -> Failure:
     """What a job is told of an error in its step: the kind, since the text may quote a prompt."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return MEMORY_ERROR
+    if is_lack_of_memory(error):
+        return memory_failure(error)
     message = f"{type(error).__name__} in the model's forward"
     return Failure(code=ErrorCode.MODEL_ERROR, message=message)

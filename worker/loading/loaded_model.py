@@ -19,6 +19,7 @@ from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine, Sink
+from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.free_memory import device_key
@@ -56,15 +57,20 @@ class LoadedModel:
         with ServableModel.open(settings, device) as servable:
             chat = _chat_template(servable)  # its process is started before any CUDA is
             plan = _planned(servable, device)
-            llama = Llama.load(servable.file, place, plan.dtype, on_layer, servable.tiling)
-        cache = Cache(
-            llama.config,
-            plan.num_pages,
-            place,
-            plan.dtype,
-            max_length=plan.max_length,
-            keeps_prefixes=settings.prefix_cache,
-        )
+            try:
+                llama = Llama.load(servable.file, place, plan.dtype, on_layer, servable.tiling)
+                cache = Cache(
+                    llama.config,
+                    plan.num_pages,
+                    place,
+                    plan.dtype,
+                    max_length=plan.max_length,
+                    keeps_prefixes=settings.prefix_cache,
+                )
+            except RuntimeError as error:
+                if not is_lack_of_memory(error):
+                    raise
+                raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
         return cls(llama, servable.tokenizer, chat, cache, plan.max_length)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:

@@ -95,10 +95,15 @@ class MemoryPlan:
     def check(self, model: str) -> None:
         """Raise SettingsError, with both numbers and all parts, when the device has no room for this."""
         if self.num_bytes > self.free_bytes:
-            raise SettingsError(
-                f"{model} takes {self.num_bytes:,} bytes as {self.dtype} ({self.listed}), "
-                f"but {self.device} has {self.free_bytes:,} free. Fix: {self._fixes}"
-            )
+            raise self.refusal(model)
+
+    def refusal(self, model: str, numbers: str | None = None) -> SettingsError:
+        """That there is no room, with both numbers; `numbers` say what an allocation lacked all the same."""
+        room = f"but {self.device} has {self.free_bytes:,} free"
+        if numbers is not None:
+            room = f"{self.device} had {self.free_bytes:,} free, but then {numbers}"
+        needed = f"{self.num_bytes:,} bytes as {self.dtype} ({self.listed})"
+        return SettingsError(f"{model} takes {needed}, {room}. Fix: {self._fixes}")
 
     @property
     def _process_bytes(self) -> int:

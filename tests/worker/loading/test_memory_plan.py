@@ -133,3 +133,16 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
         rf"cpu has {num_bytes - 1:,} free. Fix: a smaller model, HERD_DTYPE=bfloat16, ",
     ):
         LoadedModel.load(settings, "cpu")
+
+
+def test_memory_that_is_gone_when_it_is_wanted_is_a_refusal_with_the_numbers(
+    tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another process was faster, or the system promises no more than it has."""
+    monkeypatch.setattr(MemoryPlan, "kv_cache_bytes", 0)
+    settings = tiny_settings.model_copy(update={"kv_cache_tokens": 1 << 40})
+    with pytest.raises(
+        SettingsError,
+        match=r"\(weights .*cpu had [\d,]+ free, but then \d+ bytes more were wanted.*Fix: a small",
+    ):
+        LoadedModel.load(settings, "cpu")

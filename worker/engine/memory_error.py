@@ -1,0 +1,42 @@
+"""What is said when the device lacks memory: what was asked for, what was free, and the fix."""
+
+import re
+
+import torch
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.tasks.events import Failure
+
+FIX = "Fix: lower HERD_SLOTS, HERD_PREFILL_TOKENS or HERD_KV_CACHE_TOKENS of the worker"
+
+#: Of a lack that came without numbers.
+MEMORY_ERROR = Failure(
+    code=ErrorCode.OUT_OF_MEMORY, message=f"the device lacks memory for its next tokens. {FIX}"
+)
+
+#: How torch speaks of it: of a GPU with an error of its own, of a CPU in the words of its allocator.
+_CPU_WORDS = "DefaultCPUAllocator: can't allocate memory"
+_ASKED = re.compile(r"tried to allocate ([\d.]+ \w+)", re.IGNORECASE)
+_FREE = re.compile(r"of which ([\d.]+ \w+) is free")
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Whether an allocation has failed."""
+    return isinstance(error, torch.OutOfMemoryError) or _CPU_WORDS in str(error)
+
+
+def numbers_of(error: Exception) -> str | None:
+    """What was asked for and what was free, as far as torch says it."""
+    asked, free = _ASKED.search(str(error)), _FREE.search(str(error))
+    if asked is None:
+        return None
+    return f"{asked[1]} more were wanted, {free[1] if free else 'less'} were free"
+
+
+def memory_failure(error: Exception) -> Failure:
+    """What a job is told of it."""
+    numbers = numbers_of(error)
+    if numbers is None:
+        return MEMORY_ERROR
+    message = f"the device lacks memory for its next tokens: {numbers}. {FIX}"
+    return MEMORY_ERROR.model_copy(update={"message": message})
