@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -12,6 +13,7 @@ from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -44,15 +46,16 @@ class WarmUp:
     """
 
     def __init__(self, model: LoadedModel) -> None:
-        self._left: set[Sequence] = set()
+        self._sequences: list[Sequence] = []
         self._have_ended = threading.Event()
         with suppress(GenerationError):
             for number, sampling in enumerate(SAMPLINGS):
-                self._left.update(_sequences(model, f"warm-up-{number}", sampling))
+                self._sequences += _sequences(model, f"warm-up-{number}", sampling)
+        self._left: set[SequenceInfo] = {sequence.info for sequence in self._sequences}
 
     def run(self, engine: EngineThread) -> None:
         """Return when all have ended; they take the device as a job would."""
-        for sequence in sorted(self._left, key=lambda one: one.job_id):
+        for sequence in self._sequences:
             engine.submit(sequence)
         while self._left and engine.is_alive():
             self._have_ended.wait(POLL_S)
@@ -72,7 +75,5 @@ def _sequences(model: LoadedModel, job_id: str, sampling: dict[str, Any]) -> lis
     """Raises GenerationError when the cache has no room for them."""
     common = {"ignore_eos": True, "seed": 0, "truncate_prompt_tokens": NUM_PROMPT_TOKENS}
     params = SamplingParams.model_validate(common | sampling)
-    sequences = model.sequences(job_id, GenerationJob(prompt=TEXT, sampling=params), now_ms=0)
-    for sequence in sequences:
-        sequence.tenant = NOBODY
-    return sequences
+    job = GenerationJob(prompt=TEXT, sampling=params)
+    return [replace(sequence, tenant=NOBODY) for sequence in model.sequences(job_id, job, now_ms=0)]
