@@ -76,15 +76,16 @@ def test_workers_that_start_at_the_same_instant_plan_no_more_than_there_is(
             tell(worker)
         planned = [int(line(worker)) for worker in workers]
         assert max(planned) > available / 3
-        assert sum(planned) <= available + GIB  # others of this machine come and go meanwhile
-        assert free_bytes("cpu") < available - sum(planned) + GIB
+        # Others of this machine come and go meanwhile. Without notes the three would plan half as much again.
+        assert sum(planned) <= 1.2 * available
+        assert free_bytes("cpu") < available / 2
         assert set(PlanNotes("cpu").others()) == {worker.pid for worker in workers}
     finally:
         for worker in workers:
             worker.kill()
     for worker in workers:
         worker.communicate()
-    assert free_bytes("cpu") > available - GIB
+    assert free_bytes("cpu") > available / 2
 
 
 def test_a_note_counts_as_long_as_its_process_lives(folder: Path) -> None:
