@@ -49,7 +49,7 @@ def die_of(poison: Poison, job_id: str) -> None:
         die()
 
 
-def die_of_preparing(_: LoadedModel, job_id: str, *__: Any) -> None:
+def die_of_preparing(_: LoadedModel, job_id: str, *__: Any, **___: Any) -> None:
     die_of("poison-prepare", job_id)
 
 
