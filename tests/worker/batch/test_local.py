@@ -55,4 +55,4 @@ def test_a_worker_that_cannot_start_ends_it(command: BatchCommand) -> None:
     with command.start("--local", "--model", "tiny.gguf") as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "the worker ended with exit code 2" in errors
+    assert "ended with exit code 2" in errors
