@@ -37,7 +37,7 @@ class PlanNotes:
                 self._make_folder()
                 lock = stack.enter_context((self._folder / "lock").open("w"))
             except OSError as error:
-                log.warning("other workers do not see what this one plans to take", reason=str(error))
+                _warn(error)
             else:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -45,7 +45,10 @@ class PlanNotes:
     def write(self, num_bytes: int) -> None:
         """Say what this process is going to have in all, in place of what it said before."""
         if self._is_ours():  # `turn` has said if not
-            self._own.write_text(str(num_bytes))
+            try:
+                self._own.write_text(str(num_bytes))
+            except OSError as error:  # a full disk keeps no worker from starting
+                _warn(error)
 
     @property
     def _own(self) -> Path:
@@ -77,6 +80,10 @@ class PlanNotes:
         except OSError:
             return False
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def _warn(error: OSError) -> None:
+    log.warning("other workers do not see what this one plans to take", reason=str(error))
 
 
 def _name_of(pid: int) -> str:

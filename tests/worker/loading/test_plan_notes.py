@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from llama_herd.worker.loading import free_memory
 from llama_herd.worker.loading.free_memory import free_bytes, machine_bytes
@@ -142,3 +143,15 @@ def test_without_a_place_for_notes_a_worker_starts_all_the_same(
         notes.write(5)
     assert notes.others() == {}
     assert free_bytes("cpu") > 0
+
+
+def test_a_full_disk_keeps_no_worker_from_starting(folder: Path) -> None:
+    notes = PlanNotes("cpu")
+    with notes.turn():
+        notes.write(GIB)
+        (own,) = (folder / "cpu").glob(f"{os.getpid()}-*")
+        own.unlink()
+        own.symlink_to("/dev/full")
+        with capture_logs() as logs:
+            notes.write(GIB)
+    assert [entry["log_level"] for entry in logs] == ["warning"]
