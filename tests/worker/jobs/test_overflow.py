@@ -13,6 +13,7 @@ from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.keys import Keys, joined
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.engine.sequence_info import SequenceInfo
@@ -74,7 +75,7 @@ class FullWorker:
 
     def hear(self, *others: WorkerStatus) -> None:
         for other in others:
-            run(self.redis, self.ledger.report(other))
+            run(self.redis, Reports().report_worker(other))
 
 
 @pytest.fixture

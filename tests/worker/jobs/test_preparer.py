@@ -1,0 +1,197 @@
+"""What claimed jobs are made ready when, what else comes meanwhile, and what is noted of them."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Yours
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.priority import LOW, NORMAL, URGENT
+from llama_herd.worker.broker.task_message import TaskMessage
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.preparer import HEAD_START_S, Opened
+from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.jobs.tenancy import Tenancy
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from tests.worker.jobs.sent_message import SentMessage
+from tests.worker.jobs.short_job import JOB, the_end
+
+pytestmark = pytest.mark.redis
+
+
+def test_a_job_is_noted_as_prepared_while_it_is_and_no_longer(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait for their turn in the same lot, too; what then waits for a row is not."""
+    seen: list[list[Any]] = []
+    sequences = LoadedModel.sequences
+    key = Ledger().job_key("job")
+
+    def look(*args: Any) -> Any:
+        seen.append(redis.hmget(key, "epoch", "preparing", "computing"))
+        return sequences(*args)
+
+    monkeypatch.setattr(LoadedModel, "sequences", look)
+    run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    service.take(SentMessage("job"))
+    the_end(redis, "job")
+    assert seen == [[b"1", b"1", None]]
+    wait_until(lambda: redis.hget(key, "preparing") == b"", "the note that it is prepared")
+    assert redis.hget(key, "computing") == b"1"
+
+
+class Preparations:
+    """Holds the making of jobs up, one after the other, and lets them pass when they may."""
+
+    def __init__(self, redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[str] = []
+        self.noted: list[set[str]] = []
+        self.num_in_hand: list[int] = []
+        self._redis = redis
+        self._service = service
+        self._job_ids: list[str] = []
+        self._passes = threading.Semaphore(0)
+        sequences = LoadedModel.sequences
+
+        def held_up(model: LoadedModel, job_id: str, *args: Any) -> Any:
+            self.noted.append(self.noted_now())
+            self.num_in_hand.append(len(self.tenancy._claims.in_hand()))
+            self.begun.append(job_id)
+            self._passes.acquire()
+            return sequences(model, job_id, *args)
+
+        monkeypatch.setattr(LoadedModel, "sequences", held_up)
+
+    @property
+    def tenancy(self) -> Tenancy:
+        return self._service.tenancies["default"]
+
+    def take(self, *job_ids: str, **fields: object) -> None:
+        self._job_ids += job_ids
+        job = GenerationJob.model_validate({**JOB.model_dump(exclude_unset=True), **fields})
+        for job_id in job_ids:
+            run(self._redis, Ledger().submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
+        for job_id in job_ids:
+            self._service.take(SentMessage(job_id))
+
+    def take_lot(self, *job_ids: str) -> None:
+        """Jobs that are noted together, since they come while one is made ready; the first is then, too."""
+        self.take("plug")
+        self.wait_for("plug")
+        self.take(*job_ids)
+        self.pass_one()
+        self.wait_for(job_ids[0])
+
+    def wait_for(self, job_id: str) -> None:
+        wait_until(lambda: job_id in self.begun, f"the turn of {job_id}")
+
+    def pass_one(self) -> None:
+        self._passes.release()
+
+    def pass_all(self) -> None:
+        self._passes.release(1_000)
+
+    def noted_now(self) -> set[str]:
+        return {one for one in self._job_ids if self._redis.hget(Ledger().job_key(one), "preparing")}
+
+
+@pytest.fixture
+def preparations(redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Preparations]:
+    preparations = Preparations(redis, service, monkeypatch)
+    yield preparations
+    preparations.pass_all()
+
+
+def test_an_urgent_job_goes_before_the_rest_of_a_lot_and_one_that_can_wait_after_it(
+    redis: Redis, preparations: Preparations
+) -> None:
+    preparations.take_lot("a", "b", "c")
+    preparations.take("patient", priority=-1)
+    preparations.take("late")
+    preparations.take("urgent", "too", priority=2)
+    preparations.pass_all()
+    the_end(redis, "patient")
+    assert preparations.begun == ["plug", "a", "urgent", "too", "b", "c", "late", "patient"]
+
+
+def test_what_waits_for_an_urgent_job_is_not_noted_meanwhile(
+    redis: Redis, preparations: Preparations
+) -> None:
+    """A death would count against it, however many pass it."""
+    preparations.take_lot("a", "b", "c")
+    preparations.take("urgent", priority=2)
+    preparations.pass_all()
+    the_end(redis, "c")
+    assert preparations.begun == ["plug", "a", "urgent", "b", "c"]
+    assert preparations.noted == [{"plug"}, {"a", "b", "c"}, {"urgent"}, {"b", "c"}, {"b", "c"}]
+
+
+def test_few_are_noted_at_a_time_however_many_have_come(redis: Redis, preparations: Preparations) -> None:
+    job_ids = [str(number) for number in range(40)]
+    preparations.take_lot(*job_ids)
+    preparations.pass_all()
+    the_end(redis, job_ids[-1])
+    assert preparations.begun == ["plug", *job_ids]
+    assert {len(noted) for noted in preparations.noted[1:33]} == {16}
+
+
+def test_all_that_has_come_is_claimed_while_few_are_made_ready(
+    redis: Redis, preparations: Preparations
+) -> None:
+    job_ids = [str(number) for number in range(150)]
+    preparations.take_lot(*job_ids)
+    preparations.pass_all()
+    the_end(redis, job_ids[-1])
+    assert preparations.num_in_hand[3] > 140
+
+
+def test_a_job_of_a_lot_that_is_cancelled_is_not_made_ready(redis: Redis, preparations: Preparations) -> None:
+    preparations.take_lot("a", "b", "c")
+    attempt = preparations.tenancy._claims.get("b")
+    assert attempt is not None
+    run(redis, Ledger().cancel("b"))
+    wait_until(lambda: attempt.abort, "the worker hears of it")
+    preparations.pass_all()
+    assert the_end(redis, "c").finish_reason == "length"
+    assert the_end(redis, "b").finish_reason == "cancelled"
+    assert preparations.begun == ["plug", "a", "c"]
+
+
+def test_a_worker_that_stops_makes_nothing_more_ready_and_leaves_nothing_noted(
+    redis: Redis, preparations: Preparations
+) -> None:
+    preparations.take_lot("a", "b", "c")
+    stop = threading.Thread(target=preparations.tenancy.stop_taking)
+    stop.start()
+    wait_until(lambda: preparations.tenancy._intake._is_stopping, "it stops")
+    preparations.pass_all()
+    stop.join()
+    assert preparations.begun == ["plug", "a"]
+    assert not preparations.noted_now()
+
+
+def test_an_urgent_job_passes_those_that_have_not_waited_long() -> None:
+    """So whoever floods a worker with urgent jobs keeps nobody from his turn."""
+
+    def opened(lane: str, claimed_s: float, *, is_last: bool = False) -> Opened:
+        claim = Yours(1, 0, 0, attempts=int(is_last), starts=0, due_ms=0, body="", now_ms=0, lane=lane)
+        stream = EventLog("job", claim, Recorded.of([]), Author("w", "m"))
+        attempt = Attempt(stream, [], claimed_s=claimed_s, is_last=is_last)
+        return Opened(attempt, TaskMessage(), claim, Recorded.of([]))
+
+    jobs = [
+        opened(NORMAL, 100.0),
+        opened(URGENT, 100.0 + HEAD_START_S - 1),
+        opened(URGENT, 100.0 + HEAD_START_S + 1),
+        opened(LOW, 95.0),
+        opened(URGENT, 0.0, is_last=True),
+    ]
+    assert sorted(jobs, key=lambda one: one.turn) == [jobs[1], jobs[0], jobs[2], jobs[3], jobs[4]]
