@@ -23,6 +23,7 @@ from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.priority import LANES
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -48,6 +49,7 @@ class StandIn:
     ) -> None:
         self._redis: Any = connect(url)
         self._ledger = Ledger(lease_ms=60_000, worker=OWNER)
+        self._reports = Reports()
         self._status = WorkerStatus(name=OWNER, state="ready", model=model, device="none", slots=slots)
         self._num_tokens = num_tokens
         self._verdict = verdict
@@ -70,7 +72,7 @@ class StandIn:
         while not self._is_stopping.is_set():
             with suppress(RedisError):
                 if monotonic() >= report_at_s:
-                    run(self._redis, self._ledger.report(self._status))
+                    run(self._redis, self._reports.report_worker(self._status))
                     report_at_s = monotonic() + REPORT_S
                 if self._may_answer.is_set():
                     self._answer(self._messages())
@@ -78,7 +80,7 @@ class StandIn:
                     self._may_answer.wait(0.01)
 
     def __enter__(self) -> Self:
-        run(self._redis, self._ledger.report(self._status))
+        run(self._redis, self._reports.report_worker(self._status))
         self._thread.start()
         return self
 

@@ -21,6 +21,7 @@ from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, ask
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -57,6 +58,7 @@ class ClientCore:
         )
         self.url = checked_url(self.settings.redis_url)
         self.ledger = Ledger.of(self.settings)
+        self.reports = Reports(self.settings.tenant)
         self.dead = Dead(self.settings, self.ledger, DeadLetters.of(self.settings))
 
     @property
@@ -117,18 +119,18 @@ class ClientCore:
         return history(self.ledger, job_id)
 
     def batches(self) -> Dialogue[list[BatchStatus]]:
-        return ask(self.ledger.batches())
+        return ask(self.reports.batches())
 
     def report_batch(self, status: BatchStatus) -> Dialogue[None]:
-        return ask(self.ledger.report_batch(status))
+        return ask(self.reports.report_batch(status))
 
     def workers(self) -> Dialogue[list[WorkerStatus]]:
-        return ask(self.ledger.workers())
+        return ask(self.reports.workers())
 
     def status(self) -> Dialogue[Status]:
         ledger, queue = self.ledger, self.queue
         asked = (ledger.queue_depth(queue), ledger.num_pending(), ledger.num_running())
-        answers = yield [*asked, ledger.workers(), ledger.batches()]
+        answers = yield [*asked, self.reports.workers(), self.reports.batches()]
         return Status(queue, *answers)
 
 

@@ -9,10 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from pydantic import BaseModel
-
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.events import Event, Failure, FinishReason, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import (
@@ -40,7 +37,6 @@ from llama_herd.tasks.ledger.replies import (
     read_emit,
     read_part,
     read_record,
-    read_reports,
     read_settling,
     read_state,
     read_submitted,
@@ -49,7 +45,6 @@ from llama_herd.tasks.ledger.replies import (
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.priority import lane_of
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.worker_status import WorkerStatus
 
 #: Age of a waiting job, against the front of its queue, at which its message is taken for lost.
 SWEEP_PATIENCE_MS = 3_000
@@ -65,8 +60,6 @@ SOUND_TOKENS = 32
 SOUND_MS = 30_000
 #: Where the first event of any stream is.
 FIRST = "-"
-#: A worker that is silent this long is not listed any more.
-WORKER_TTL_S = 10
 
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
 _CLAIM = Script("claim", "clock", "waiting", "record", "end")
@@ -81,11 +74,6 @@ _PURGE = Script("purge", "clock", "waiting", "end")
 _SWEEP = Script("sweep", "clock", "queue", "push", "front", "waiting", "end")
 _READ = Script("read")
 _DEPTH = Script("depth", "queue")
-_REPORT = Script("report", "clock")
-_REPORTS = Script("reports", "clock")
-
-#: Where reports of a kind are listed.
-_INDEXES = {"worker": "workers", "batch": "batches"}
 
 #: What a producer runs. By its role it may not load scripts: the workers see to it that these are there.
 PRODUCER_SCRIPTS = (_SUBMIT, _CANCEL)
@@ -343,41 +331,6 @@ class Ledger(Keys):
     def num_running(self) -> Call[int]:
         """Jobs that a worker owns."""
         return Call("ZCARD", (self.key("leases"),), (), int)
-
-    # Workers
-
-    def report(self, status: WorkerStatus) -> Call[None]:
-        """Say that a worker lives, and how it is."""
-        return self._report("worker", status.name, WORKER_TTL_S, status)
-
-    def workers(self) -> Call[list[WorkerStatus]]:
-        """Every worker that lives."""
-        return Call(
-            _REPORTS,
-            (self.key("workers"),),
-            (self.key("worker:"),),
-            lambda reply: read_reports(reply, WorkerStatus),
-        )
-
-    # Batches
-
-    def report_batch(self, status: BatchStatus) -> Call[None]:
-        """Say that a batch runs and how it is, or how it has ended."""
-        return self._report("batch", status.run_id, status.ttl_s, status)
-
-    def batches(self) -> Call[list[BatchStatus]]:
-        """Every batch that runs or ended lately."""
-        return Call(
-            _REPORTS,
-            (self.key("batches"),),
-            (self.key("batch:"),),
-            lambda reply: read_reports(reply, BatchStatus),
-        )
-
-    def _report(self, kind: str, name: str, ttl_s: int, status: BaseModel) -> Call[None]:
-        fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
-        keys = (self.key(f"{kind}:{name}"), self.key(_INDEXES[kind]))
-        return Call(_REPORT, keys, (name, ttl_s, *fields), lambda reply: None)
 
 
 def end_tail(finish_reason: FinishReason, error: Failure | None = None) -> str:

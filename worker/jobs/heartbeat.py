@@ -11,6 +11,7 @@ from llama_herd.tasks.ledger.answers import Renewal, Renewed
 from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
 from llama_herd.tasks.ledger.notice import read_notice
 from llama_herd.tasks.ledger.redis_call import keep_loaded, run, run_many
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.claims import ClaimedJobs
@@ -43,6 +44,7 @@ class Heartbeat(threading.Thread):
         super().__init__(name="heartbeat", daemon=True)
         self._redis = holder.redis
         self._ledger = holder.ledger
+        self._reports = Reports(holder.ledger.tenant)
         self._owner_id = holder.id
         self._claims = claims
         self._engine = engine
@@ -87,7 +89,7 @@ class Heartbeat(threading.Thread):
             log.error("engine stands still, its jobs will go to other workers", stall_s=self._stall_s)
         else:
             self._renew()
-        run(self._redis, self._ledger.report(self._status()))
+        run(self._redis, self._reports.report_worker(self._status()))
         keep_loaded(self._redis, PRODUCER_SCRIPTS)
 
     def _renew(self) -> None:

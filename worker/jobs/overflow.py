@@ -7,6 +7,7 @@ import structlog
 
 from llama_herd.tasks.ledger.answers import Release
 from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
@@ -44,6 +45,7 @@ class Overflow:
         """
         self._redis = holder.redis
         self._ledger = holder.ledger
+        self._reports = Reports(holder.ledger.tenant)
         self._owner_id = holder.id
         self._claims = claims
         self._gate = gate
@@ -85,7 +87,7 @@ class Overflow:
         mine = self._status()
         return sum(
             max(0, other.slots - other.running)
-            for other in run(self._redis, self._ledger.workers())
+            for other in run(self._redis, self._reports.workers())
             if other.name != mine.name
             and other.model == mine.model
             and other.state == "ready"

@@ -141,7 +141,7 @@ class BatchWindow:
             self._handed_out.clear()
 
     def _measure(self, now_s: float) -> Dialogue[None]:
-        workers = yield self._core.ledger.workers()
+        workers = yield self._core.reports.workers()
         self._measure_at_s = now_s + MEASURE_S
         self._unserved = frozenset(self._models - {worker.model for worker in workers})
         if self._follows_workers:

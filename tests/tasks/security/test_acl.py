@@ -16,8 +16,8 @@ from llama_herd.errors import BadInput, RedisUnavailable
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger import ledger
 from llama_herd.tasks.ledger.keys import Keys, joined
-from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Call, Script, run
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.security.acl import Acl, Dialect, Role
 from tests.guarded_redis import GuardedRedis, newest_dialect, write_users
 
@@ -262,7 +262,7 @@ def test_a_script_that_builds_keys_of_its_own_stays_in_the_tenant(
     with Redis.from_url(server.url) as root:
         root.hset(f"herd:{OTHER}:worker:w", "name", "w")
     users[W].zadd(f"herd:{OWN}:workers", {"w": 9e15})
-    call = Ledger(OWN).workers()
+    call = Reports(OWN).workers()
     assert run(users[W], call) == []
     hostile = Call(call.what, call.keys, (f"herd:{OTHER}:worker:",), call.parse)
     with pytest.raises(ResponseError, match="can't access at least one of the keys"):

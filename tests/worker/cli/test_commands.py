@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.local.terminal import harmless
 from tests.worker.herd_command import COMMAND, environment, invoke
@@ -192,7 +192,7 @@ def test_a_waiting_job_is_cancelled_and_then_watched_to_its_end(redis_url: str) 
 def test_status_counts_jobs_and_workers(redis: Redis, redis_url: str) -> None:
     assert "no worker is up" in invoke("status", HERD_REDIS_URL=redis_url).stdout
     worker = WorkerStatus(name="a@b", state="ready", model="tales", device="cpu", slots=4, running=3)
-    run(redis, Ledger().report(worker))
+    run(redis, Reports().report_worker(worker))
     with Client(redis_url) as client:
         client.submit(prompt="a llama")
     shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
@@ -212,8 +212,8 @@ def test_status_names_a_queue_that_is_left_out_and_the_fix_once(
     plain = {"state": "ready", "model": "tales", "device": "cpu", "slots": 4}
     spoilt = {"left_out": "herd.tales", "spoilt_key": "herd.tales\x06\x163", "spoilt_type": kind}
     for name in ("a@b", "c@d"):
-        run(redis, Ledger().report(WorkerStatus.model_validate({"name": name, **plain, **spoilt})))
-    run(redis, Ledger().report(WorkerStatus.model_validate({"name": "e@f", **plain})))
+        run(redis, Reports().report_worker(WorkerStatus.model_validate({"name": name, **plain, **spoilt})))
+    run(redis, Reports().report_worker(WorkerStatus.model_validate({"name": "e@f", **plain})))
     shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
     fix = rf'its key "herd.tales\x06\x163" is {held}. Fix: delete or rename it'
     assert [line for line in shown.splitlines() if "left out" in line] == [f"herd.tales is left out: {fix}"]
@@ -234,7 +234,8 @@ def test_health_asks_for_a_ready_worker_of_this_machine(
         return done.exit_code == 0
 
     def report(name: str, state: str) -> None:
-        run(redis, Ledger().report(WorkerStatus(name=name, state=state, model="m", device="cpu", slots=1)))
+        status = WorkerStatus(name=name, state=state, model="m", device="cpu", slots=1)
+        run(redis, Reports().report_worker(status))
 
     assert not is_healthy()
     report("one@elsewhere", "ready")
