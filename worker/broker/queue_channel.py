@@ -17,6 +17,7 @@ from celery.worker.state import reserved_requests
 from kombu.message import Message
 from kombu.transport import redis as redis_transport, virtual
 from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import loads
 from redis import Redis
 from redis.exceptions import DataError, OutOfMemoryError, RedisError, ResponseError
 
@@ -24,6 +25,7 @@ from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.worker import process
+from llama_herd.worker.broker.message_lot import MAX_MESSAGES, Taken, message_in, take
 from llama_herd.worker.broker.oversized import stand_in
 from llama_herd.worker.broker.queue_order import Places, QueueOrder
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
@@ -61,6 +63,9 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
         return not self.channel.is_closed and bool(super().can_consume())
 
     def append(self, message: Message, delivery_tag: str) -> None:
+        if delivery_tag == self.channel.noted_tag:
+            virtual.QoS.append(self, message, delivery_tag)
+            return
         try:
             super().append(message, delivery_tag)
         except OutOfMemoryError:
@@ -71,6 +76,10 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
     def ack(self, delivery_tag: str) -> None:
         super().ack(delivery_tag)
         self.channel.hang_up()
+
+    def forget(self, delivery_tag: str | bytes) -> None:
+        """Take back the note of a message that nobody could read."""
+        self._remove_from_indices(delivery_tag).execute()
 
     def num_held(self) -> Counter[str]:
         """Messages by queue, also those whose ETA has not come."""
@@ -85,14 +94,17 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
                 client.zadd(self.unacked_index_key, held, xx=True)
         super().restore_visible(*args, **options)
 
-    def restore_by_tag(self, *args: Any, **options: Any) -> None:
+    def restore_by_tag(self, tag: str | bytes, *args: Any, **options: Any) -> None:
         """Put a message back; one whose list is none any more keeps no other from it."""
         try:
-            super().restore_by_tag(*args, **options)
+            super().restore_by_tag(tag, *args, **options)
         except ResponseError as error:
             if not is_wrong_type(error):
                 raise
             log.error("message cannot be put back, its list is none")
+        except UNREADABLE as error:
+            # Redis reads some JSON that Python does not: noted in a lot, and then its worker died.
+            self.channel.put_aside_note(tag, type(error).__name__)
 
 
 class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
@@ -105,6 +117,8 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     num_polls = 0
     #: Queues that this worker is to ask for no more messages, although there would be room for some.
     closed_queues: AbstractSet[str] = frozenset()
+    #: The tag of the last message of a lot: Redis has noted already that it is held.
+    noted_tag = ""
     _last_reply: Any = None
     _notes_client: Redis | None = None
 
@@ -243,7 +257,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
-            return super()._brpop_read(**options)
+            super()._brpop_read(**options)
         except DataError as error:  # what stands for its tag is nothing that Redis takes
             self.put_aside(type(error).__name__)
             raise redis_transport.Empty from None
@@ -255,17 +269,54 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         except UNREADABLE as error:
             self.put_aside(type(error).__name__)
             raise redis_transport.Empty from None
+        self._take_lot()
+        return True
+
+    def _take_lot(self) -> None:
+        """Take what waits behind the message that was just read, in one round trip.
+
+        A worker of several queues takes one at a time, since each decides which queue comes next.
+        """
+        if len(self.active_queues) > 1 or not self.has_room:
+            return
+        (queue,) = self.active_queues
+        num = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
+        orders = self._order.of_next(queue, num)
+        with self.conn_or_acquire() as client:
+            lot = run(client, take(queue, orders, self.unacked_key, self.unacked_index_key))
+        for taken in lot:
+            self._read_taken(taken)
+
+    def _read_taken(self, taken: Taken) -> None:
+        self._last_reply = (taken.list.encode(), taken.raw)
+        self._order.note(self.queue_read)
+        self.noted_tag = taken.tag
+        try:
+            self.connection._deliver(loads(bytes_to_str(taken.raw)), self.queue_read)
+        except (*UNREADABLE, DataError) as error:
+            self.put_aside(type(error).__name__)
+            self.qos.forget(taken.tag)
 
     def put_aside(self, reason: str) -> None:
         """Keep the message that was read last, and cannot be handled, among the dead letters."""
         raw, queue = self.message_read, self.queue_read
+        self._bury(raw, queue, reason)
+        if len(raw) > process.settings().max_message_bytes and (told := stand_in(raw, queue)):
+            with self.conn_or_acquire() as client:
+                client.rpush(queue, told)
+
+    def put_aside_note(self, tag: str | bytes, reason: str) -> None:
+        """Keep a message that is noted as held, and cannot be put back, among the dead letters."""
+        with self.conn_or_acquire() as client:
+            note = bytes(client.hget(self.unacked_key, tag) or b"")
+        self._bury(*message_in(note), reason)
+        self.qos.forget(tag)
+
+    def _bury(self, raw: bytes, queue: str, reason: str) -> None:
         log.error("message put aside", reason=reason, num_bytes=len(raw))
         letters = DeadLetters.of(process.settings().of_queue(queue))
-        told = stand_in(raw, queue) if len(raw) > process.settings().max_message_bytes else None
         with self.conn_or_acquire() as client:
             run(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))
-            if told:
-                client.rpush(queue, told)
 
 
 class QueueTransport(redis_transport.Transport):  # type: ignore[misc]

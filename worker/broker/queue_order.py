@@ -47,3 +47,8 @@ class QueueOrder:
         """
         ordered = sorted(queues, key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
         return [queue + lane for queue in ordered for lane in lanes_in_turn(self._num_read[queue])]
+
+    def of_next(self, queue: str, num: int) -> list[list[str]]:
+        """The lists of one queue, for each of its next `num` messages."""
+        num_read = self._num_read[queue]
+        return [[queue + lane for lane in lanes_in_turn(num_read + place)] for place in range(num)]

@@ -1,0 +1,155 @@
+"""Messages of one queue come in lots: in the same order, and each is noted as held before it is handled."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Queue
+from kombu.message import Message
+from redis import Redis
+
+from llama_herd.tasks.ledger.dead_letters import DeadLetters
+from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.priority import LANES, LOW, NORMAL, URGENT
+from llama_herd.worker.broker.message_lot import MAX_BYTES, MAX_MESSAGES, message_in, take
+from llama_herd.worker.broker.queue_channel import QueueTransport
+from llama_herd.worker.broker.queue_order import QueueOrder
+
+pytestmark = pytest.mark.redis
+
+QUEUE = "herd.m"
+NOTES, TIMES = Keys().unacked_key, f"{Keys().unacked_key}_index"
+
+
+class Reader:
+    """Reads one queue as a worker does, with so many places."""
+
+    def __init__(self, connection: Connection, prefetch: int = 0) -> None:
+        self.messages: list[Message] = []
+        self.connection = connection
+        self.channel = connection.default_channel
+        queue = Queue(QUEUE, Exchange(QUEUE), QUEUE)
+        consumer = Consumer(self.channel, [queue], on_message=self.messages.append)
+        consumer.qos(prefetch_count=prefetch)
+        consumer.consume()
+
+    def read(self) -> list[str]:
+        """What one look at Redis brings: the tags."""
+        before = len(self.messages)
+        self.connection.drain_events(timeout=5)
+        return [message.delivery_tag for message in self.messages[before:]]
+
+
+@pytest.fixture
+def connection(redis_url: str) -> Iterator[Connection]:
+    options = {"unacked_key": NOTES, "unacked_index_key": TIMES}
+    with Connection(redis_url, transport=QueueTransport, transport_options=options) as connection:
+        yield connection
+
+
+def message(tag: Any = None, body: str = "") -> str:
+    properties = {"delivery_tag": tag, "delivery_info": {"exchange": "", "routing_key": QUEUE}}
+    return json.dumps({"body": body, "properties": properties, "headers": {"id": str(uuid4())}})
+
+
+def push(redis: Redis, *tags: Any, lane: str = NORMAL) -> None:
+    for tag in tags:
+        redis.lpush(QUEUE + lane, message(tag))
+
+
+def test_the_order_is_that_of_single_messages(redis: Redis, connection: Connection) -> None:
+    for lane in LANES:
+        push(redis, *(f"{lane}{number}" for number in range(20)), lane=lane)
+    expected, order = [], QueueOrder()
+    waiting = {QUEUE + lane: [f"{lane}{number}" for number in range(20)] for lane in LANES}
+    for _ in range(sum(map(len, waiting.values()))):
+        (lists,) = order.of_next(QUEUE, 1)
+        expected.append(next(waiting[name] for name in lists if waiting[name]).pop(0))
+        order.note(QUEUE)
+    reader = Reader(connection)
+    tags: list[str] = []
+    while len(tags) < len(expected):
+        tags += reader.read()
+    assert tags == expected
+
+
+def test_one_look_takes_a_lot_and_no_more_than_there_are_places(redis: Redis, connection: Connection) -> None:
+    push(redis, *map(str, range(100)))
+    reader = Reader(connection, prefetch=MAX_MESSAGES + 20)
+    assert len(reader.read()) == 1 + MAX_MESSAGES
+    assert len(reader.read()) == 19
+    assert not reader.channel.has_room
+    assert redis.llen(QUEUE) == 100 - MAX_MESSAGES - 20
+
+
+def test_each_is_noted_as_kombu_notes_it(redis: Redis, connection: Connection) -> None:
+    push(redis, *"abc")
+    reader = Reader(connection)
+    reader.read()
+    notes = {tag: json.loads(note) for tag, note in redis.hgetall(NOTES).items()}
+    assert {tag: note[1:] for tag, note in notes.items()} == {tag: ["", QUEUE] for tag in (b"a", b"b", b"c")}
+    assert set(redis.zrange(TIMES, 0, -1)) == set(notes)
+    for one in reader.messages:
+        one.ack()
+    assert not redis.exists(NOTES, TIMES)
+
+
+def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, connection: Connection) -> None:
+    push(redis, *"abc")
+    orders = QueueOrder().of_next(QUEUE, 3)
+    assert [one.tag for one in run(redis, take(QUEUE, orders, NOTES, TIMES))] == [*"abc"]
+    assert redis.llen(QUEUE) == 0
+    qos = Reader(connection).channel.qos
+    for tag in "abc":
+        qos.restore_by_tag(tag)
+    assert redis.llen(QUEUE) == 3
+    assert not redis.exists(NOTES, TIMES)
+
+
+@pytest.mark.parametrize("other", [message("x", "x" * MAX_BYTES), message(7), message(), "[]", "{", ""])
+def test_what_is_not_for_a_lot_stays_in_its_place(redis: Redis, other: str) -> None:
+    push(redis, "a")
+    redis.lpush(QUEUE, other)
+    push(redis, "b")
+    orders = QueueOrder().of_next(QUEUE, 3)
+    assert [one.tag for one in run(redis, take(QUEUE, orders, NOTES, TIMES))] == ["a"]
+    assert redis.lindex(QUEUE, -1) == other.encode()
+    assert redis.hkeys(NOTES) == [b"a"]
+
+
+def test_a_list_that_is_none_holds_up_nothing_else(redis: Redis) -> None:
+    redis.sadd(QUEUE + URGENT, "x")
+    push(redis, "a", lane=LOW)
+    orders = QueueOrder().of_next(QUEUE, 2)
+    assert [one.tag for one in run(redis, take(QUEUE, orders, NOTES, TIMES))] == ["a"]
+
+
+#: JSON to Redis, but not to Python.
+HEX = message("h").replace('"body": ""', '"body": 0x10')
+
+
+def test_a_message_that_only_redis_can_read_is_put_aside(redis: Redis, connection: Connection) -> None:
+    push(redis, "a")
+    redis.lpush(QUEUE, HEX)
+    push(redis, "b")
+    assert Reader(connection).read() == ["a", "b"]
+    (letter,) = run(redis, DeadLetters().letters())
+    assert letter.raw == HEX.encode()
+    assert set(redis.hkeys(NOTES)) == {b"a", b"b"}
+
+
+def test_so_is_its_note_when_its_worker_has_died(redis: Redis, connection: Connection) -> None:
+    redis.lpush(QUEUE, HEX)
+    run(redis, take(QUEUE, QueueOrder().of_next(QUEUE, 1), NOTES, TIMES))
+    assert redis.hkeys(NOTES) == [b"h"]
+    Reader(connection).channel.qos.restore_by_tag(b"h")
+    (letter,) = run(redis, DeadLetters().letters())
+    assert (letter.raw, letter.queue) == (HEX.encode(), QUEUE)
+    assert not redis.exists(NOTES, TIMES)
+
+
+def test_another_note_is_kept_as_it_is() -> None:
+    assert message_in(b"no note") == (b"no note", "")

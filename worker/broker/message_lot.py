@@ -1,0 +1,49 @@
+"""Several messages of a queue, taken and noted as held in one round trip."""
+
+import re
+from collections.abc import Sequence
+from time import time
+from typing import Any, NamedTuple
+
+from llama_herd.tasks.ledger.redis_call import Call, Script
+
+_TAKE = Script("take")
+
+#: Most messages of a lot: as many as are handled between two looks at what else happens.
+MAX_MESSAGES = 32
+
+#: A longer message is taken alone, since the script reads what it takes while Redis waits.
+MAX_BYTES = 1 << 16
+
+_NOTE = re.compile(rb'\[(.*),"","([^"]*)"\]', re.DOTALL)
+
+
+class Taken(NamedTuple):
+    """A message that this worker holds now."""
+
+    list: str
+    tag: str
+    raw: bytes
+
+
+def take(queue: str, orders: Sequence[Sequence[str]], notes_key: str, times_key: str) -> Call[list[Taken]]:
+    """Take one message for each of `orders`, the lists of the queue in the order in which they are asked.
+
+    There are fewer where there are no more, and where one comes that is not for this way: it stays.
+    `notes_key` and `times_key` are those where kombu notes which messages are held.
+    """
+    lists = sorted(set().union(*orders))
+    place_of = {name: str(place) for place, name in enumerate(lists, start=3)}
+
+    def parse(reply: Sequence[Any]) -> list[Taken]:
+        parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+        return [Taken(lists[place - 3], tag.decode(), raw) for place, tag, raw in parts]
+
+    asked = (" ".join(place_of[name] for name in order) for order in orders)
+    return Call(_TAKE, (notes_key, times_key, *lists), (time(), queue, MAX_BYTES, *asked), parse)
+
+
+def message_in(note: bytes) -> tuple[bytes, str]:
+    """The message that was noted as held in a lot, and its queue; the note itself if it is another one."""
+    parts = _NOTE.fullmatch(note)
+    return (parts[1], parts[2].decode(errors="replace")) if parts else (note, "")
