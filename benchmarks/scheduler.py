@@ -33,6 +33,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
@@ -59,7 +60,9 @@ class Line:
     def __init__(self, plan: Plan, num_waiting: int) -> None:
         num_pages = 2 * plan.rows * pages_for(plan.num_prompt + plan.max_tokens)
         prefixes = PrefixCache(Pages(num_pages, consecutive=True))
-        self.scheduler = Scheduler(prefixes, max_rows=plan.rows, prefill_tokens=plan.rows * plan.num_prompt)
+        self.scheduler = Scheduler(
+            prefixes, max_rows=plan.rows, prefill=PrefillBudget(plan.rows * plan.num_prompt)
+        )
         self._plan = plan
         self._numbers = count()
         for _ in range(plan.rows + num_waiting):

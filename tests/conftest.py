@@ -1,6 +1,7 @@
 """A real redis-server for all tests that want one: one process a session, emptied before each test."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +14,10 @@ from llama_herd.worker.local.redis_server import EmbeddedRedis
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("herd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("herd")
+
+# What the laws say of numbers, they say of float32; and tests that want a GPU ask for it.
+os.environ.setdefault("HERD_DTYPE", "float32")
+os.environ.setdefault("HERD_DEVICE", "cpu")
 
 # While all is loaded nothing is garbage; and what is loaded then, half a million objects, never will be.
 gc.disable()

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import structlog
 
-from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -26,8 +26,8 @@ EXIT_STUCK = 72
 
 @cache
 def settings() -> WorkerSettings:
-    """This process's settings, read once. Raises SettingsError."""
-    return WorkerSettings.read()
+    """This process's settings, read once, with the device that it takes. Raises SettingsError."""
+    return on_device(WorkerSettings.read())
 
 
 def num_places() -> int:

@@ -32,12 +32,13 @@ class WorkerSettings(Settings):
         description="Tenants that this worker serves, such as acme,globex. Empty: HERD_TENANT only.",
     )
     device: str = Field(
-        "cpu",
-        pattern=r"^(cpu|cuda:\d{1,4})$",
-        description="cpu, or cuda:N with the number that nvidia-smi shows.",
+        "auto",
+        pattern=r"^(auto|cpu|cuda:\d{1,4})$",
+        description="cpu, or cuda:N with the number that nvidia-smi shows. auto: the first GPU, else cpu.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Type of the arithmetic. auto: float32 on a CPU, bfloat16 on a GPU."
+        "auto",
+        description="Type of the arithmetic. auto: bfloat16 where the device multiplies it natively.",
     )
     deterministic: bool = Field(
         False,
@@ -69,7 +70,7 @@ class WorkerSettings(Settings):
         0,
         ge=0,
         le=MAX_PREFILL_TOKENS,
-        description="Most prompt tokens in a step while others decode. 0: 16 on a CPU, 256 on a GPU.",
+        description="Most prompt tokens in a step while others decode. 0: learnt from the time of the steps.",
     )
     grace_s: float = Field(5.0, ge=0, le=DAY_S, description="How long running jobs may go on after SIGTERM.")
     max_message_bytes: int = Field(

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from llama_herd.tasks.events import Token
 from llama_herd.tasks.job import GenerationJob, seed_of
-from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.local.local_job import LocalJob
 from llama_herd.worker.settings import WorkerSettings
@@ -25,8 +25,8 @@ class Reference:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings.model_copy(update={"slots": 1})
-        self._model = LoadedModel.load(self._settings, pin_device(settings.device))
+        self._settings = on_device(settings).model_copy(update={"slots": 1})
+        self._model = LoadedModel.load(self._settings, pin_device(self._settings.device))
         self._known: dict[str, tuple[int, ...]] = {}
 
     def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from llama_herd.tasks.secret_files import exposed_files
 from llama_herd.worker.doctor.finding import Finding
 from llama_herd.worker.doctor.machine import check_open_files, check_python, check_torch
 from llama_herd.worker.doctor.redis_server import check_redis
-from llama_herd.worker.loading.device import torch_name
+from llama_herd.worker.loading.device import on_device, torch_name
 from llama_herd.worker.local.environment import unknown_variables
 from llama_herd.worker.local.requirements import missing_worker_modules
 from llama_herd.worker.settings import WorkerSettings
@@ -25,7 +25,7 @@ def check_up() -> Iterator[Finding]:
     for name, nearest in unknown_variables().items():
         yield Finding("settings", "warn", f"{name} is no setting", f"the nearest name is {nearest}")
     try:
-        settings = WorkerSettings.read()
+        settings = on_device(WorkerSettings.read())
     except BadInput as error:
         yield Finding.of(error, "settings", fix="write what is allowed, or leave it out")
         return

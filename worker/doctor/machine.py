@@ -63,7 +63,7 @@ def _check_cpu(build: str, cuda: str | None) -> Finding:
     cards = visible_cards()
     if not cards:
         return Finding("torch", "ok", f"{build} on the CPU")
-    fix = "set HERD_DEVICE=cuda:0, or herd worker --gpus all"
+    fix = "leave HERD_DEVICE out, or herd worker --gpus all"
     if cuda is None:
         fix = f"install torch's CUDA build, then {fix}"
     return Finding("torch", "warn", f"{build} on the CPU, but here are GPUs: {', '.join(cards)}", fix)

@@ -1,6 +1,7 @@
 """The engine: one model, one cache, one batch that sequences join and leave at any step."""
 
 from collections.abc import Callable, Iterable, Sequence as Rows
+from time import monotonic
 
 import structlog
 import torch
@@ -9,6 +10,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.events import Failure
 from llama_herd.worker.engine.memory_error import MEMORY_ERROR, is_lack_of_memory, memory_failure
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
@@ -33,7 +35,7 @@ class Engine:
     """Runs sequences to their end; one thread calls it.
 
         runner = ModelRunner(llama, cache)
-        engine = Engine(runner, cache.prefixes, max_rows=32, prefill_tokens=1024, sink=print)
+        engine = Engine(runner, cache.prefixes, max_rows=32, prefill=PrefillBudget(1024), sink=print)
         engine.submit(sequence)
         while engine.has_work:
             engine.step()
@@ -47,12 +49,12 @@ class Engine:
         prefixes: PrefixCache,
         *,
         max_rows: int,
-        prefill_tokens: int,
+        prefill: PrefillBudget,
         sink: Sink,
     ) -> None:
         self.runner = runner
         self.prefixes = prefixes
-        self.scheduler = Scheduler(prefixes, max_rows=max_rows, prefill_tokens=prefill_tokens)
+        self.scheduler = Scheduler(prefixes, max_rows=max_rows, prefill=prefill)
         self._sink = sink
         self._sequences: dict[SequenceInfo, Sequence] = {}  # those that have not ended
         self._size_limits = SizeLimits()
@@ -154,6 +156,7 @@ class Engine:
 
     def _run(self, rows: Rows[Row]) -> Failure | None:
         """Run one forward and hand on what it brings; why it broke off, once all that it held is free."""
+        started_s = monotonic()
         try:
             readings = self.runner.run(rows)
         except torch.AcceleratorError:
@@ -166,8 +169,14 @@ class Engine:
                 log.warning("forward lacks memory, going on in halves", num_rows=len(rows))
             return failure_of(error)
         self._size_limits.note_run()
+        self._note_time(rows, monotonic() - started_s)
         self._hand_on([output for reading in readings for output in self._advance_alone(reading)])
         return None
+
+    def _note_time(self, rows: Rows[Row], seconds: float) -> None:
+        num_decoding = sum(row.num_tokens == 1 for row in rows)
+        num_tokens = sum(row.num_tokens for row in rows)
+        self.scheduler.prefill.note(num_tokens - num_decoding, num_decoding, seconds)
 
     def _advance_alone(self, reading: Reading) -> list[StepOutput]:
         """The same as `_advance`, but what goes wrong ends the one sequence."""

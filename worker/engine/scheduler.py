@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.prefix_cache import Digest, PrefixCache
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.wait_queue import WaitEntry, WaitQueue
-
-#: Times as many prompt tokens are computed in a step that keeps no stream waiting.
-ALONE_FACTOR = 32
 
 #: Most prompt tokens of a step that are scored: the logits of each are a row of the whole vocabulary.
 MAX_SCORED_TOKENS = 512
@@ -43,11 +41,11 @@ class Scheduler:
     So memory cannot run out on the way, and nothing is ever put back. WaitQueue says who is next.
     """
 
-    def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill_tokens: int) -> None:
-        """A step has at most `max_rows` rows, and beside some that decode at most `prefill_tokens`."""
+    def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill: PrefillBudget) -> None:
+        """A step has at most `max_rows` rows, and prompt tokens as `prefill` allows."""
         self._prefixes = prefixes
         self._max_rows = max_rows
-        self._prefill_tokens = prefill_tokens
+        self.prefill = prefill
         self._may_fit = False  # whether anything has changed since all who wait were found not to fit
         self.waiting = WaitQueue()
         self.running: list[Sequence] = []
@@ -79,7 +77,7 @@ class Scheduler:
         running = [sequence for sequence in self.running if not sequence.is_held]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
         is_alone = len(prefilling) == len(running)
-        budget = self._prefill_tokens * (ALONE_FACTOR if is_alone else 1)
+        budget = self.prefill.alone if is_alone else self.prefill.beside
         shares = dict.fromkeys(running, 1) | _shares(prefilling, budget)
         return [Row(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
 

@@ -26,6 +26,7 @@ from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
+from llama_herd.worker.loading.device import visible_cards
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -101,9 +102,13 @@ class Service:
             "model loaded",
             model=settings.served_model,
             device=settings.device,
+            dtype=model.dtype_name,
             seconds=round(loaded_s - started_s, 3),
             warm_up_s=round(monotonic() - loaded_s, 3),
         )
+        if settings.device == "cpu" and (cards := visible_cards()):
+            fix = "leave HERD_DEVICE out, with a torch that is built for CUDA"
+            log.warning("a GPU stays idle, this worker runs on the CPU", gpus=cards, fix=fix)
         for tenancy in service.tenancies.values():
             tenancy.start()
         service.watchdog.start()

@@ -2,8 +2,18 @@
 
 import os
 import subprocess
+from importlib.metadata import PackageNotFoundError, version
 
 from llama_herd.errors import DeviceError
+from llama_herd.worker.settings import WorkerSettings
+
+
+def on_device(settings: WorkerSettings) -> WorkerSettings:
+    """These settings with the device that auto comes to on this machine: the first GPU, or cpu."""
+    if settings.device != "auto":
+        return settings
+    device = "cuda:0" if has_cuda_build() and visible_cards() else "cpu"
+    return settings.model_copy(update={"device": device})
 
 
 def pin_device(device: str) -> str:
@@ -32,6 +42,14 @@ def pin_device(device: str) -> str:
 def torch_name(device: str) -> str:
     """What torch calls a device that is pinned, the only one that it sees."""
     return "cpu" if device == "cpu" else "cuda:0"
+
+
+def has_cuda_build() -> bool:
+    """Whether the torch that is installed could use a GPU at all; it is not imported for that."""
+    try:
+        return not version("torch").endswith("+cpu")
+    except PackageNotFoundError:
+        return False
 
 
 def visible_cards() -> list[str]:

@@ -20,10 +20,11 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.free_memory import device_key
-from llama_herd.worker.loading.memory_plan import PREFILL_TOKENS, MemoryPlan
+from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.plan_notes import PlanNotes
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings
@@ -73,12 +74,17 @@ class LoadedModel:
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
         return cls(llama, servable.tokenizer, chat, cache, plan.max_length)
 
+    @property
+    def dtype_name(self) -> str:
+        """Of the arithmetic, as HERD_DTYPE calls it."""
+        return str(self.cache.storage.dtype).removeprefix("torch.")
+
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         return Engine(
             ModelRunner(self.llama, self.cache),
             self.cache.prefixes,
             max_rows=settings.slots,
-            prefill_tokens=settings.prefill_tokens or PREFILL_TOKENS[self.cache.device.type],
+            prefill=PrefillBudget.of(settings.prefill_tokens, self.cache.device.type),
             sink=sink,
         )
 

@@ -2,7 +2,9 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Self
 
 import torch
@@ -12,12 +14,10 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.loading.free_memory import free_bytes
 from llama_herd.worker.loading.step_memory import StepMemory
 from llama_herd.worker.settings import WorkerSettings
-
-#: Prompt tokens that take about as long as a step that only decodes; see docs/decisions/0005.
-PREFILL_TOKENS = {"cpu": 16, "cuda": 256}
 
 #: What a started worker takes without a model. On a CPU measured: 300 MB, a tenth more after its first jobs,
 #: and its helper that renders chats; on a GPU, CUDA's context and the workspaces of its libraries.
@@ -44,11 +44,11 @@ class MemoryPlan:
     def of(cls, settings: WorkerSettings, file: ModelFile, device: str) -> Self:
         """Plan for a model that is not yet loaded. Raises SettingsError, with the numbers and the fix."""
         dtype, kind = compute_dtype(settings, device), torch.device(device).type
-        prefill_tokens = settings.prefill_tokens or PREFILL_TOKENS[kind]
+        prefill = PrefillBudget.of(settings.prefill_tokens, kind)
         least = cls(
             device=device,
             config=file.config,
-            step=StepMemory(file.config, dtype, kind == "cpu", settings.slots, prefill_tokens),
+            step=StepMemory(file.config, dtype, kind == "cpu", settings.slots, prefill.most, prefill.alone),
             dtype=dtype,
             max_length=_max_length(settings, file.config.context_length),
             weight_bytes=sum(_dense_bytes(info.shape, dtype) for info in file.tensors),
@@ -154,9 +154,21 @@ class MemoryPlan:
 
 def compute_dtype(settings: WorkerSettings, device: str) -> torch.dtype:
     """The type of the arithmetic, and of weights, keys and values."""
-    if settings.dtype == "auto":
-        return torch.float32 if device == "cpu" else torch.bfloat16
-    return torch.float32 if settings.dtype == "float32" else torch.bfloat16
+    if settings.dtype != "auto":
+        return torch.float32 if settings.dtype == "float32" else torch.bfloat16
+    if device == "cpu" and (settings.deterministic or not multiplies_bfloat16()):
+        return torch.float32
+    return torch.bfloat16
+
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions that multiply bfloat16: two to four times as fast as float32.
+
+    Without them it is as slow as float32, or slower. torch tells what a processor has from 2.12 on.
+    """
+    processor: Mapping[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(processor.get(name) for name in ("amx_bf16", "avx512_bf16"))
 
 
 def _dense_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:

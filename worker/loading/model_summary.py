@@ -9,7 +9,7 @@ from llama_herd.errors import BadInput
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings
@@ -111,6 +111,7 @@ class ModelSummary:
 
         Raises ModelFileError, SettingsError and DeviceError as a worker would, but for want of room.
         """
+        settings = on_device(settings)
         with ServableModel.open(settings, pin_device(settings.device)) as servable:
             file = servable.file
             return cls(

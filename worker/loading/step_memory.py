@@ -10,7 +10,7 @@ import torch
 
 from llama_herd.model.attend import attend_bytes
 from llama_herd.model.config import LlamaConfig
-from llama_herd.worker.engine.scheduler import ALONE_FACTOR, MAX_SCORED_TOKENS
+from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 
 #: Beside each logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
 DRAWING_BYTES = 40
@@ -20,13 +20,14 @@ SCORING_BYTES = 4
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Of the largest step that `slots` rows and `prefill_tokens` prompt tokens beside them allow."""
+    """Of the largest step: `slots` rows and `prompt_tokens` beside them, or `alone_tokens` and no row."""
 
     config: LlamaConfig
     dtype: torch.dtype
     consecutive: bool  # how the device's pages lie
     slots: int
-    prefill_tokens: int
+    prompt_tokens: int
+    alone_tokens: int
 
     def activation_bytes(self, cache_tokens: int) -> int:
         """Of one layer, whichever of its parts takes most. No step has more tokens than the cache."""
@@ -57,4 +58,4 @@ class StepMemory:
 
     @property
     def _num_tokens(self) -> int:
-        return max(ALONE_FACTOR * self.prefill_tokens, self.prefill_tokens + self.slots)
+        return max(self.alone_tokens, self.prompt_tokens + self.slots)

@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
-from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -41,7 +41,7 @@ class LocalJob:
     def load(cls, fields: Mapping[str, Any], settings: WorkerSettings) -> Self:
         """Check the job, then load the model with room for its sequences. Raises BadInput."""
         job = GenerationJob.parse(fields, settings)
-        settings = settings.model_copy(update={"slots": job.sampling.n})
+        settings = on_device(settings).model_copy(update={"slots": job.sampling.n})
         return cls(job, LoadedModel.load(settings, pin_device(settings.device)), settings)
 
     def cancel(self) -> None:

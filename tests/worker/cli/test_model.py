@@ -17,7 +17,8 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_inspect_counts_tensors_and_memory(chatty: Path) -> None:
-    done = invoke("inspect", str(chatty), "--json", HERD_SLOTS="2", HERD_KV_CACHE_TOKENS="1000")
+    settings = {"HERD_SLOTS": "2", "HERD_KV_CACHE_TOKENS": "1000", "HERD_DTYPE": "float32"}
+    done = invoke("inspect", str(chatty), "--json", **settings)
     assert (done.exit_code, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found["shape"]["num_layers"] == 2

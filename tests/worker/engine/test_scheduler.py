@@ -13,6 +13,7 @@ from llama_herd.tasks.priority import MAX_PRIORITY
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import wait_queue as waiting_line
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 
@@ -50,7 +51,7 @@ def scored(job_id: str, num_prompt: int) -> Sequence:
 
 def new_scheduler(consecutive: bool = True, prefill_tokens: int = BUDGET) -> Scheduler:
     prefixes = PrefixCache(Pages(NUM_PAGES, consecutive=consecutive))
-    return Scheduler(prefixes, max_rows=MAX_ROWS, prefill_tokens=prefill_tokens)
+    return Scheduler(prefixes, max_rows=MAX_ROWS, prefill=PrefillBudget(prefill_tokens))
 
 
 def step(scheduler: Scheduler) -> None:
@@ -119,7 +120,9 @@ def admits_on_a_second_look(scheduler: Scheduler) -> bool:
 def test_a_step_scores_a_bounded_number_of_prompt_tokens_and_gets_on() -> None:
     """A scored token takes a row of logits; who is not scored fills the rest of the step."""
     scheduler = Scheduler(
-        PrefixCache(Pages(100, consecutive=True)), max_rows=MAX_ROWS, prefill_tokens=4 * MAX_SCORED_TOKENS
+        PrefixCache(Pages(100, consecutive=True)),
+        max_rows=MAX_ROWS,
+        prefill=PrefillBudget(4 * MAX_SCORED_TOKENS),
     )
     plain = sequence("plain", 400, 1)
     for one in (scored("a", 1500), scored("b", 700), plain):

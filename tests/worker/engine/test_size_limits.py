@@ -7,6 +7,7 @@ import torch
 
 from llama_herd.worker.engine import size_limits
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.size_limits import Size, SizeLimits
@@ -43,7 +44,7 @@ def wide(tiny_settings: WorkerSettings) -> LoadedModel:
 
 def started(model: LoadedModel, runner: ModelRunner, num_rows: int = NUM_ROWS) -> tuple[Engine, Collector]:
     sink = Collector()
-    engine = Engine(runner, model.cache.prefixes, max_rows=NUM_ROWS, prefill_tokens=64, sink=sink)
+    engine = Engine(runner, model.cache.prefixes, max_rows=NUM_ROWS, prefill=PrefillBudget(64), sink=sink)
     for number in range(num_rows):
         asked = {"max_tokens": 120, "ignore_eos": True, "temperature": 0.9, "seed": number}
         engine.submit(sequence(model, f"job-{number}", prompt="a tale " * (1 + number % 3), **asked))

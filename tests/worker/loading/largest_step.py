@@ -12,9 +12,10 @@ import torch
 import llama_herd.worker.pool  # with it Celery, as in a worker  # noqa: F401
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample, score
-from llama_herd.worker.engine.scheduler import ALONE_FACTOR, MAX_SCORED_TOKENS
+from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.processes import peak_bytes
@@ -50,7 +51,7 @@ def main() -> None:
     started_bytes = psutil.Process().memory_info().rss
     model.cache.storage.zero_()  # as many jobs would, one after the other
     with torch.inference_mode():
-        prefill(model, ALONE_FACTOR * settings.prefill_tokens)
+        prefill(model, PrefillBudget.of(settings.prefill_tokens, "cpu").alone)
         decode(model, settings.slots)
     print(json.dumps({"started_bytes": started_bytes, "peak_bytes": peak_bytes("self")}))
     model.close()

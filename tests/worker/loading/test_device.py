@@ -9,14 +9,17 @@ from unittest import mock
 import pytest
 
 from llama_herd.errors import DeviceError
-from llama_herd.worker.loading.device import pin_device
+from llama_herd.worker.loading import device
+from llama_herd.worker.loading.device import on_device, pin_device
+from llama_herd.worker.settings import WorkerSettings
 
 REPORT = "0, GPU-aaa, NVIDIA H200\n1, GPU-bbb, NVIDIA L4"
 
 
 @pytest.fixture
 def two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is pinned is let go of afterwards."""
+    """What is pinned is let go of afterwards; torch could use them."""
+    monkeypatch.setattr(device, "version", lambda name: "2.13.0+cu130")
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\necho '{REPORT}'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -54,3 +57,25 @@ def test_without_a_driver_the_list_is_empty(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeviceError, match="none"):
         pin_device("cuda:0")
+
+
+def device_of(**fields: str) -> str:
+    return on_device(WorkerSettings.read(**fields)).device
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_auto_takes_the_first_card_and_nothing_else_is_changed() -> None:
+    assert device_of(device="auto") == "cuda:0"
+    assert device_of(device="cpu") == "cpu"
+    assert device_of(device="cuda:1") == "cuda:1"
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_auto_is_the_cpu_where_torch_cannot_use_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "version", lambda name: "2.13.0+cpu")
+    assert device_of(device="auto") == "cpu"
+
+
+def test_auto_is_the_cpu_where_there_is_no_card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert device_of(device="auto") == "cpu"

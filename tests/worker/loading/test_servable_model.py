@@ -9,6 +9,7 @@ import pytest
 
 from llama_herd.errors import BadInput
 from llama_herd.worker.loading import memory_plan
+from llama_herd.worker.loading.device import on_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
@@ -82,7 +83,9 @@ BAD: Mapping[str, tuple[Writer, dict[str, str]]] = {
 
 @pytest.fixture(autouse=True)
 def _steady_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is free does not change from one look to the next."""
+    """What is free does not change from one look to the next, and all look with the same settings."""
+    monkeypatch.delenv("HERD_DTYPE")
+    monkeypatch.delenv("HERD_DEVICE")
     monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 1 << 30)
 
 
@@ -102,7 +105,7 @@ def examined(path: Path, variables: Mapping[str, str]) -> str:
 
 def loaded(path: Path, variables: Mapping[str, str]) -> str:
     fields = {name.removeprefix("HERD_").lower(): value for name, value in variables.items()}
-    settings = WorkerSettings.read(model=path, threads=1, **fields)
+    settings = on_device(WorkerSettings.read(model=path, threads=1, **fields))
     try:
         LoadedModel.load(settings, "cpu").close()
     except BadInput as error:
