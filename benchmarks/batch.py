@@ -132,7 +132,7 @@ def with_stand_in(num_rows: int = STAND_IN_ROWS) -> Report:
         folder = Path(name)
         write_rows(folder / "in.jsonl", num_rows)
         command = [sys.executable, "-m", "benchmarks.stand_in", server.url]
-        with child(command, WorkerSettings(redis_url=server.url), folder):
+        with child(command, WorkerSettings(redis_url=server.url, dtype="float32"), folder):
             return run_batch(server.url, folder, "--window", str(STAND_IN_WINDOW))
 
 
@@ -140,7 +140,7 @@ def with_stand_in(num_rows: int = STAND_IN_ROWS) -> Report:
 def bundled_worker(folder: Path) -> Iterator[tuple[str, int]]:
     """A Redis and a worker that has done a first job: the address and the worker's process."""
     with EmbeddedRedis() as server:
-        settings = WorkerSettings(redis_url=server.url, model=BUNDLED_MODEL)
+        settings = WorkerSettings(redis_url=server.url, model=BUNDLED_MODEL, dtype="float32")
         command = [sys.executable, "-m", "llama_herd.worker.cli", "worker"]
         with child(command, settings, folder) as worker:
             warm = folder / "warm"

@@ -58,6 +58,7 @@ def measure_plan(plan: Plan, folder: Path) -> dict[str, list[Run]]:
         context_tokens=load.context_length,
         prefix_cache=False,  # a prompt is computed whole here, however often it has come before
         threads=1,
+        dtype="float32",
     )
     model = LoadedModel.load(settings, "cpu")
 

@@ -50,6 +50,7 @@ class Bench:
             context_tokens=2 * plan.num_prefix,
             prefix_cache=prefix_cache,
             threads=1,
+            dtype="float32",
         )
         self._plan = plan
         self._model = LoadedModel.load(settings, "cpu")

@@ -115,7 +115,9 @@ def ignore(outputs: list[StepOutput]) -> None:
 
 def engine_step_us(plan: Plan) -> dict[str, float]:
     """Steps of the bundled model that only decode."""
-    settings = WorkerSettings(slots=plan.rows, threads=1, prefill_tokens=plan.rows * plan.num_prompt)
+    settings = WorkerSettings(
+        slots=plan.rows, threads=1, dtype="float32", prefill_tokens=plan.rows * plan.num_prompt
+    )
     model = LoadedModel.load(settings, "cpu")
     engine = model.engine(settings, ignore)
     sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=0, ignore_eos=True)
@@ -147,7 +149,9 @@ class PreparedLogits:
 
 def host_us(num_rows: int, plan: Plan) -> dict[str, float]:
     """Steps that only decode, but for their forward, with and without penalties."""
-    settings = WorkerSettings(slots=num_rows, threads=1, prefill_tokens=num_rows * plan.num_prompt)
+    settings = WorkerSettings(
+        slots=num_rows, threads=1, dtype="float32", prefill_tokens=num_rows * plan.num_prompt
+    )
     model = LoadedModel.load(settings, "cpu")
     model.llama = cast(Llama, PreparedLogits(num_rows, model.tokenizer.vocab_size))
     times = {"rows": float(num_rows)}

@@ -39,7 +39,7 @@ SAMPLING = SamplingParams(max_tokens=MAX_TOKENS, temperature=0, ignore_eos=True)
 
 def engine_alone(num_rows: int) -> float:
     """Tokens a second of an engine in this process, without a queue."""
-    settings = WorkerSettings(slots=num_rows)
+    settings = WorkerSettings(slots=num_rows, dtype="float32")
     model = LoadedModel.load(settings, "cpu")
     num_tokens = 0
 
@@ -74,7 +74,7 @@ def through_the_queue(num_rows: int) -> float:
 def peer(file: GGUFModel, num_rows: int) -> float:
     """Tokens a second of transformers, one static batch of `num_rows` at a time."""
     model = load_peer(file)
-    tokenizer = LoadedModel.load(WorkerSettings(slots=1), "cpu").tokenizer
+    tokenizer = LoadedModel.load(WorkerSettings(slots=1, dtype="float32"), "cpu").tokenizer
     prompts = [tokenizer.encode(PROMPTS[n % len(PROMPTS)]) for n in range(num_rows)]
     generate(model, prompts, 4)
     started = perf_counter()

@@ -37,7 +37,13 @@ class Queue:
 def warm_worker(num_rows: int, sampling: SamplingParams, **env: str) -> Iterator[Queue]:
     """`env`: the worker's environment besides. Raises RuntimeError when it ends before it is ready."""
     with EmbeddedRedis() as server, Client(server.url) as client:
-        env = {**os.environ, **env, "HERD_REDIS_URL": server.url, "HERD_SLOTS": str(num_rows)}
+        env = {
+            **os.environ,
+            "HERD_DTYPE": "float32",
+            **env,
+            "HERD_REDIS_URL": server.url,
+            "HERD_SLOTS": str(num_rows),
+        }
         worker = subprocess.Popen(COMMAND, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_until(lambda: _is_ready(worker, client), "the worker is ready")
