@@ -1,4 +1,4 @@
-"""A job's result as the body of an answer of OpenAI's."""
+"""A job's result as the body of an OpenAI response."""
 
 from importlib.metadata import version
 from time import time
@@ -7,14 +7,14 @@ from typing import Any
 from llama_herd.tasks.openai.request import CHAT, Endpoint
 from llama_herd.tasks.result import Choice, Result
 
-#: How a token is named in log-probabilities: a client knows ids, and no vocabulary.
+#: What log-probabilities call a token: a client knows its id, but has no vocabulary.
 _TOKEN = "token_id:{}"
 
 _FINGERPRINT = f"llama-herd-{version('llama-herd')}"
 
 
 def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> dict[str, Any]:
-    """What a job came to, in the form of its endpoint."""
+    """The result in the form of its endpoint."""
     is_chat = endpoint == CHAT
     make = _chat_choice if is_chat else _completion_choice
     choices = [make(choice) for choice in _choices(result)]
@@ -45,7 +45,7 @@ def _completion_choice(choice: Choice) -> dict[str, Any]:
         "index": choice.index,
         "text": choice.text,
         "logprobs": _completion_logprobs(choice),
-        "finish_reason": choice.finish_reason,
+        **_reasons(choice),
     }
 
 
@@ -54,12 +54,21 @@ def _chat_choice(choice: Choice) -> dict[str, Any]:
         "index": choice.index,
         "message": {"role": "assistant", "content": choice.text, "refusal": None},
         "logprobs": _chat_logprobs(choice),
+        **_reasons(choice),
+    }
+
+
+def _reasons(choice: Choice) -> dict[str, Any]:
+    """Why the output ended. `stop_reason` is vLLM's: the stop string or token id that matched, else null."""
+    has_stopped = choice.finish_reason == "stop"
+    return {
         "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason if has_stopped else None,
     }
 
 
 def _completion_logprobs(choice: Choice) -> dict[str, Any] | None:
-    """Parallel lists, as completions have them; where a token begins in the text is not known here."""
+    """Parallel lists, as completions have them. No offsets: a client does not know where a token begins."""
     if choice.logprobs is None:
         return None
     return {
@@ -71,14 +80,14 @@ def _completion_logprobs(choice: Choice) -> dict[str, Any] | None:
 
 
 def _chat_logprobs(choice: Choice) -> dict[str, Any] | None:
-    """An object a token, as chats have them."""
+    """One object for each token, as chats have them."""
     if choice.logprobs is None:
         return None
     tops = choice.top_logprobs or ((),) * len(choice.ids)
     return {
         "content": [
             _token(token_id, logprob) | {"top_logprobs": [_token(*pair) for pair in top]}
-            # No more than there are of each: others may have written into the job's stream.
+            # The lists may differ in length, since others may have written into the job's stream.
             for token_id, logprob, top in zip(choice.ids, choice.logprobs, tops, strict=False)
         ],
         "refusal": None,
@@ -86,7 +95,7 @@ def _chat_logprobs(choice: Choice) -> dict[str, Any] | None:
 
 
 def _prompt_logprobs(result: Result) -> list[dict[str, Any] | None]:
-    """vLLM's addition: for each token of the prompt but the first, the likeliest in its place."""
+    """vLLM's addition: the scores of each prompt token except the first, and the likeliest tokens there."""
     logprobs = result.prompt_logprobs or ()
     tops = result.top_prompt_logprobs or ((),) * len(logprobs)
     return [None, *({"logprob": own, "top": _named(top)} for own, top in zip(logprobs, tops, strict=False))]

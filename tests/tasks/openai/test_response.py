@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from llama_herd.tasks.events import Usage
-from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
 from llama_herd.tasks.openai.response import response_body
 from llama_herd.tasks.result import Choice, Result
 
@@ -30,14 +32,16 @@ def test_a_completion_has_text_and_usage() -> None:
     assert found["object"] == "text_completion"
     assert found["model"] == "tales"
     assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    assert found["choices"] == [{"index": 0, "text": " wörld", "logprobs": None, "finish_reason": "stop"}]
+    ended = {"finish_reason": "stop", "stop_reason": None}
+    assert found["choices"] == [{"index": 0, "text": " wörld", "logprobs": None, **ended}]
 
 
 def test_a_chat_has_a_message() -> None:
     found = body(CHAT)
     message = {"role": "assistant", "content": " wörld", "refusal": None}
     assert found["object"] == "chat.completion"
-    assert found["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+    ended = {"finish_reason": "stop", "stop_reason": None}
+    assert found["choices"] == [{"index": 0, "message": message, "logprobs": None, **ended}]
 
 
 def test_all_outputs_of_a_job_are_choices() -> None:
@@ -46,6 +50,34 @@ def test_all_outputs_of_a_job_are_choices() -> None:
     assert [(one["index"], one["text"], one["finish_reason"]) for one in found] == [
         (n, f"{n}", "length") for n in range(3)
     ]
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize(
+    ("finish_reason", "stop_reason", "written"),
+    [
+        ("stop", "END", "END"),
+        ("stop", 7, 7),
+        ("stop", None, None),
+        # vLLM names no reason for these: `finish_reason` says it all.
+        ("length", "max_tokens", None),
+        ("length", "context", None),
+    ],
+)
+def test_a_choice_names_the_stop_that_matched(
+    endpoint: Endpoint, finish_reason: str, stop_reason: str | int | None, written: str | int | None
+) -> None:
+    (choice,) = body(endpoint, finish_reason=finish_reason, stop_reason=stop_reason)["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == (finish_reason, written)
+
+
+def test_each_of_several_choices_names_its_own_stop() -> None:
+    choices = tuple(
+        Choice(index=n, text="", ids=(), finish_reason="stop", stop_reason=stop)
+        for n, stop in enumerate(("END", 7, None))
+    )
+    found = body(COMPLETIONS, choices=choices)["choices"]
+    assert [one["stop_reason"] for one in found] == ["END", 7, None]
 
 
 TOPS = {"logprobs": (-0.5, -1.5), "top_logprobs": (((5, -0.5), (9, -2.0)), ((7, -1.0), (8, -1.2)))}
