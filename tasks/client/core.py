@@ -98,9 +98,9 @@ class ClientCore:
         events = follower.stored((yield self.ledger.read(job_id, follower.last)))
         if not events:
             try:
-                follower.settle((yield self.ledger.record(job_id)))
+                follower.check_record((yield self.ledger.record(job_id)))
             except NoPermissionError:  # a user in the role of a subscriber
-                follower.settle_by((yield self.ledger.read(job_id, max(0, follower.last - 1))))
+                follower.check_stream((yield self.ledger.read(job_id, max(0, follower.last - 1))))
         return events
 
     def cancel(self, job_id: str, reason: CancelReason) -> Dialogue[Cancellation]:

@@ -71,5 +71,5 @@ class Dead:
         queue = kept.record.queue
         new_id = id_of_retry(self.settings.tenant, job_id)
         yield from enqueue(self.ledger, NewJob(new_id, "retry", Envelope.of(new_id, queue), job))
-        yield self.letters.pardon(job_id)
+        yield self.letters.unlist(job_id)
         return Retried(new_id, queue)

@@ -85,7 +85,7 @@ class Follower:
             fresh.append(event)
         return fresh
 
-    def settle(self, record: Record | None) -> None:
+    def check_record(self, record: Record | None) -> None:
         """The stream holds nothing new: is anything to come?
 
         Raises JobNotFound for a job that was known once and is forgotten, for one that was never seen and is
@@ -106,7 +106,7 @@ class Follower:
             self._is_final = True
             self.is_behind = True
 
-    def settle_by(self, kept: list[Event]) -> None:
+    def check_stream(self, kept: list[Event]) -> None:
         """The same for a reader who may not see records; `kept` are the events from number `last` on."""
         if self.last and kept and isinstance(kept[0], End):
             self.has_ended = True

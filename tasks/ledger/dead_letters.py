@@ -81,7 +81,7 @@ class DeadLetters(Keys):
     def is_quarantined(self, job_id: str) -> Call[bool]:
         return Call("ZSCORE", (self._quarantine,), (job_id,), lambda reply: reply is not None)
 
-    def pardon(self, job_id: str) -> Call[bool]:
+    def unlist(self, job_id: str) -> Call[bool]:
         """Take a job off the list, as it runs again under another id; whether it was on it."""
         return Call("ZREM", (self._quarantine,), (job_id,), bool)
 

@@ -22,8 +22,8 @@ T = TypeVar("T")
 #: Calls of which each depends on the answers before, alone or several at once; it returns what they come to.
 #: An error is raised where it was asked, unless it was asked for `Apart`.
 Dialogue = Generator["Call[Any] | Sequence[Call[Any]] | Apart", Any, T]
-Part = str | bytes | int | float
-Command = tuple[Part, ...]
+Argument = str | bytes | int | float
+Command = tuple[Argument, ...]
 #: What to send in one round trip, given the replies to what was sent before: all without a connection.
 Commands = Generator[list[Command], list[Any], T]
 
@@ -78,7 +78,7 @@ class Call(Generic[T]):
 
     what: Script | str
     keys: Sequence[str]
-    args: Sequence[Part]
+    args: Sequence[Argument]
     parse: Callable[[Any], T]
 
     @property

@@ -5,8 +5,8 @@ from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.client.batch.attempt import BatchTry
 from llama_herd.tasks.client.batch.row import BatchItem, BatchJob, BatchRow
+from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.settings import Settings
@@ -24,26 +24,26 @@ class RowFeed:
         self._settings = settings
         self._run_id = run_id
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Take no more."""
         self.is_open = False
 
-    def take(self) -> BatchTry | BatchItem | None:
+    def take(self) -> RowJob | BatchItem | None:
         """The next row's job; its item, when it is no job; None when there is no next row, or not yet."""
         if not self.is_open:
             return None
         try:
             row = next(self._rows)
         except StopIteration:
-            self.close()
+            self.stop()
             return None
-        return None if row is None else self._try(row)
+        return None if row is None else self._row_job(row)
 
-    def _try(self, row: BatchRow) -> BatchTry | BatchItem:
+    def _row_job(self, row: BatchRow) -> RowJob | BatchItem:
         if row.failure is not None:
             return BatchItem(row, rejection=row.failure)
         try:
-            return BatchTry(row, self._job(row.job or {}), self._run_id)
+            return RowJob(row, self._job(row.job or {}), self._run_id)
         except InvalidJob as error:
             return BatchItem(row, rejection=Failure(code=ErrorCode.INVALID_JOB, message=str(error)))
 

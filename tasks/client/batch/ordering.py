@@ -23,7 +23,7 @@ class InOrder:
     def sort(self, items: Iterable[BatchItem]) -> list[BatchItem]:
         """The items that are next, now that these have come."""
         self._held |= {item.index: item for item in items}
-        released = []
+        ready = []
         while self._expected and self._expected[0] in self._held:
-            released.append(self._held.pop(self._expected.popleft()))
-        return released
+            ready.append(self._held.pop(self._expected.popleft()))
+        return ready

@@ -14,11 +14,11 @@ from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RecordUnreadable
-from llama_herd.tasks.client.batch.attempt import BatchTry
 from llama_herd.tasks.client.batch.feed import RowFeed
 from llama_herd.tasks.client.batch.ordering import InOrder
 from llama_herd.tasks.client.batch.polling import Pace
 from llama_herd.tasks.client.batch.row import BatchItem, BatchJob
+from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.submission import NewJob, checked_run, queue_full
 from llama_herd.tasks.events import Event, Failure
@@ -72,8 +72,8 @@ class BatchWindow:
         self._submit_at_s = 0.0
         self._models: set[str] = set()
         self._unserved: frozenset[str] = frozenset()
-        self._waiting: deque[BatchTry] = deque()
-        self._under_way: dict[str, BatchTry] = {}
+        self._waiting: deque[RowJob] = deque()
+        self._under_way: dict[str, RowJob] = {}
         self._ended: list[BatchItem] = []
         self._order = InOrder() if in_order else None
         self._handed_out: list[str] = []
@@ -111,7 +111,7 @@ class BatchWindow:
 
     def stop(self) -> None:
         """Take no more rows; those that were taken go on to their end."""
-        self._feed.close()
+        self._feed.stop()
 
     def cancel(self) -> Dialogue[None]:
         """Take no more rows, and end what is under way. It comes out as cancelled."""
@@ -173,13 +173,13 @@ class BatchWindow:
         return len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
 
     def _submit(self, now_s: float) -> Dialogue[None]:
-        tries = self._portion()
-        new_jobs = [_new_job(one, self._core.ledger.tenant) for one in tries]
+        row_jobs = self._portion()
+        new_jobs = [_new_job(one, self._core.ledger.tenant) for one in row_jobs]
         submits = [self._core.ledger.submit(new.job_id, new.job, new.envelope) for new in new_jobs]
         answers = yield Apart(submits)
-        for _ in tries:
+        for _ in row_jobs:
             self._waiting.popleft()
-        for one, new, answer in zip(tries, new_jobs, answers, strict=True):
+        for one, new, answer in zip(row_jobs, new_jobs, answers, strict=True):
             self._note_submission(one, new, answer, now_s)
         refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
         if refusals and not self._under_way:
@@ -188,13 +188,13 @@ class BatchWindow:
             # Redis may be full: what is under way makes room by its end.
             self._submit_at_s = now_s + REFUSED_S
 
-    def _portion(self) -> list[BatchTry]:
+    def _portion(self) -> list[RowJob]:
         """Those that wait longest, as many as one round trip should carry."""
         sizes = accumulate(one.job.num_prompt_bytes for one in self._waiting)
         num_small = sum(1 for _ in takewhile(lambda size: size <= MAX_SUBMIT_BYTES, sizes))
         return list(islice(self._waiting, max(1, num_small)))
 
-    def _note_submission(self, one: BatchTry, new: NewJob, answer: Any, now_s: float) -> None:
+    def _note_submission(self, one: RowJob, new: NewJob, answer: Any, now_s: float) -> None:
         if isinstance(answer, ResponseError):
             self._waiting.append(one)
         elif answer.kind is Submission.CONFLICT:
@@ -210,10 +210,10 @@ class BatchWindow:
     def _collect(self) -> Dialogue[None]:
         """Ask how far all are, and read the events of those that have ended."""
         ledger = self._core.ledger
-        tries = list(self._under_way.values())
-        states = yield [ledger.state(one.job_id) for one in tries]
+        row_jobs = list(self._under_way.values())
+        states = yield [ledger.state(one.job_id) for one in row_jobs]
         over = []
-        for one, state in zip(tries, states, strict=True):
+        for one, state in zip(row_jobs, states, strict=True):
             if state is None:
                 self._submit_again(one)
             elif state not in ("queued", "running"):
@@ -224,12 +224,12 @@ class BatchWindow:
             for one, events in zip(over, _readable(streams), strict=True):
                 self._note_end(one, events)
 
-    def _submit_again(self, one: BatchTry) -> None:
+    def _submit_again(self, one: RowJob) -> None:
         """Redis does not know the job any more: it was away too long, or has lost data."""
         del self._under_way[one.job_id]
         self._waiting.append(one)
 
-    def _note_end(self, one: BatchTry, events: Sequence[Event] | RecordUnreadable) -> None:
+    def _note_end(self, one: RowJob, events: Sequence[Event] | RecordUnreadable) -> None:
         if not events:
             self._submit_again(one)
             return
@@ -256,7 +256,7 @@ class BatchWindow:
         return items
 
 
-def _new_job(one: BatchTry, tenant: str) -> NewJob:
+def _new_job(one: RowJob, tenant: str) -> NewJob:
     """Celery is to keep no result: the batch reads the events, and then forgets the job."""
     envelope = Envelope.of(one.job_id, queue_name(str(one.job.model), tenant), ignore_result=True)
     return NewJob(one.job_id, "job_id", envelope, one.job)

@@ -11,7 +11,7 @@ MAX_TRIES = 3
 
 
 @dataclass(slots=True)
-class BatchTry:
+class RowJob:
     """A job under one of the ids of its row; the first one that is free, and another after each failure."""
 
     row: BatchRow
