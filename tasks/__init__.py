@@ -1,4 +1,4 @@
-"""What other services import: `from llama_herd.tasks import Client, GenerationJob, SamplingParams`."""
+"""The API for other services: `from llama_herd.tasks import Client, GenerationJob, SamplingParams`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
+    """Import a public name at its first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

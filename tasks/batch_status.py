@@ -1,18 +1,18 @@
-"""What a batch says of itself once a second, for `herd batch --watch` and `herd status`."""
+"""A batch's report, once a second, for `herd batch --watch` and `herd status`."""
 
 from pydantic import BaseModel, ConfigDict
 
-#: A running batch that is silent this long is not known any more.
+#: A running batch that has not reported for this long is forgotten.
 RUNNING_TTL_S = 10
-#: How long the last word of one that has ended is kept.
+#: How long the last report of an ended batch is kept.
 ENDED_TTL_S = 3600
 
 
 class BatchStatus(BaseModel):
-    """A batch as it last described itself. Unknown fields of other versions are left out.
+    """A batch's last report. Unknown fields of other versions are ignored.
 
     state: running, done, stopped (too many failed), left (its jobs go on without it) or cancelled.
-    num_rows: rows of the input; 0 when not known. num_before: rows that were done before this start.
+    num_rows: rows of the input; 0 if unknown. num_before: rows that earlier starts of this run had finished.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -30,7 +30,7 @@ class BatchStatus(BaseModel):
     rows_per_s: float = 0.0
     tokens_per_s: float = 0.0
     elapsed_s: float = 0.0
-    #: When it said so, by the clock of Redis; the ledger fills it in.
+    #: Time of the report by the clock of Redis; the ledger fills it in.
     beat_ms: int = 0
 
     @property
@@ -43,7 +43,7 @@ class BatchStatus(BaseModel):
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that the rest takes at this rate; None when that cannot be told."""
+        """Seconds that the remaining rows take at this rate; None if unknown."""
         num_left = self.num_rows - self.num_done - self.num_failed
         if not self.num_rows or not self.rows_per_s:
             return None

@@ -1,4 +1,4 @@
-"""How we reach Redis: one URL for redis-py and for Celery, and errors that a person can act on."""
+"""The connection to Redis: one URL for redis-py and for Celery, and errors that a person can act on."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -30,18 +30,18 @@ from redis.retry import Retry
 
 from llama_herd.errors import HerdError, RedisUnavailable, SettingsError
 
-#: A call that Redis does not answer in time has failed; it may have run.
+#: A call without an answer for this long has failed. Redis may have run it all the same.
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 
-#: A short blink of Redis is not worth an error: three more tries within about a second.
+#: Tries after the first one, within about a second: a short outage of Redis is no error.
 TRIES = 3
 #: A subscriber is in no hurry: it waits about ten seconds for Redis to come back.
 SUBSCRIBER_TRIES = 20
-#: No bound: each stream that is followed holds a connection, and redis-py would refuse the 101st.
+#: No limit: each followed stream needs a connection, and redis-py would refuse the 101st.
 MAX_CONNECTIONS = 2**31
 
-#: What may stand behind the ? of a URL: redis-py and both halves of Celery read it alike.
+#: Query parameters that a URL may have: redis-py, Celery's broker and its backend read these alike.
 PARAMETERS = {
     "redis": ("db",),
     "rediss": ("db", "ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
@@ -50,13 +50,13 @@ PARAMETERS = {
 CERTIFICATE_CHECKS = ("none", "optional", "required")
 
 NOT_A_URL = (
-    "must be the URL of a Redis. Fix: redis://host:6379/0, rediss://host:6379/0 or unix:///path/redis.sock; "
-    "in a password @ / ? # are written %40 %2F %3F %23"
+    "must be the URL of a Redis. Fix: write redis://host:6379/0, rediss://host:6379/0 or "
+    "unix:///path/redis.sock; in a password write @ / ? # as %40 %2F %3F %23"
 )
 
-#: What a Redis of another kind is called, with the fix.
+#: Complaints about a Redis of the wrong kind, each with the fix.
 CLUSTER = (
-    "is a cluster, which would keep parts of a job in several places. Fix: put a single Redis or Valkey into "
+    "is a cluster, but all keys of a job must be on one server. Fix: put a single Redis or Valkey into "
     "HERD_REDIS_URL"
 )
 READ_ONLY = "is a read-only replica. Fix: put its primary into HERD_REDIS_URL"
@@ -64,13 +64,13 @@ SENTINEL = (
     "is a Sentinel, or older than Redis 6.2. Fix: put the Redis that keeps the data into HERD_REDIS_URL"
 )
 
-#: Of an error that is not known here.
+#: Most characters shown of an error that this module does not know.
 MAX_ERROR_CHARS = 160
 _PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_script: ?\d+: |script: \w+, .*")
 
 
 def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
-    """A connection of redis-py. Raises SettingsError when `url` is not that of a Redis."""
+    """A connection of redis-py. Raises SettingsError if `url` is not the URL of a Redis."""
     url = checked_url(url)
     return redis.Redis.from_url(url, retry=Retry(_backoff(), tries), **_options(url, timeout_s))
 
@@ -87,7 +87,7 @@ def _options(url: str, timeout_s: float = SOCKET_TIMEOUT_S) -> dict[str, Any]:
         "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
         "max_connections": MAX_CONNECTIONS,
     }
-    # A socket file has no such thing, and redis-py refuses the word.
+    # redis-py rejects this option for a socket file.
     return options if url.startswith("unix:") else {**options, "socket_keepalive": True}
 
 
@@ -96,7 +96,7 @@ def _backoff() -> ExponentialBackoff:
 
 
 def checked_url(url: str) -> str:
-    """`url` in redis-py's form. Raises SettingsError when it is not that of a Redis."""
+    """`url` in redis-py's form. Raises SettingsError if it is not the URL of a Redis."""
     try:
         return _checked(url)
     except ValueError as error:
@@ -104,14 +104,14 @@ def checked_url(url: str) -> str:
 
 
 def _checked(url: str) -> str:
-    """Raises ValueError, which says what is wrong and shows nothing but names of parameters."""
+    """Raises ValueError. Its message repeats nothing of the URL except names of parameters."""
     parts = _split(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     scheme = parts.scheme
     if scheme == "redis+socket":
         scheme = "unix"
         query = {"db" if name == "virtual_host" else name: value for name, value in query.items()}
-    if "ssl_cert_reqs" in query:  # Celery's words for it are CERT_REQUIRED and the like
+    if "ssl_cert_reqs" in query:  # Celery writes CERT_REQUIRED and the like
         query["ssl_cert_reqs"] = query["ssl_cert_reqs"].removeprefix("CERT_").lower()
     _check_parameters(scheme, query)
     if scheme == "unix":
@@ -123,7 +123,7 @@ def _checked(url: str) -> str:
 
 
 def _split(url: str) -> SplitResult:
-    """Raises ValueError when it is no URL of a Redis, or is torn where a password has a / for one."""
+    """Raises ValueError if this is not the URL of a Redis, or if its password is not escaped."""
     try:
         parts = urlsplit(url)
         (parts.hostname or "").encode("idna")
@@ -137,7 +137,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _is_torn(parts: SplitResult) -> bool:
-    """Whether what stands before the @ of a URL seems to go on behind its host."""
+    """Whether the URL looks as if an unescaped / ? or # in its password had split it."""
     is_socket = parts.scheme in ("unix", "redis+socket")
     return bool(parts.fragment) or (not is_socket and "@" in parts.path + parts.query)
 
@@ -146,10 +146,9 @@ def _check_parameters(scheme: str, query: Mapping[str, str]) -> None:
     known = PARAMETERS[scheme]
     unknown = [name for name in query if name not in known]
     if unknown:
-        name = unknown[0] if unknown[0].isidentifier() and len(unknown[0]) <= 40 else "of another name"
-        raise ValueError(
-            f"has the parameter {name}, but {scheme}:// takes only {', '.join(known)}. Fix: leave it out"
-        )
+        is_name = unknown[0].isidentifier() and len(unknown[0]) <= 40
+        shown = f"the parameter {unknown[0]}" if is_name else "an unknown parameter"
+        raise ValueError(f"has {shown}, but {scheme}:// takes only {', '.join(known)}. Fix: leave it out")
     if query.get("ssl_cert_reqs", "required") not in CERTIFICATE_CHECKS:
         raise ValueError(f"ssl_cert_reqs must be one of {', '.join(CERTIFICATE_CHECKS)}")
     _check_database(query.get("db", ""))
@@ -168,9 +167,9 @@ def complete_url(
     cert_file: str = "",
     key_file: str = "",
 ) -> str:
-    """`url` with all that it takes to connect, so that redis-py and both halves of Celery need nothing else.
+    """`url` completed by password and certificates, so that redis-py and Celery need nothing else.
 
-    What stands in `url` itself comes first, so a second time changes nothing. Raises SettingsError.
+    Values in `url` itself win, so completing a URL twice changes nothing. Raises SettingsError.
     """
     url = checked_url(url)
     parts = urlsplit(url)
@@ -184,25 +183,25 @@ def complete_url(
     files = {"ssl_ca_certs": ca_file, "ssl_certfile": cert_file, "ssl_keyfile": key_file}
     given = {name: path for name, path in files.items() if path}
     if parts.scheme == "rediss":
-        # Celery takes no TLS without a word on certificates.
+        # Celery refuses rediss:// without ssl_cert_reqs.
         query = {"ssl_cert_reqs": "required", **given, **query}
         for name in files.keys() & query.keys():
             if problem := problem_with_file(query[name]):
                 raise SettingsError(f"{name} {problem}: {query[name]}")
     elif given:
         raise SettingsError(
-            f"certificates are for TLS, but HERD_REDIS_URL is {masked(url)}. Fix: write rediss:// for redis://"
+            f"certificates need TLS, but HERD_REDIS_URL is {masked(url)}. Fix: write rediss:// instead of redis://"
         )
     return _joined(parts.scheme, netloc, parts.path, query)
 
 
 def problem_with_file(path: str) -> str:
-    """Why a certificate or key cannot be read; empty if it can. A pipe would make TLS wait for ever."""
+    """Why a certificate or key cannot be read; empty if it can. TLS would wait for ever at a pipe."""
     try:
         if not Path(path).exists():
-            return "names no file that is there"
+            return "names a file that does not exist"
         if not Path(path).is_file():
-            return "names no ordinary file"
+            return "names something that is not a regular file"
         with Path(path).open("rb"):
             return ""
     except OSError as error:
@@ -210,7 +209,7 @@ def problem_with_file(path: str) -> str:
 
 
 def celery_url(url: str) -> str:
-    """`url` in Celery's form, which names a socket differently."""
+    """`url` in Celery's form, which differs for sockets."""
     url = checked_url(url)
     parts = urlsplit(url)
     if parts.scheme != "unix":
@@ -220,7 +219,7 @@ def celery_url(url: str) -> str:
 
 
 def is_same_redis(one: str, other: str) -> bool:
-    """Whether two URLs name the same database of the same Redis, whatever their form."""
+    """Whether two URLs, in any form, name the same database of the same Redis."""
     try:
         return _database(one) == _database(other)
     except (SettingsError, ValueError):
@@ -238,11 +237,11 @@ def _parsed(url: str) -> dict[str, Any]:
 
 
 def masked(url: str) -> str:
-    """`url` without its secrets, to be shown. A user without a password may be one in the wrong place."""
+    """`url` to be shown, without its secrets. A user without a password may be a misplaced password."""
     try:
         parts = urlsplit(url)
         user, at, place = parts.netloc.rpartition("@")
-        _ = parts.port  # raises where a password with a / stands
+        _ = parts.port  # raises if an unescaped / splits the password
     except ValueError:
         return "(not a URL)"
     if _is_torn(parts):
@@ -254,40 +253,41 @@ def masked(url: str) -> str:
 
 
 def _joined(scheme: str, netloc: str, path: str, query: Mapping[str, str]) -> str:
-    """A URL with its two slashes, which urlunsplit leaves out when there is no host."""
+    """The URL. urlunsplit would drop the two slashes if there is no host."""
     return f"{scheme}://{netloc}{path}" + (f"?{urlencode(query)}" if query else "")
 
 
 @contextmanager
 def redis_errors(url: str) -> Iterator[None]:
-    """Turn what redis-py raises inside into `RedisUnavailable`: one line with the address and the fix."""
+    """Turn redis-py's errors inside into `RedisUnavailable`: one line with the address and the fix."""
     try:
         yield
-    except HerdError:  # of an error that is both, ours says more
+    except HerdError:  # may be a RedisError too, but says more
         raise
     except RedisError as error:
         raise RedisUnavailable(f"Redis at {masked(url)} {complaint_of(error)}") from error
 
 
 def is_full(error: RedisError) -> bool:
-    """Whether Redis had no memory left, also when a script met that: Redis 6 says so in its words only."""
+    """Whether Redis was out of memory. If a script met that, Redis 6 says so only in the message."""
     return isinstance(error, OutOfMemoryError) or "-OOM " in str(error)
 
 
 def complaint_of(error: RedisError) -> str:
-    """What to say of a Redis that raised this, with the fix, after its address."""
+    """What this error says about Redis, with the fix; to be read after its address."""
     match error:
         case AuthenticationError() | NoPermissionError():
             return (
-                "refuses our user. Fix: put the user into HERD_REDIS_URL and the password into "
-                "HERD_REDIS_PASSWORD, and see what its role may do in docs/security.md"
+                "rejects the user or the password, or the user lacks a right. Fix: put the user into "
+                "HERD_REDIS_URL and the password into HERD_REDIS_PASSWORD; docs/security.md lists the rights "
+                "of each role"
             )
         case NoScriptError():
-            return "lacks our scripts, and our user may not load them. Fix: start a worker, which does"
+            return "lacks our scripts, and this user may not load them. Fix: start a worker, which loads them"
         case _ if is_full(error):
-            return "is full and takes no more jobs. Fix: wait until jobs are done, or raise its maxmemory"
+            return "is full and accepts no jobs. Fix: wait until jobs are done, or raise its maxmemory"
         case _ if "MISCONF " in str(error):
-            return "cannot write to its disk and takes no more jobs. Fix: make room there"
+            return "cannot write to its disk and accepts no jobs. Fix: free disk space there"
         case ReadOnlyError() | MasterDownError():
             return READ_ONLY
         case ResponseError() if "READONLY " in str(error):
@@ -299,14 +299,14 @@ def complaint_of(error: RedisError) -> str:
         case ResponseError() if str(error).startswith("unknown command"):
             return SENTINEL
         case TimeoutError():
-            return "does not answer. Fix: check that it is up and that HERD_REDIS_URL names it"
+            return "does not answer. Fix: check that it is running and that HERD_REDIS_URL is its address"
         case redis.ConnectionError():
-            return "cannot be reached. Fix: start it, or set HERD_REDIS_URL to where it runs"
+            return "cannot be reached. Fix: start it, or set HERD_REDIS_URL to its address"
         case _:
             return f"answers with an error: {_plain(error)}"
 
 
 def _plain(error: RedisError) -> str:
-    """The first words of an error, without the place in a script of ours where it came up."""
+    """The beginning of an error's message, without the place in our script where it occurred."""
     words = " ".join(_PLACE_IN_SCRIPT.sub("", str(error)).split())
     return words if len(words) <= MAX_ERROR_CHARS else f"{words[:MAX_ERROR_CHARS]}..."

@@ -1,7 +1,7 @@
-"""What travels on a job's stream and channel: `started` once an attempt, `token`, and one `end`.
+"""The events of a job's stream and channel: one `started` for each attempt, `token`, and one `end`.
 
-Every event carries `seq`, dense from 1 within the job and across attempts: a reader sees a gap, drops what it
-has seen, and resumes from any number. Readers ignore fields that they do not know.
+Every event carries `seq`, dense from 1 within the job and across attempts. So a reader notices gaps, drops
+repeated events, and resumes from any number. Readers ignore unknown fields.
 """
 
 from math import isfinite
@@ -11,18 +11,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from llama_herd.error_code import is_retriable
 
-#: Stands for the log-probability of what cannot come, minus infinity, which JSON cannot write.
+#: Written for a log-probability of minus infinity, which JSON does not have.
 LOWEST_LOGPROB = -9999.0
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
 
-#: With `stop` the stop string or id that was met, None for an end of sequence; with `length` `max_tokens` or
-#: `context`, whichever was used up; else None.
+#: With `stop`: the stop string or id that matched, None for an end of sequence. With `length`: `max_tokens`
+#: or `context`, whichever was used up. Otherwise None.
 StopReason = str | int | None
 
 
 class Usage(BaseModel):
-    """Tokens that went in and came out."""
+    """Number of tokens of the prompt and of the outputs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,11 +36,11 @@ class Failure(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    code: str = Field(description="An ErrorCode; a reader passes on one that it does not know.")
+    code: str = Field(description="An ErrorCode. Readers pass on unknown codes.")
     message: str
     retriable: bool = Field(
         default_factory=lambda given: is_retriable(given.get("code", "")),
-        description="Where it is absent, as docs/protocol.md says of the code.",
+        description="Absent: see the table of codes in docs/protocol.md.",
     )
 
 
@@ -55,7 +55,7 @@ class Timings(BaseModel):
 
 
 def _finite(score: Any) -> Any:
-    """A log-probability that JSON can write; null is how others have written one that it cannot."""
+    """A log-probability that JSON can write. A null, as other writers put it, is minus infinity too."""
     if score is None or (isinstance(score, float) and not isfinite(score)):
         return LOWEST_LOGPROB
     return score
@@ -63,7 +63,7 @@ def _finite(score: Any) -> Any:
 
 Score = Annotated[float, BeforeValidator(_finite)]
 Scores = tuple[Score, ...]
-#: For each place pairs of id and log-probability.
+#: For each position, pairs of id and log-probability.
 TopScores = tuple[tuple[tuple[int, Score], ...], ...]
 
 
@@ -73,7 +73,7 @@ class _Event(BaseModel):
     v: Literal[1] = 1
     seq: int = Field(ge=1, description="Number of this event in its job, dense from 1.")
     job: str
-    epoch: int = Field(ge=0, description="Which claim wrote it.")
+    epoch: int = Field(ge=0, description="Number of the claim that wrote it.")
 
     def to_json(self) -> str:
         """The event as one line of JSON."""
@@ -81,7 +81,7 @@ class _Event(BaseModel):
 
 
 class Started(_Event):
-    """An attempt begins. A later attempt goes on where the recorded tokens end."""
+    """An attempt begins. A later attempt continues after the recorded tokens."""
 
     type: Literal["started"] = "started"
     attempt: int = Field(ge=1, description="Number of this attempt.")
@@ -93,10 +93,10 @@ class Started(_Event):
 
 
 class Token(_Event):
-    """One or more tokens of one output, and the text they release.
+    """One or more tokens of one output, and the text that is now complete.
 
-    The text ends on a character's border: what is not whole yet waits for a later event, so `text` may be
-    empty, and `ids` too when only held back text comes out.
+    `text` ends between characters: an incomplete character waits for a later event, so `text` may be empty.
+    `ids` is empty if the event only brings text that was held back.
     """
 
     type: Literal["token"] = "token"
@@ -104,29 +104,29 @@ class Token(_Event):
     ids: tuple[int, ...]
     text: str
     choice: int | None = Field(
-        default=None, description="Which of several outputs; absent when there is one."
+        default=None, description="Number of the output; absent if the job has only one."
     )
     finish_reason: FinishReason | None = Field(
-        default=None, description="With the last tokens of one of several outputs: why it ended."
+        default=None, description="Why the output ended; only in the last event of one of several outputs."
     )
     stop_reason: StopReason = Field(
-        default=None, description="Beside a `finish_reason`: the same as in `end`, of this output."
+        default=None, description="Beside `finish_reason`: like the one in `end`, for this output."
     )
-    # From here on all are scores, which `read.lua` cuts off.
+    # All fields from here on are scores: `read.lua` cuts them off.
     logprobs: Scores | None = Field(
         default=None,
-        description=f"One for each id, when asked for; {LOWEST_LOGPROB} stands for minus infinity.",
+        description=f"One for each id, if requested. {LOWEST_LOGPROB} stands for minus infinity.",
     )
     top_logprobs: TopScores | None = Field(
         default=None,
-        description="For each id the likeliest in its place, as pairs of id and log-probability.",
+        description="For each id the most likely tokens at its position, as pairs of id and log-probability.",
     )
     prompt_logprobs: Scores | None = Field(
         default=None,
-        description="With the first tokens, when asked for: one for each prompt token but the first.",
+        description="One for each prompt token except the first, if requested; in the first token event.",
     )
     top_prompt_logprobs: TopScores | None = Field(
-        default=None, description="For each of these the likeliest in its place."
+        default=None, description="For each of these the most likely tokens at its position."
     )
 
     def to_json(self) -> str:
@@ -142,27 +142,27 @@ class End(_Event):
     finish_reason: FinishReason
     stop_reason: StopReason = Field(
         default=None,
-        description="With `stop` the stop string or id that was met, null for an end of sequence; with "
-        "`length` `max_tokens` or `context`, whichever was used up; else, and of several outputs, null.",
+        description="With `stop`: the stop string or id that matched, null for an end of sequence. With "
+        "`length`: `max_tokens` or `context`, whichever was used up. Else, and with several outputs, null.",
     )
     n: int = Field(ge=0, description="Tokens recorded.")
     usage: Usage | None = None
     text_sha256: str | None = Field(
         default=None,
-        description="Of all events' texts in their order, joined, UTF-8; null if no worker knew it.",
+        description="SHA-256 of all events' texts, joined in order, in UTF-8; null if no worker knew it.",
     )
     error: Failure | None = None
-    attempts: int = Field(ge=0, description="How often the job was started.")
+    attempts: int = Field(ge=0, description="Number of starts of the job.")
     worker: str | None = None
     timings: Timings | None = None
 
 
 Event = Annotated[Started | Token | End, Field(discriminator="type")]
 
-#: Checks and reads any event; also the source of docs/schemas/event.json.
+#: Validates and parses any event; docs/schemas/event.json is made from it.
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def parse_event(json: str | bytes) -> Event:
-    """Read one event. Raises `pydantic.ValidationError` when it is none."""
+    """Parse one event. Raises `pydantic.ValidationError`."""
     return EVENT.validate_json(json)

@@ -1,7 +1,7 @@
 """The Celery task `herd.generate`.
 
-The work is done below Celery, by the pool, while the message is held. What is left for the task's body is to
-say in Celery's terms how the job ended, so that results, links, chains and signals are Celery's own.
+The pool does the work, while Celery holds the message. The task's body only tells Celery how the job ended.
+So results, links, chains and signals work as in any Celery task.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from llama_herd.tasks.app import app
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 
-#: Where the pool leaves the `Result` for the task's body, in Celery's request dictionary.
+#: Key in Celery's request dictionary under which the pool leaves the `Result` for the task's body.
 OUTCOME = "herd_outcome"
 
 
@@ -29,15 +29,15 @@ OUTCOME = "herd_outcome"
     bind=True,
     # Arguments are checked by GenerationJob, which names every wrong field.
     typing=False,
-    # How a job ends is not an exception of the worker: no traceback in its log.
+    # A failed job is no fault of the worker: its log gets no traceback.
     throws=(GenerationError, DeadlineExceeded),
-    # Celery's events show a result as text: nothing of ours.
+    # Celery's events would show the beginning of the result.
     resultrepr_maxsize=0,
-    # Tells the pool that the engine runs this task.
+    # Marks the task that the engine runs.
     engine_task=True,
 )
 def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
-    """Return the job's `Result` as a dictionary; raise GenerationError or DeadlineExceeded as it ended."""
+    """Return the job's `Result` as a dictionary, or raise GenerationError or DeadlineExceeded."""
     result: Result | None = self.request.get(OUTCOME)
     if result is None:
         raise GenerationError(
@@ -54,11 +54,11 @@ def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
 def trace(
     task: Task, request: Mapping[str, Any], embed: Mapping[str, Any] | None, outcome: Result
 ) -> tuple[int, Any]:
-    """Run Celery's own tracer over a job that has ended: links, result, chord and signals.
+    """Run Celery's own tracer for a job that has ended: links, result, chord and signals.
 
-    Returns whether the task failed, and with what. Raises what Celery could not store, which its own ways to
-    run the tracer turn into a failure that nobody stores. The task's arguments are left out, so that Celery
-    can neither stumble over them nor show them.
+    Returns whether the task failed, and its error or result as Celery has it. Raises the error if Celery
+    could not store the result; Celery's own callers of the tracer would turn it into a failure that nobody
+    stores. The task's arguments are left out, so that Celery can neither fail on them nor show them.
     """
     if task.__trace__ is None:
         task.__trace__ = build_tracer(task.name, task, app=task.app)
@@ -69,16 +69,16 @@ def trace(
 
 
 def _links(embed: Mapping[str, Any]) -> dict[str, Any]:
-    """What is to follow a task, by Celery's names, in Celery's form. Raises GenerationError.
+    """The links of a message, by Celery's names. Raises GenerationError if they do not have Celery's form.
 
-    Celery takes each character of a text in a list's place for a task to be sent.
+    Without this check Celery would take each character of a string for a task to send.
     """
     links = {name: embed.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
     for name, link in links.items():
         is_right = isinstance(link, dict) if name == "chord" else _is_list_of_tasks(link)
         if link and not is_right:
             raise GenerationError(
-                ErrorCode.REFUSED, f"{name} of the message must be Celery's: signatures of tasks"
+                ErrorCode.REFUSED, f"{name} of the message must be signatures of Celery tasks"
             )
     return links
 
@@ -88,16 +88,16 @@ def _is_list_of_tasks(link: Any) -> bool:
 
 
 def fail(job_id: str, error: GenerationError, backend: Backend) -> None:
-    """Store that a job's result could not be stored, unless Celery knows already how the job ended."""
+    """Store an error in place of a result that could not be stored, unless Celery already has a result."""
     if backend.get_task_meta(job_id, cache=False)["status"] not in READY_STATES:
         backend.store_result(job_id, error, FAILURE)
 
 
 def correct(result: Result, backend: Backend) -> None:
-    """Store how a job ended over REVOKED, which Celery has said of it by itself.
+    """Replace the state REVOKED, which Celery has stored by itself, if the job ended otherwise.
 
-    It says so of a task whose message has expired, which is a deadline, and of a task that it revokes when
-    the job has just ended otherwise.
+    Celery stores it for a message that has expired, which is a deadline here. It also stores it for a task
+    that is revoked just after its job has ended.
     """
     status = backend.get_task_meta(result.job, cache=False)["status"]
     if status != REVOKED or result.finish_reason == "cancelled":

@@ -1,7 +1,7 @@
-"""What a client asks for: one prompt, how to sample, and until when.
+"""A job: one prompt, how to sample, and until when.
 
-`GenerationJob.parse` is the one door for jobs from outside: it reports every wrong field at once, and nothing
-it says ever holds a prompt or any other text of the job.
+All jobs from outside pass through `GenerationJob.parse`. It reports every wrong field at once, and its
+messages never contain a prompt or any other text of the job.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.strict_model import StrictModel, at_most, check_length
 
-#: Names that stand for coming features. A job that uses one is refused instead of being half obeyed.
+#: Names of features to come. A job that uses one is refused, since it would be run without that feature.
 RESERVED = frozenset({"response_format", "adapter"})
-#: Each prompt id counts as this many bytes of the prompt; so many bytes of text are taken for a token.
+#: Each prompt id counts as this many prompt bytes; an estimate takes this many bytes of text for one token.
 PROMPT_ID_BYTES = 4
-#: Turns of a conversation, of whatever length: each takes a worker some time.
+#: Most turns of a conversation. Even a short turn takes a worker some time.
 MAX_MESSAGES = 4096
 MAX_NOTES = 16
 SOURCES = ("prompt", "prompt_ids", "messages")
@@ -43,7 +43,7 @@ def is_job_id(text: object) -> bool:
 
 
 def seed_of(job_id: str) -> int:
-    """The seed of a job that names none: the first 4 bytes of sha256(id), read as a big-endian number."""
+    """The seed of a job that sets none: the first 4 bytes of sha256(id), as a big-endian number."""
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big")
 
 
@@ -57,7 +57,7 @@ class ChatMessage(StrictModel):
 class GenerationJob(StrictModel):
     """One prompt to be continued.
 
-    Exactly one of `prompt`, `prompt_ids` and `messages` is given. Times are absolute unix milliseconds.
+    It has exactly one of `prompt`, `prompt_ids` and `messages`. Times are unix milliseconds.
     """
 
     v: Literal[1] = 1
@@ -73,30 +73,35 @@ class GenerationJob(StrictModel):
             at_most(MAX_MESSAGES),
         ]
         | None
-    ) = Field(default=None, description="A conversation. The model's own chat template makes a prompt of it.")
+    ) = Field(
+        default=None, description="A conversation. The model's own chat template turns it into a prompt."
+    )
     model: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,128}$",
-        description="Absent: the model that the queue belongs to.",
+        description="Absent: the model of the queue.",
     )
     tenant: str = Field(default="default", pattern=r"^[A-Za-z0-9_-]{1,64}$")
     priority: int = Field(
         default=0,
         ge=MIN_PRIORITY,
         le=MAX_PRIORITY,
-        description="Higher goes first. Above 0: before all that waits in the queue. Below 0: after it.",
+        description="Higher goes first. Above 0: before the jobs that wait at 0. Below 0: after them.",
     )
     deadline_ms: int | None = Field(
         default=None, ge=1, lt=2**53, description="The job ends with `deadline` at this time."
     )
     not_before: int | None = Field(
-        default=None, ge=1, lt=2**53, description="The job is accepted now and not run before this time."
+        default=None,
+        ge=1,
+        lt=2**53,
+        description="The job is accepted now, but does not run before this time.",
     )
     flush_ms: int = Field(
         default=0,
         ge=0,
         le=60_000,
-        description="Gather tokens for this long before they are sent. 0: an event every step.",
+        description="Collect tokens for this long before an event is sent. 0: one event for each step.",
     )
     sampling: SamplingParams = SamplingParams()
     metadata: Annotated[
@@ -105,7 +110,7 @@ class GenerationJob(StrictModel):
     ] = Field(
         default={},
         max_length=MAX_NOTES,
-        description="The client's own notes. They are kept with the job and never read.",
+        description="The client's own notes. They are kept with the job; nothing else is done with them.",
     )
 
     @field_validator("prompt")
@@ -116,7 +121,7 @@ class GenerationJob(StrictModel):
         if not value:
             raise ValueError("must not be empty")
         if "\0" in value:
-            raise ValueError("must not hold a NUL character")
+            raise ValueError("must not contain a NUL character")
         _check_prompt_bytes(len(value.encode()), info)
         return value
 
@@ -146,7 +151,7 @@ class GenerationJob(StrictModel):
         if not value:
             raise ValueError("must not be empty")
         if any("\0" in message.content for message in value):
-            raise ValueError("must not hold a NUL character")
+            raise ValueError("must not contain a NUL character")
         _check_prompt_bytes(sum(len(message.content.encode()) for message in value), info)
         return value
 
@@ -168,7 +173,7 @@ class GenerationJob(StrictModel):
     def _own_tenant(cls, value: str, info: ValidationInfo) -> str:
         limits: Settings | None = info.context
         if limits is not None and value != limits.tenant:
-            raise ValueError("not supported by this version: must be the tenant of this process")
+            raise ValueError(f"must be the tenant of this process, {limits.tenant}")
         return value
 
     @model_validator(mode="after")
@@ -179,14 +184,14 @@ class GenerationJob(StrictModel):
 
     @property
     def num_prompt_bytes(self) -> int:
-        """Length of the prompt in UTF-8, whichever way it is given."""
+        """Length of the prompt in UTF-8, in whichever of the three fields it is."""
         if self.prompt_ids is not None:
             return PROMPT_ID_BYTES * len(self.prompt_ids)
         return sum(len(text.encode()) for text in self._texts)
 
     @property
     def estimated_tokens(self) -> int:
-        """What the job asks of a worker, as far as can be told without a tokenizer: prompt and outputs."""
+        """Tokens of the prompt, estimated without a tokenizer, and of all outputs at their longest."""
         num_prompt_tokens = -(-self.num_prompt_bytes // PROMPT_ID_BYTES)
         return num_prompt_tokens + self.sampling.n * self.sampling.max_tokens
 
@@ -200,8 +205,8 @@ class GenerationJob(StrictModel):
     def parse(cls, data: "GenerationJob | Mapping[str, Any] | str | bytes", settings: Settings) -> Self:
         """Check a job from outside against the schema and the limits in `settings`.
 
-        `data` is a job, its fields, or its JSON. An absent tenant becomes that of `settings`, and an absent
-        `max_tokens` keeps within their limit.
+        `data` is a job, its fields, or its JSON. Without a tenant the job gets that of `settings`. Without
+        `max_tokens` it gets the default, or the limit in `settings` if that is lower.
         Raises `InvalidJob` with one entry for each wrong field.
         """
         fields = {"tenant": settings.tenant, "sampling": {}, **_fields_of(data)}
@@ -214,11 +219,11 @@ class GenerationJob(StrictModel):
             raise InvalidJob(_field_errors(error, fields)) from None
 
     def to_json(self) -> str:
-        """The job as it stands in its record: equal jobs give equal texts."""
+        """The job as its record holds it. Equal jobs give equal texts."""
         return self.model_dump_json(exclude_none=True)
 
 
-_SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages must be given"
+_SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
 
 
 def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:
@@ -246,7 +251,7 @@ def _field_errors(error: ValidationError, fields: Mapping[str, Any]) -> list[Fie
         FieldError(_path(detail["loc"]), _message(detail["loc"], detail))
         for detail in error.errors(include_url=False)
     ]
-    # The check of the whole job runs only when every field is right by itself: it must not wait for that.
+    # Pydantic checks the whole job only if each field is right: here this error is found in any case.
     num_sources = sum(fields.get(name) is not None for name in SOURCES)
     if num_sources != 1 and not any(entry.field == "prompt" for entry in found):
         found.append(FieldError("prompt", _SOURCE_MESSAGE))
@@ -254,7 +259,7 @@ def _field_errors(error: ValidationError, fields: Mapping[str, Any]) -> list[Fie
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
-    """A field's name for people. Keys come from outside, so a key that is no name is not repeated."""
+    """A field's name for people. Keys come from outside: one that is not a name is shown as '?'."""
     if not loc:
         return "prompt"
     if loc[0] == "metadata":
@@ -264,7 +269,7 @@ def _path(loc: tuple[int | str, ...]) -> str:
 
 
 def _message(loc: tuple[int | str, ...], detail: Any) -> str:
-    """What is wrong, with the limit and the number given; never with a text that was given."""
+    """What is wrong, with the limit and the wrong number; never with a text of the job."""
     kind, given, limits = detail["type"], detail["input"], detail.get("ctx", {})
     if set(loc) & RESERVED:
         return "not supported by this version"
@@ -281,6 +286,6 @@ def _message(loc: tuple[int | str, ...], detail: Any) -> str:
 
 
 def _shown(number: float) -> str:
-    """A number as it was given; of one that no field can hold, its size."""
+    """The number; if it is longer than any field allows, only its size."""
     num_bits = number.bit_length() if isinstance(number, int) else 0
     return str(number) if num_bits <= 64 else f"a number of {num_bits} bits"

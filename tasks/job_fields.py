@@ -1,4 +1,4 @@
-"""A job's fields as type checkers and editors know them, for `Client.submit`. GenerationJob checks them."""
+"""Types of a job's fields, for type checkers and editors. GenerationJob checks the values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
@@ -8,14 +8,14 @@ from llama_herd.tasks.sampling import SamplingParams
 
 
 class MessageFields(TypedDict):
-    """Those of ChatMessage."""
+    """Fields of ChatMessage."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class SamplingFields(TypedDict, total=False):
-    """Those of SamplingParams."""
+    """Fields of SamplingParams."""
 
     n: int
     max_tokens: int
@@ -40,7 +40,7 @@ class SamplingFields(TypedDict, total=False):
 
 
 class JobFields(TypedDict, total=False):
-    """Those of GenerationJob."""
+    """Fields of GenerationJob."""
 
     v: Literal[1]
     prompt: str | None

@@ -1,7 +1,7 @@
 """The Celery message of a job, as kombu's Redis transport wants it.
 
-It carries the job's id and no prompt: the job itself lies in its record. The record keeps the message as an
-envelope with a gap where the delivery tag goes, so that a lost message can be pushed again under a new tag.
+It carries only the job's id; the prompt is in the record. The record keeps the message as an envelope, with a
+gap for the delivery tag. So a lost message can be pushed again under a new tag.
 """
 
 import base64
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 TASK_NAME = "herd.generate"
-#: Stands where the delivery tag goes; the scripts replace its first occurrence, in `properties`.
+#: Placeholder of the delivery tag. The scripts replace its first occurrence, which is in `properties`.
 TAG_GAP = "@tag@"
 
-#: Headers of Celery's protocol that a message keeps when it is pushed again. Those that show arguments
-#: (`argsrepr`, `kwargsrepr`) hold prompts, and an `eta` is past by then.
+#: Celery's headers that a message keeps when it is pushed again. Left out: `argsrepr` and `kwargsrepr`, which
+#: may contain prompts, and `eta`, which is over by then.
 _KEPT_HEADERS = (
     "lang",
     "root_id",
@@ -37,41 +37,41 @@ _NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
 def queue_name(model: str, tenant: str = "default") -> str:
-    """The queue whose jobs a worker with this model runs."""
+    """The queue of a model."""
     return f"herd.{model}" if tenant == "default" else f"herd.{tenant}:{model}"
 
 
 def is_queue_of(tenant: str, name: str) -> bool:
-    """Whether `name` is that of a queue of this tenant; the scripts take no other."""
+    """Whether `name` is the name of a queue of this tenant. The scripts refuse all others."""
     prefix = queue_name("", tenant)
     return name.startswith(prefix) and ":" not in name[len(prefix) :]
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A job's message without its delivery tag, and the queue that it goes to."""
+    """A job's message without its delivery tag, and its queue."""
 
     queue: str
     text: str
 
     @classmethod
     def of(cls, job_id: str, queue: str, *, ignore_result: bool = False) -> Self:
-        """The message of a job that the client submits; `ignore_result`: Celery keeps none."""
+        """The message of a job that our client submits. `ignore_result`: Celery stores no result."""
         headers = {"lang": "py", "root_id": job_id} | ({"ignore_result": True} if ignore_result else {})
         return cls._build(job_id, queue, headers, _NO_EMBED, {})
 
     @classmethod
     def of_unread(cls, job_id: str, queue: str, headers: Mapping[str, Any]) -> Self:
-        """A message that stands in for one that nobody reads, with headers that say why."""
+        """A message that replaces one that cannot be read; `headers` say why."""
         return cls._build(job_id, queue, headers, _NO_EMBED, {})
 
     @classmethod
     def of_request(cls, request: Mapping[str, Any], embed: Mapping[str, Any] | None, queue: str) -> Self:
-        """The same for a message that came without our client, from what Celery knows of it.
+        """The envelope of a bare message, made from what Celery knows of it.
 
-        `request` is Celery's request dictionary; `embed`, the third part of the message's body, keeps links,
-        chains and chords alive. Arguments are left out: they hold the prompt. `queue` is the one it came by:
-        what the message says of its way is its sender's word.
+        `request` is Celery's request dictionary. `embed`, the third part of the message's body, holds links,
+        chains and chords. Arguments are left out, since they contain the prompt. `queue` is the queue that
+        the message came from; the routing in the message itself is only its sender's claim.
         """
         headers = {name: request[name] for name in _KEPT_HEADERS if request.get(name) is not None}
         properties = {name: request[name] for name in ("correlation_id", "reply_to") if request.get(name)}
@@ -88,7 +88,7 @@ class Envelope:
     ) -> Self:
         body = base64.b64encode(_dumps([[], {}, embed]).encode()).decode()
         message = {
-            # First, because the scripts replace the first gap they find and headers come from outside.
+            # First, because the scripts replace the first gap, and headers come from outside.
             "properties": {
                 "delivery_tag": TAG_GAP,
                 "delivery_mode": 2,
@@ -106,7 +106,7 @@ class Envelope:
         return cls(queue, _dumps(message))
 
     def with_tag(self, delivery_tag: str) -> str:
-        """The message as it stands in the queue's list."""
+        """The message as it is in the queue's list."""
         return self.text.replace(TAG_GAP, delivery_tag, 1)
 
 

@@ -1,7 +1,7 @@
 """The outcome of a job, folded from its events.
 
-There is no other copy of it: what `Client.result` answers, what Celery stores, and what a redelivered message
-stores again are all this fold over the job's stream.
+There is no other copy. `Client.result`, Celery's result and a redelivered message all use this fold over the
+job's stream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ class Choice(BaseModel):
 
     @classmethod
     def of(cls, index: int, tokens: Sequence[Token], end: End) -> Self:
-        """Fold the events of one output; one that was still going on ended as the job did."""
+        """Fold the events of one output. If it was not complete, it ended as the job did."""
         last = next((token for token in tokens if token.finish_reason), end)
         return cls(
             index=index,
@@ -55,9 +55,9 @@ class Choice(BaseModel):
 
 
 class Result(BaseModel):
-    """What came of a job. `text` and `ids` hold what was generated, however the job ended.
+    """The outcome of a job. `text` and `ids` hold all that was generated, however the job ended.
 
-    Of a job with several outputs they are the first one's, and `choices` has them all.
+    If the job has several outputs, these are the first one's, and `choices` has all of them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -81,7 +81,7 @@ class Result(BaseModel):
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
-        """Fold all events of one job, from the first to `end`. Raises RecordUnreadable without an `end`."""
+        """Fold all events of one job, from the first to `end`. Raises RecordUnreadable if it has no `end`."""
         tokens: list[Token] = []
         started: Started | None = None
         for event in events:
@@ -93,7 +93,7 @@ class Result(BaseModel):
                 case End():
                     return cls._of(event, started, tokens)
         raise RecordUnreadable(
-            "the events of this job hold no end: Redis has lost it, or somebody deleted it"
+            "the events of this job have no end: Redis has lost it, or somebody has deleted it"
         )
 
     @classmethod
@@ -122,7 +122,7 @@ class Result(BaseModel):
         )
 
     def raise_for_error(self) -> Self:
-        """Raise `GenerationError` or `DeadlineExceeded` if the job ended so; a cancelled job is no error."""
+        """Raise `GenerationError` or `DeadlineExceeded` if the job failed. A cancelled job is no error."""
         if self.error is not None:
             raise GenerationError(self.error.code, self.error.message, self.error.retriable)
         if self.finish_reason == "deadline":
@@ -131,6 +131,6 @@ class Result(BaseModel):
 
 
 def _joined(parts: Iterable[tuple[T, ...] | None]) -> tuple[T, ...] | None:
-    """The parts that are there, one after the other; None when there are none."""
+    """All parts that are not None, joined; None if there is none."""
     found = [part for part in parts if part is not None]
     return tuple(value for part in found for value in part) if found else None

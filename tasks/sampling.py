@@ -1,4 +1,4 @@
-"""How the next token is chosen. Names, meanings and ranges are vLLM's where vLLM has them."""
+"""Sampling parameters. Where vLLM has the same field, its name, meaning and range are vLLM's."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -17,14 +17,14 @@ MAX_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 8
 
-#: Beyond any context; far enough from 2^53 that sums of it stay whole numbers in Lua.
+#: Longer than any context, but small enough that sums stay exact in Lua, below 2^53.
 MAX_INT = 2**31 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 
 class SamplingParams(StrictModel):
-    """Every field is a row's own: jobs with different parameters run in one batch."""
+    """How a job's tokens are chosen. Jobs with different parameters run in one batch."""
 
     n: int = Field(
         default=1,
@@ -39,7 +39,7 @@ class SamplingParams(StrictModel):
         description="Most tokens to generate. Workers have a limit of their own, HERD_MAX_TOKENS_LIMIT.",
     )
     min_tokens: int = Field(
-        default=0, ge=0, le=MAX_INT, description="Nothing ends the output before it has this many tokens."
+        default=0, ge=0, le=MAX_INT, description="The output does not stop before it has this many tokens."
     )
     temperature: float = Field(default=1.0, ge=0, le=2, description="0 always takes the most likely token.")
     top_k: int = Field(default=0, ge=0, le=MAX_INT, description="Keep the k most likely tokens. 0: all.")
@@ -93,8 +93,10 @@ class SamplingParams(StrictModel):
         tuple[TokenId, ...],
         Field(strict=False, max_length=MAX_STOPS, fail_fast=True),
         at_most(MAX_STOPS),
-    ] = Field(default=(), description="Token ids that end the output. They are in `ids`, not in the text.")
-    ignore_eos: bool = Field(default=False, description="Go on after an end-of-sequence token.")
+    ] = Field(
+        default=(), description="Token ids that end the output. The id is in `ids`, but not in the text."
+    )
+    ignore_eos: bool = Field(default=False, description="Continue after an end-of-sequence token.")
     logprobs: bool = Field(
         default=False,
         description="Report the log-probability of each token, before penalties and temperature.",
@@ -109,7 +111,7 @@ class SamplingParams(StrictModel):
         default=None,
         ge=0,
         le=MAX_TOP_LOGPROBS,
-        description="Report the log-probability of each prompt token, and of this many likeliest ones.",
+        description="Report the log-probability of each prompt token, and of the N most likely tokens there.",
     )
     truncate_prompt_tokens: int | None = Field(
         default=None,
@@ -121,7 +123,7 @@ class SamplingParams(StrictModel):
     @field_validator("logit_bias", mode="before")
     @classmethod
     def _from_json_keys(cls, value: Any) -> Any:
-        """JSON has no numbers as keys: read digits as the number they stand for."""
+        """Read keys of digits as numbers, since JSON keys are strings."""
         if not isinstance(value, Mapping):
             return value
         check_length(value, MAX_BIASES)
@@ -152,7 +154,7 @@ class SamplingParams(StrictModel):
     def _short(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         longest = max((len(text.encode()) for text in value), default=0)
         if longest > MAX_STOP_BYTES:
-            raise ValueError(f"each must be at most {MAX_STOP_BYTES} UTF-8 bytes, got {longest}")
+            raise ValueError(f"each must be at most {MAX_STOP_BYTES} UTF-8 bytes long, got {longest}")
         return value
 
     @model_validator(mode="after")
@@ -162,9 +164,13 @@ class SamplingParams(StrictModel):
                 f"min_tokens must be at most max_tokens, {self.max_tokens}, got {self.min_tokens}"
             )
         if self.top_logprobs and not self.logprobs:
-            raise ValueError(f"top_logprobs needs logprobs to be true, got {self.top_logprobs} and false")
+            raise ValueError(
+                f"top_logprobs needs logprobs=true, got top_logprobs={self.top_logprobs} and logprobs=false"
+            )
         if self.n > 1 and self.temperature == 0:
-            raise ValueError(f"n must be 1 when temperature is 0, where all outputs are equal, got {self.n}")
+            raise ValueError(
+                f"n must be 1 when temperature is 0, since all outputs would be equal, got {self.n}"
+            )
         return self
 
 

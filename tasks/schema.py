@@ -15,7 +15,7 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 def text_of(schema: dict[str, Any]) -> str:
-    """A schema as it stands in its file."""
+    """A schema as the text of its file."""
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 

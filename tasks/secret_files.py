@@ -1,4 +1,4 @@
-"""Secrets in files of their own, as container engines hand them over: `<variable>_FILE` names one."""
+"""Secrets in files, as container engines pass them: `<variable>_FILE` names the file."""
 
 import sys
 from functools import cache
@@ -18,31 +18,31 @@ from llama_herd.errors import SettingsError
 
 SUFFIX = "_FILE"
 
-#: A URL with its password has some hundred bytes.
+#: Most bytes of a secret. A URL with a password has some hundred.
 MAX_SECRET_BYTES = 8_192
 
-#: Where container engines put secrets; there is nobody else in a container.
+#: Container engines put secrets here. A container has no other users.
 CONTAINER_SECRETS = "/run/secrets"
 
 
 def secret_variables(kind: type[BaseSettings]) -> dict[str, str]:
-    """The variables that name a file with a secret, and what of. A secret is a field that is never shown."""
+    """The variables that name secrets' files, and the keys of their settings: fields with repr=False."""
     prefix = str(kind.model_config["env_prefix"])
     secrets = {name: field for name, field in kind.model_fields.items() if not field.repr}
     return {f"{prefix}{name.upper()}{SUFFIX}": _key(name, field) for name, field in secrets.items()}
 
 
 def _key(name: str, field: FieldInfo) -> str:
-    """What a source calls a field: its first alias comes before values under the others."""
+    """The key of a field in a source: its first alias, which wins over the others."""
     alias = field.validation_alias
     return str(alias.choices[0]) if isinstance(alias, AliasChoices) else name
 
 
 class SecretFiles(PydanticBaseSettingsSource):
-    """Reads the files; a line feed at the end is not part of a secret."""
+    """Reads the files. A line feed at the end is not part of the secret."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Not used: a file is known by its variable."""
+        """Not used: `__call__` reads all files."""
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class SecretFiles(PydanticBaseSettingsSource):
         return {key: _content(name, path) for key, name, path in files if path}
 
     def path_of(self, name: str) -> str | None:
-        """The file that `name` names, unless the secret itself stands in the same place or a nearer one."""
+        """The file that `name` names; None if the same source, or one before it, has the secret itself."""
         for source in (EnvSettingsSource(self.settings_cls), DotEnvSettingsSource(self.settings_cls)):
             if name.removesuffix(SUFFIX).lower() in source.env_vars:
                 return None
@@ -60,7 +60,7 @@ class SecretFiles(PydanticBaseSettingsSource):
 
 
 def warn_of_exposed_files(kind: type[BaseSettings]) -> None:
-    """Name each such file on standard error, once in a process."""
+    """Name each exposed file on standard error, once in a process."""
     for name, complaint in exposed_files(kind).items():
         _say_once(f"herd: {name}: {complaint}")
 
@@ -71,16 +71,17 @@ def _say_once(complaint: str) -> None:
 
 
 def exposed_files(kind: type[BaseSettings]) -> dict[str, str]:
-    """Variables whose files others on this machine may read, each with what is wrong and the fix.
+    """Variables whose files other users of this machine may read, each with a complaint and its fix.
 
-    They are used all the same: container engines hand secrets over with mode 444, to a process that is alone.
+    The files are used all the same: container engines give secrets mode 444, and containers have no other
+    users.
     """
     files = {name: path for name in secret_variables(kind) if (path := SecretFiles(kind).path_of(name))}
     return {name: complaint for name, path in files.items() if (complaint := _exposure(Path(path)))}
 
 
 def _exposure(path: Path) -> str:
-    """Who may read a file, and reach it through its folders; empty if only its owner may."""
+    """A complaint if others may read the file and enter all its folders; else empty."""
     place = path.absolute()
     if place.is_relative_to(CONTAINER_SECRETS):
         return ""
@@ -101,11 +102,15 @@ def _content(name: str, path: str) -> str:
     try:
         if not Path(path).is_file():
             Path(path).stat()
-            raise SettingsError(f"{name}={path}: is no ordinary file. Fix: name one that holds the secret")
+            raise SettingsError(
+                f"{name}={path}: is not a regular file. Fix: name a file that holds the secret"
+            )
         with Path(path).open("rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)
         if len(content) > MAX_SECRET_BYTES:
-            raise SettingsError(f"{name}={path}: is longer than {MAX_SECRET_BYTES:,} bytes, a secret is not")
+            raise SettingsError(
+                f"{name}={path}: is longer than {MAX_SECRET_BYTES:,} bytes, the limit for a secret"
+            )
         return content.decode().removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"

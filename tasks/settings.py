@@ -1,4 +1,4 @@
-"""What every process needs to know to take part: where Redis is, whose jobs, which limits."""
+"""Settings that every process needs: the address of Redis, the tenant, the limits."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,32 +18,32 @@ from llama_herd.tasks.connection import checked_url, complete_url, problem_with_
 from llama_herd.tasks.env_file import check_env_file, without_complaints
 from llama_herd.tasks.secret_files import SecretFiles
 
-#: Name of the model that comes with the package; jobs go to its queue unless they name another.
+#: Name of the bundled model. Jobs go to its queue unless they name another model.
 BUNDLED_MODEL_NAME = "tales"
 
-#: What the names of our variables begin with.
+#: The names of our variables begin with this.
 PREFIX = "HERD_"
 
-#: A tenant's name: it stands in keys, queues and channels.
+#: A tenant's name. It is part of keys, queues and channels.
 TENANT_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 
-#: Ten years: no lifetime is longer, and Redis counts in milliseconds.
+#: Longest lifetime, ten years: Redis counts in milliseconds.
 MAX_TTL_S = 315_360_000
 
-#: Tokens of the longest sequence that a model file may claim.
+#: Longest context that a model file may declare, in tokens.
 MAX_CONTEXT_TOKENS = 1 << 22
 
-#: An error repeats no more than this of a wrong value.
+#: Most characters of a wrong value that an error repeats.
 MAX_SHOWN_CHARS = 60
 
-#: Settings that only complete the URL of Redis.
+#: Settings that complete the URL of Redis.
 ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file")
 
 
 class Settings(BaseSettings):
-    """Read from `HERD_*` variables and from a `.env` file, by `read`; units stand in the names.
+    """Settings from `HERD_*` variables and a `.env` file; `read` reads them. Names contain the units.
 
-    A secret may also lie in a file, which `<variable>_FILE` names.
+    A secret may also be in a file that `<variable>_FILE` names.
     """
 
     model_config = SettingsConfigDict(
@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     )
     redis_ca_file: str = Field(
         default="",
-        description="CA certificates that Redis's certificate is checked against. Empty: the system's.",
+        description="CA certificates to check Redis's certificate against. Empty: the system's.",
     )
     redis_cert_file: str = Field(
         default="",
@@ -73,20 +73,20 @@ class Settings(BaseSettings):
         default="redis://127.0.0.1:6379/0",
         validation_alias=AliasChoices("HERD_REDIS_URL", "CELERY_BROKER_URL", "REDIS_URL"),
         validate_default=True,
-        description="Redis for the queue, the ledger and the token streams: one database for all three. "
+        description="Redis for the queue, the ledger and the token streams, all in one database. "
         "rediss:// is TLS.",
-        repr=False,  # may hold a password
+        repr=False,  # may contain a password
     )
     tenant: str = Field(
         default="default",
         pattern=TENANT_PATTERN,
-        description="Tenant whose jobs these are. It is part of every Redis key.",
+        description="Tenant that the jobs belong to. It is part of every Redis key.",
     )
     model_name: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",
         description=f"Model for jobs that name none. Empty: {BUNDLED_MODEL_NAME}, the bundled "
-        "one. A worker takes its model file's stem instead.",
+        "one; in a worker: the name of its model file without the ending.",
     )
     stream_ttl_s: int = Field(
         default=3600,
@@ -107,7 +107,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=10**9,
-        description="Most jobs that may wait for a model. Further ones are refused. 0: no limit.",
+        description="Most jobs that may wait for a model; more are refused. 0: no limit.",
     )
     max_queue_tokens: int = Field(
         default=0,
@@ -125,7 +125,7 @@ class Settings(BaseSettings):
         default=3,
         ge=1,
         le=1000,
-        description="Workers that may die while they prepare or compute a job before it is put aside.",
+        description="A job is put aside once this many workers have died while they prepared or computed it.",
     )
     max_prompt_bytes: int = Field(
         default=262_144, ge=1, le=1_048_576, description="Longest prompt, in UTF-8 bytes."
@@ -170,9 +170,9 @@ class Settings(BaseSettings):
 
     @classmethod
     def read(cls, **given: object) -> Self:
-        """Read the variables and `.env`; what is `given`, by field, comes before both.
+        """Read the variables and `.env`. Values in `given`, by field, win over both.
 
-        Raises SettingsError, which names each wrong value as its writer did, and says what is allowed.
+        Raises SettingsError. It names each wrong value by the variable it was read from, and what is allowed.
         """
         env_file = Path(str(cls.model_config["env_file"]))
         with without_complaints():
@@ -187,7 +187,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def variables(cls, field: str) -> tuple[str, ...]:
-        """The variables that a setting is read from; the first that is there counts."""
+        """The variables that a setting is read from. The first one that is set counts."""
         alias = cls.model_fields[field].validation_alias
         return (
             tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else (PREFIX + field.upper(),)

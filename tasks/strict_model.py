@@ -1,4 +1,4 @@
-"""How the parts of a job are read: nothing unknown, nothing converted, no more looked at than may be."""
+"""Base of a job's parts: no unknown fields, no conversions, and no more work than the limits allow."""
 
 from collections.abc import Mapping, Sized
 from itertools import islice
@@ -10,9 +10,9 @@ from llama_herd.errors import MAX_FIELD_ERRORS
 
 
 class StrictModel(BaseModel):
-    """A part of a job. Of unknown fields no more are looked at than an error can name, and one."""
+    """A part of a job. Looks at no more unknown fields than an error can name, plus one."""
 
-    #: Nothing of what was given is repeated in an error.
+    #: Errors never repeat the input.
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True
     )
@@ -28,12 +28,12 @@ class StrictModel(BaseModel):
 
 
 def check_length(value: Any, limit: int) -> Any:
-    """`value` itself. Raises ValueError for a list or mapping of more items; none of them is looked at."""
+    """`value` itself. Raises ValueError if it is a list or mapping with more items, before it reads any."""
     if isinstance(value, Sized) and not isinstance(value, str | bytes) and len(value) > limit:
         raise ValueError(f"must have at most {limit} items, got {len(value)}")
     return value
 
 
 def at_most(limit: int) -> BeforeValidator:
-    """The same as part of a field's type."""
+    """`check_length` as part of a field's type."""
     return BeforeValidator(lambda value: check_length(value, limit))

@@ -1,4 +1,4 @@
-"""What our Celery worker checks before it starts: one line and exit code 2 instead of lost jobs later."""
+"""Checks before our Celery worker starts: one line and exit code 2 now, instead of lost jobs later."""
 
 import sys
 from typing import Any, NoReturn
@@ -15,7 +15,7 @@ from llama_herd.tasks.settings import Settings
 
 
 def refuse_settings(error: SettingsError, app: str) -> NoReturn:
-    """End `celery -A <app>`, which would show a traceback; others who import the app get the error."""
+    """End `celery -A <app>` with one line instead of a traceback. Others who import the app get the error."""
     context = click.get_current_context(silent=True)
     named = context.params.get("app") if context is not None else None
     if isinstance(named, str) and named.partition(":")[0] == app:
@@ -24,7 +24,7 @@ def refuse_settings(error: SettingsError, app: str) -> NoReturn:
 
 
 def check_worker_start(conf: Any, settings: Settings) -> None:
-    """Refuse a start that cannot work, and switch decompression off."""
+    """Refuse to start with settings that cannot work, and switch decompression off."""
     _check_pool()
     for name in ("broker_read_url", "broker_write_url", "result_backend"):
         _check_url(name, getattr(conf, name), settings.redis_url)
@@ -46,16 +46,15 @@ def _check_pool() -> None:
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source("pool") if context is not None else None
     if source not in (None, ParameterSource.DEFAULT):
-        _exit(
-            "a pool was chosen (-P), but this worker brings its own. Fix: leave -P and CELERY_WORKER_POOL out"
-        )
+        _exit("a pool was chosen (-P), but this worker has its own. Fix: leave out -P and CELERY_WORKER_POOL")
 
 
 def _check_url(name: str, url: str, own: str) -> None:
     if not is_same_redis(url, own):
         _exit(
-            f"{name} is {masked(url)}, but HERD_REDIS_URL is {masked(own)}: queue, ledger and results share "
-            "one Redis. Fix: set HERD_REDIS_URL alone, without -b, CELERY_BROKER_URL or CELERY_RESULT_BACKEND"
+            f"{name} is {masked(url)}, but HERD_REDIS_URL is {masked(own)}: queue, ledger and results must "
+            "be in one Redis. Fix: set only HERD_REDIS_URL, without -b, CELERY_BROKER_URL and "
+            "CELERY_RESULT_BACKEND"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself once a second, for `herd status` and whoever else wants to know."""
+"""A worker's report, once a second, for `herd status` and other readers."""
 
 import json
 from collections.abc import Mapping
@@ -9,30 +9,30 @@ from pydantic import BaseModel, ConfigDict
 #: Only a ready worker takes jobs and runs them.
 State = Literal["loading", "starting", "ready", "stalled", "silent", "stuck", "spoilt", "stopping"]
 
-#: What is wrong with a worker in one of the other states, and what comes of it.
+#: Each other state: what is wrong with the worker, and what follows.
 TROUBLE: Mapping[str, str] = {
-    "loading": "lays its model out on the device, which takes a large one minutes",
+    "loading": "is loading its model onto the device; a large model takes minutes",
     "starting": "has not asked for messages yet",
-    "stalled": "its engine stands still; others take its jobs over if that lasts",
-    "silent": "asks for no messages, though some wait; it ends itself soon",
-    "stuck": "hands on no events or results, though Redis takes them; it ends itself soon",
-    "spoilt": "reads no queue, since in the place of each something else lies",
+    "stalled": "its engine stands still; if that lasts, other workers take over its jobs",
+    "silent": "does not ask for messages, although some wait; it will exit soon",
+    "stuck": "sends no events or results, although Redis accepts them; it will exit soon",
+    "spoilt": "reads no queue: the key of each one holds something else than a list",
     "stopping": "takes no more jobs",
 }
 
 
 class WorkerStatus(BaseModel):
-    """A worker as it last described itself. Unknown fields of other versions are left out."""
+    """A worker's last report. Unknown fields of other versions are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
-    #: One of `State`; other versions may have more.
+    #: One of `State`; other versions may have others.
     state: str
     model: str
     device: str
     slots: int
-    #: How much of the model is on the device, in layers.
+    #: Share of the model's layers that is on the device.
     loaded_percent: int = 100
     running: int = 0
     waiting: int = 0
@@ -40,24 +40,25 @@ class WorkerStatus(BaseModel):
     kv_cache_tokens: int = 0
     kv_cache_usage: float = 0.0
     prefix_hit_rate: float = 0.0
-    #: Tokens of prompts that were found in the prefix cache since the worker's start.
+    #: Prompt tokens found in the prefix cache since the worker started.
     prefix_cache_hits: int = 0
-    #: The tenant's queue if the worker leaves it out, since this key of it holds another type than a list.
-    #: Empty: it does not, or may not ask for the type. Of other tenants' queues it says nothing.
+    #: The tenant's queue if the worker does not read it, because `spoilt_key` holds a `spoilt_type`, not a
+    #: list. Empty: the worker reads it. `spoilt_type` is empty if the worker may not ask for the type. A
+    #: report never names the queues of other tenants.
     left_out: str = ""
     spoilt_key: str = ""
     spoilt_type: str = ""
-    #: When it said so, by the clock of Redis; the ledger fills it in.
+    #: Time of the report by the clock of Redis; the ledger fills it in.
     beat_ms: int = 0
 
     @property
     def shown_state(self) -> str:
-        """The state, and of a worker that loads its model how far it is."""
+        """The state, with the progress if the worker is loading its model."""
         return f"loading {self.loaded_percent}%" if self.state == "loading" else self.state
 
     @property
     def complaint(self) -> str:
-        """Which queue is left out, why, and the fix; empty if none is."""
+        """Which queue is left out, why, and the fix; empty if no queue is."""
         if not self.left_out:
             return ""
         held = f"a {self.spoilt_type}, not a list" if self.spoilt_type else "not a list"

@@ -1,4 +1,4 @@
-"""The codes of errors, by which programs tell why a job has no whole output."""
+"""Error codes: they tell a program why a job has no complete output."""
 
 from enum import StrEnum
 from typing import Self
@@ -10,21 +10,25 @@ class ErrorCode(StrEnum):
     """A code, what it means, and whether the same job may succeed later."""
 
     INVALID_JOB = "invalid_job", "the job, or the message that brought it, cannot be accepted", _FINAL
-    INVALID_LINE = "invalid_line", "`herd batch` alone: the line of the file is no request", _FINAL
-    PROMPT_TOO_LONG = "prompt_too_long", "the model or its KV cache has no room for prompt and output", _FINAL
-    NO_CHAT_TEMPLATE = "no_chat_template", "the job has messages, and the model no chat template", _FINAL
-    TEMPLATE_ERROR = "template_error", "the model's chat template refuses the messages or fails", _FINAL
+    INVALID_LINE = "invalid_line", "only in `herd batch`: the line of the file is not a valid request", _FINAL
+    PROMPT_TOO_LONG = (
+        "prompt_too_long",
+        "the model's context or its KV cache is too small for prompt and output",
+        _FINAL,
+    )
+    NO_CHAT_TEMPLATE = "no_chat_template", "the job has messages, but the model has no chat template", _FINAL
+    TEMPLATE_ERROR = "template_error", "the model's chat template rejects the messages, or fails", _FINAL
     TOKENIZER_ERROR = "tokenizer_error", "the model's tokenizer fails on the prompt", _FINAL
-    PREPARATION_ERROR = "preparation_error", "the worker failed while it made the job ready", _FINAL
+    PREPARATION_ERROR = "preparation_error", "the worker failed while it prepared the job", _FINAL
     MODEL_ERROR = "model_error", "the worker failed while it computed the job", _RETRIABLE
     OUT_OF_MEMORY = "out_of_memory", "the device lacked memory for the job's next tokens", _RETRIABLE
-    NUMERIC_ERROR = "numeric_error", "the model's logits were no finite numbers", _FINAL
+    NUMERIC_ERROR = "numeric_error", "the model's logits contain NaN or infinity", _FINAL
     POISONED = "poisoned", "too many workers died while they prepared or ran the job", _FINAL
-    CANCELLED = "cancelled", "of a row of a batch: its job was cancelled, or never submitted", _FINAL
-    DEADLINE = "deadline", "of a row of a batch: its job was not finished by its deadline", _FINAL
-    NOT_RECORDED = "not_recorded", "Redis does not take an event or the record of the job", _FINAL
-    UNREADABLE = "unreadable", "what Redis holds of the job was written by somebody else", _FINAL
-    FORGOTTEN = "forgotten", "the job is over, and its events are forgotten", _FINAL
+    CANCELLED = "cancelled", "only of a batch's row: its job was cancelled, or was never submitted", _FINAL
+    DEADLINE = "deadline", "only of a batch's row: its job was not finished by its deadline", _FINAL
+    NOT_RECORDED = "not_recorded", "Redis does not accept an event or the record of the job", _FINAL
+    UNREADABLE = "unreadable", "the job's data in Redis is damaged, or was not written by llama-herd", _FINAL
+    FORGOTTEN = "forgotten", "the job is over, and Redis no longer has its events", _FINAL
     REFUSED = "refused", "Celery could not store the result or send a link", _FINAL
     WRONG_POOL = "wrong_pool", "the Celery worker that took the message has no engine", _FINAL
 
@@ -40,7 +44,7 @@ class ErrorCode(StrEnum):
 
     @property
     def is_bad_input(self) -> bool:
-        """Whether the same job meets it again, whoever runs it."""
+        """Whether the job itself is at fault, so that it fails the same way on any worker."""
         return self in (ErrorCode.INVALID_JOB, ErrorCode.PROMPT_TOO_LONG, ErrorCode.NO_CHAT_TEMPLATE)
 
 
@@ -48,7 +52,7 @@ _BY_NAME = {str(code): code for code in ErrorCode}
 
 
 def known_code(code: str) -> ErrorCode | None:
-    """The code of this name; None for one of a newer version, which is neither retriable nor bad input."""
+    """The code of this name; None if unknown. Codes of a newer version count as not retriable."""
     return _BY_NAME.get(code)
 
 

@@ -1,17 +1,17 @@
 """Every error that llama-herd raises on purpose.
 
 HerdError
-├── BadInput            what a person gave cannot be used; the command line exits with 2
-│   ├── ModelFileError  a model file is missing, cut off, foreign or of an unsupported kind
-│   ├── DeviceError     the device that was asked for is not there
+├── BadInput            some input cannot be used; the command line exits with 2
+│   ├── ModelFileError  a model file is missing, truncated, not a model, or of an unsupported kind
+│   ├── DeviceError     this machine does not have the requested device
 │   ├── SettingsError   a setting has a value that cannot work here
 │   ├── InvalidJob      a job has fields that cannot be accepted; `fields` names each of them
-│   └── JobConflict     an id or an idempotency key names another job already
-├── RedisUnavailable    Redis cannot be reached or refuses us
-├── QueueFull           as many jobs or tokens wait as may; `retry_after_s` says when to try again
+│   └── JobConflict     another job already has this id or idempotency key
+├── RedisUnavailable    Redis cannot be reached, or rejects the call
+├── QueueFull           the queue's limit of jobs or tokens is reached; `retry_after_s` says when to try again
 ├── JobNotFound         no such job, or its record has been forgotten
 ├── JobRunning          a worker runs the job, which must end first
-├── RecordUnreadable    what Redis holds of a job was written by somebody else, or is not whole
+├── RecordUnreadable    a job's data in Redis is incomplete, or was not written by llama-herd
 ├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
 └── DeadlineExceeded    a job was not finished by its deadline
 """
@@ -27,7 +27,7 @@ class HerdError(Exception):
 
 
 class BadInput(HerdError, ValueError):
-    """Something a person gave cannot be used. The message names the thing and the fix."""
+    """Some input cannot be used. The message names it, and the fix."""
 
 
 class ModelFileError(BadInput):
@@ -35,24 +35,25 @@ class ModelFileError(BadInput):
 
 
 class DeviceError(BadInput):
-    """The device that was asked for is not there. The message lists those that are."""
+    """This machine does not have the requested device. The message lists the devices that it has."""
 
 
 class SettingsError(BadInput):
     """A setting has a value that cannot work here."""
 
 
-#: An error about a job has at most so many entries, and so many bytes of text: it travels as an event.
+#: Most entries of an error about a job, and most bytes of its text: it travels as an event.
 MAX_FIELD_ERRORS = 20
 MAX_ERROR_BYTES = 2048
-#: Most bytes of one entry's field, and of its message; and room for a last entry, which counts the others.
+#: Most bytes of one entry's field and of its message, and the bytes kept for a last entry that counts the
+#: rest.
 MAX_FIELD_BYTES = 128
 MAX_MESSAGE_BYTES = 384
 _REST_BYTES = 64
 
 
 class FieldError(NamedTuple):
-    """One field of a job, and what is wrong with it. Never holds what the field contained."""
+    """One field of a job, and what is wrong with it. It never contains the field's value."""
 
     field: str
     message: str
@@ -61,8 +62,8 @@ class FieldError(NamedTuple):
 class InvalidJob(BadInput):
     """A job cannot be accepted; `fields` holds one entry for each wrong field.
 
-    Of many wrong fields the first are named, and the last entry says how many more there are at least: there
-    are never more than 20 entries, or 2,048 bytes of text.
+    There are at most 20 entries and 2,048 bytes of text. If that does not hold all wrong fields, the last
+    entry says how many more there are at least.
     """
 
     def __init__(self, fields: Sequence[FieldError]) -> None:
@@ -89,7 +90,7 @@ def _bounded(fields: Sequence[FieldError]) -> tuple[FieldError, ...]:
 
 
 def _cut(text: str, num_bytes: int) -> str:
-    """A text that is not longer, and that can be written as UTF-8."""
+    """`text`, shortened to this many bytes, and without characters that UTF-8 cannot encode."""
     encoded = text.encode(errors="replace")
     if len(encoded) > num_bytes:
         return encoded[: num_bytes - 3].decode(errors="ignore") + "..."
@@ -97,18 +98,18 @@ def _cut(text: str, num_bytes: int) -> str:
 
 
 class JobConflict(BadInput):
-    """An id or an idempotency key names a job that differs from this one. Nothing was accepted."""
+    """A different job already has this id or idempotency key. Nothing was accepted."""
 
 
 class RedisUnavailable(HerdError):
-    """Redis cannot be reached or refuses us. The message names the address and the fix."""
+    """Redis cannot be reached, or rejects the call. The message names the address and the fix."""
 
 
 class QueueFull(HerdError):
-    """As many jobs or tokens wait as may. The message names both numbers; nothing was accepted.
+    """The queue's limit of waiting jobs or tokens is reached. Nothing was accepted.
 
-    depth, limit: what waits and what may, in `unit`.
-    retry_after_s: when there will be room at the rate at which jobs were taken lately, at most a minute.
+    depth, limit: how much waits and how much may wait, in `unit`.
+    retry_after_s: when there will be room if workers take jobs as fast as lately; at most a minute.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class QueueFull(HerdError):
         self.limit = limit
         self.retry_after_s = retry_after_s
         super().__init__(
-            f"{depth} {unit} wait in {queue}, which may hold {limit}. Fix: submit again in "
+            f"{depth} {unit} wait in {queue}, and the limit is {limit}. Fix: submit again in "
             f"{retry_after_s:.0f} s, start more workers, or raise {_LIMITS[unit]}"
         )
 
@@ -129,30 +130,30 @@ _LIMITS = {"jobs": "HERD_MAX_QUEUE", "tokens": "HERD_MAX_QUEUE_TOKENS"}
 
 
 class JobNotFound(HerdError):
-    """No job of this id is known: it was never accepted, or its record has been forgotten."""
+    """No job has this id: it was never accepted, or its record has expired or was purged."""
 
     @classmethod
     def of(cls, job_id: str) -> Self:
-        """What may have become of the job, and what can be done."""
+        """The error for this id, with what may have become of the job and what to do."""
         return cls(
-            f"no job {job_id}: it was never submitted, or is forgotten: purged, or over for "
-            "HERD_STREAM_TTL_S. Fix: check the id and HERD_TENANT; with wait=True, or herd watch --wait, "
-            "a job that is to come is waited for"
+            f"no job {job_id}: it was never submitted, it was purged, or it ended more than "
+            "HERD_STREAM_TTL_S ago. Fix: check the id and HERD_TENANT. To wait for a job that is not "
+            "submitted yet, use wait=True or herd watch --wait"
         )
 
 
 class JobRunning(HerdError):
-    """A worker runs the job. Cancel it, or wait for its end."""
+    """A worker is running the job. Cancel it, or wait for its end."""
 
 
 class RecordUnreadable(HerdError, ValueError):
-    """What Redis holds of a job was written by somebody else, or is not whole. The message says what."""
+    """A job's data in Redis is incomplete, or was not written by llama-herd. The message says which data."""
 
 
 class GenerationError(HerdError):
     """A job ended with an error. The arguments survive Celery's JSON result backend.
 
-    code: an ErrorCode, as text, or one of a newer worker. retriable: by default as the code says.
+    code: an ErrorCode as text; a newer worker may send others. retriable: by default what the code says.
     """
 
     def __init__(self, code: str, message: str, retriable: bool | None = None) -> None:

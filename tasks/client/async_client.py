@@ -1,4 +1,4 @@
-"""The client for asyncio; `llama_herd.tasks.client.client` method by method."""
+"""The client for asyncio, with the same methods as `llama_herd.tasks.client.client`."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
@@ -35,7 +35,7 @@ class AsyncClient:
                 ...
             print((await client.result(job_id)).text)
 
-    Each method is that of `Client`, with its arguments and errors.
+    Each method has the arguments, the result and the errors of the same method of `Client`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class AsyncClient:
                         yield event
 
     async def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
-        """Wait for the end and return what came of the job."""
+        """Wait for the end of the job and return its result."""
         wait = wait or timeout_s is not None
         events = self.stream(job_id, timeout_s=timeout_s, wait=wait)
         return Result.from_events([event async for event in events])
@@ -92,31 +92,31 @@ class AsyncClient:
         return await self._run(self._core.cancel(job_id, reason))
 
     async def purge(self, job_id: str) -> None:
-        """Forget a job."""
+        """Delete all that Redis has of a job."""
         await self._run(self._core.purge(job_id))
 
     async def purge_ended(self) -> int:
-        """Forget all jobs that are over; return how many."""
+        """Purge all jobs that are over, and return how many."""
         return await self._run(self._core.purge_ended())
 
     async def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
-        """Jobs that were given up and messages that could not be accepted."""
+        """Poisoned jobs and dead letters."""
         return await self._run(self._core.dead.list(limit))
 
     async def retry(self, name: str) -> Retried:
-        """Run a dead job again under a new id, or push a dead message back to its queue."""
+        """Run a poisoned job again under a new id, or push a dead letter back to its queue."""
         return await self._run(self._core.dead.retry(name))
 
     async def letter(self, number: str) -> DeadLetter | None:
-        """A dead message by its number."""
+        """A dead letter by its number."""
         return await self._run(self._core.dead.letter(number))
 
     async def drop(self, name: str) -> None:
-        """Forget a dead message, or purge a job."""
+        """Delete a dead letter, or purge a job."""
         await self._run(self._core.drop(name))
 
     async def history(self, job_id: str) -> History:
-        """All that is kept of a job."""
+        """All that Redis has of a job."""
         return await self._run(self._core.history(job_id))
 
     def batch(
@@ -127,28 +127,28 @@ class AsyncClient:
         window: int | None = None,
         in_order: bool = False,
     ) -> AsyncBatch:
-        """Run many jobs through a bounded window, and iterate over what came of each."""
+        """Run many jobs, a limited number at a time, and iterate over their results."""
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
         return AsyncBatch(self._redis, self._core.url, with_window)
 
     async def batches(self) -> list[BatchStatus]:
-        """Every `herd batch` that runs or ended within the hour."""
+        """Every `herd batch` that is running or ended within the last hour."""
         return await self._run(self._core.batches())
 
     async def report_batch(self, status: BatchStatus) -> None:
-        """Let `batches` show a batch."""
+        """Report a batch, so that `batches` shows it."""
         await self._run(self._core.report_batch(status))
 
     async def workers(self) -> list[WorkerStatus]:
-        """Every worker that lives."""
+        """All live workers."""
         return await self._run(self._core.workers())
 
     async def status(self) -> Status:
-        """How the queue of this client's model and the tenant's jobs stand."""
+        """State of the queue of this client's model, and of the tenant's jobs."""
         return await self._run(self._core.status())
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._redis.aclose()
         await self._subscriber.aclose()
 

@@ -37,8 +37,8 @@ class Client:
                 ...
             print(client.result(job_id).text)
 
-    Every method raises RedisUnavailable when Redis cannot be reached or refuses. A client may be used from
-    several threads.
+    Every method raises RedisUnavailable if Redis cannot be reached or rejects the call. Several threads may
+    use one client.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Client:
         settings: Settings | None = None,
         max_queue: int | None = None,
     ) -> None:
-        """What is not given comes from `settings`, by default from the environment.
+        """Absent arguments come from `settings`, which by default are read from the environment.
 
-        max_queue: `submit` is refused while so many jobs wait for the model; 0: no limit.
+        max_queue: `submit` raises QueueFull while this many jobs wait for the model; 0: no limit.
         """
         self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
         self._redis = connect(self._core.url)
@@ -66,15 +66,15 @@ class Client:
         idempotency_key: str | None = None,
         **fields: Unpack[JobFields],
     ) -> str:
-        """Enqueue a job, given whole or by its fields, and return its id.
+        """Enqueue a job, given as a GenerationJob or by its fields, and return its id.
 
-        The same `job_id` with the same job again changes nothing, so a call may be repeated. An
-        `idempotency_key` is a name of your own for that, such as an order's number: the id is made of it.
-        Either is held as long as the job's record, until HERD_STREAM_TTL_S after the job's end. The same job
-        is one that is equal in every field, times included.
+        Submitting the same job under the same `job_id` again changes nothing, so a call may be repeated. The
+        same job is one that is equal in every field, times included. An `idempotency_key` is a name of your
+        own, such as an order number; the id is derived from it. Both are remembered as long as the job's
+        record, until HERD_STREAM_TTL_S after the job's end.
 
-        Raises InvalidJob with every wrong field, JobConflict when id or key name another job, and QueueFull
-        when as many jobs or tokens wait as may.
+        Raises InvalidJob with every wrong field, JobConflict if another job has this id or key, and QueueFull
+        if the limit of waiting jobs or tokens is reached.
         """
         return self._run(self._core.submit(job, fields, job_id, idempotency_key))
 
@@ -83,10 +83,10 @@ class Client:
     ) -> Iterator[Event]:
         """The job's events after number `after`, in order, each once, up to its end.
 
-        May be called before the job exists, unless `wait` is false, and after its end; any number of readers
-        see the same. Raises TimeoutError when the job has not ended after `timeout_s`, JobNotFound when it is
-        not known by then, or now if there is nothing to wait for, and RecordUnreadable when somebody else has
-        written there.
+        Any number of readers see the same events, also after the job's end. With `wait`, the job need not
+        exist yet. Raises TimeoutError if the job has not ended after `timeout_s`, and JobNotFound if it does
+        not exist by then; without `wait`, JobNotFound comes at once. Raises RecordUnreadable if the stream is
+        damaged or was not written by llama-herd.
         """
         follower = self._core.follower(job_id, after, timeout_s, wait)
         with redis_errors(self._core.url):
@@ -101,57 +101,58 @@ class Client:
                     yield from self._run(self._core.catch_up(follower)) if follower.is_behind else events
 
     def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
-        """Wait for the end and return what came of the job, however it ended; raises what `stream` does.
+        """Wait for the end of the job and return its result, however it ended. Raises what `stream` raises.
 
-        A job that is not known is JobNotFound at once, unless it is waited for: with a `timeout_s`, or for
-        ever with `wait`. One that was sent by `send_task` is not known until a worker takes its message. A
-        user in the role of a subscriber may not see which jobs there are, and waits for any.
+        If the job does not exist, JobNotFound comes at once. With `timeout_s`, or with `wait` for ever, it is
+        waited for. A job sent by `send_task` does not exist until a worker takes its message. A Redis user in
+        the role of a subscriber cannot see whether a job exists, and so always waits.
         """
         wait = wait or timeout_s is not None
         return Result.from_events(self.stream(job_id, timeout_s=timeout_s, wait=wait))
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
-        """End a job early. The text so far is kept."""
+        """End a job early. Its text so far is kept."""
         return self._run(self._core.cancel(job_id, reason))
 
     def purge(self, job_id: str) -> None:
-        """Forget a job: no key of Redis holds a byte of it any more. One that waits is cancelled first.
+        """Delete all that Redis has of a job: no key keeps a byte of it. A waiting job is cancelled first.
 
-        Its id can be used again after HERD_STREAM_TTL_S. Raises JobRunning while a worker runs it, and
-        JobNotFound. A message that was sent without our client and not claimed yet is looked for in the queue
-        of this client's model. A worker that is just storing a job's result forgets it again.
+        The id can be used again after HERD_STREAM_TTL_S. Raises JobRunning while a worker runs the job, and
+        JobNotFound. A bare message that no worker has claimed is searched in the queue of this client's
+        model. If a worker is just storing the job's result, that worker deletes it again.
         """
         self._run(self._core.purge(job_id))
 
     def purge_ended(self) -> int:
-        """Forget all jobs that are over, also those that were given up; return how many."""
+        """Purge all jobs that are over, poisoned ones included, and return how many."""
         return self._run(self._core.purge_ended())
 
     def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
-        """Jobs that were given up and messages that could not be accepted, the last one first.
+        """Poisoned jobs and dead letters, the newest first.
 
-        They are kept for HERD_DEAD_TTL_S, of the messages the newest thousand.
+        They are kept for HERD_DEAD_TTL_S; of the dead letters only the newest thousand.
         """
         return self._run(self._core.dead.list(limit))
 
     def retry(self, name: str) -> Retried:
-        """Run a dead job again under a new id, or push a dead message back to its queue, by id or number.
+        """Run a poisoned job again under a new id, or push a dead letter back to its queue.
 
-        The new job has no deadline and no `not_before`, and nothing of Celery's links, chains and chords.
-        Raises JobNotFound when it is not among the dead, InvalidJob when too little was kept, QueueFull.
+        `name` is the job's id, or the letter's number. The new job has no deadline, no `not_before`, and none
+        of Celery's links, chains and chords. Raises JobNotFound if there is no such poisoned job or dead
+        letter, InvalidJob if the letter was not kept whole, and QueueFull.
         """
         return self._run(self._core.dead.retry(name))
 
     def letter(self, number: str) -> DeadLetter | None:
-        """A dead message by its number; None when there is none."""
+        """A dead letter by its number; None if it does not exist."""
         return self._run(self._core.dead.letter(number))
 
     def drop(self, name: str) -> None:
-        """Forget a dead message by its number, or purge a job by its id. Raises JobNotFound."""
+        """Delete a dead letter by its number, or purge a job by its id. Raises JobNotFound."""
         self._run(self._core.drop(name))
 
     def history(self, job_id: str) -> History:
-        """All that is kept of a job: its record, its events, its body. Raises JobNotFound."""
+        """All that Redis has of a job: its record, its events, its body. Raises JobNotFound."""
         return self._run(self._core.history(job_id))
 
     def batch(
@@ -162,40 +163,41 @@ class Client:
         window: int | None = None,
         in_order: bool = False,
     ) -> Batch:
-        """Run many jobs, however many there are, and iterate over what came of each, as they end.
+        """Run any number of jobs, and iterate over their results as the jobs end.
 
-        So many are under way as the workers hold, or `window`; of a row that is no job the item says why.
-        They come after all other jobs unless they have a `priority`. An item is forgotten by Redis when the
-        next one is asked for. Who stops asking leaves what is under way to the workers; `cancel` ends it.
+        Keeps as many jobs under way as the workers can hold, or `window`. A row that is not a valid job
+        yields an item that says why. Jobs without a `priority` go after all other jobs. Asking for the next
+        item deletes the job of the last one from Redis. If you stop iterating, the workers finish the jobs
+        under way; `cancel` ends them.
 
-        `jobs` that have to wait for the next one hold up the items, too; they yield None instead, and are
-        asked again at the next look. A second batch with the same `run_id` and jobs takes up what is left
-        of the first: jobs that it had under way go on, and those whose items were used are run again, unless
-        they are left out as `BatchRow`s with their numbers.
+        If the iterable `jobs` blocks, finished items wait too. It may yield None instead, and is asked again
+        after a pause. A second batch with the same `run_id` and the same jobs continues the first: jobs that
+        were under way go on. Rows whose items were already used run again; to leave them out, pass the others
+        as `BatchRow`s with their numbers.
 
-        Raises InvalidJob when `run_id` cannot be part of a job's id.
+        Raises InvalidJob if `run_id` cannot be part of a job's id.
         """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
         return Batch(self._redis, self._core.url, with_window)
 
     def batches(self) -> list[BatchStatus]:
-        """Every `herd batch` that runs or ended within the hour."""
+        """Every `herd batch` that is running or ended within the last hour."""
         return self._run(self._core.batches())
 
     def report_batch(self, status: BatchStatus) -> None:
-        """Let `batches` show a batch; once a second while it runs."""
+        """Report a batch, so that `batches` shows it. To be called once a second while it runs."""
         self._run(self._core.report_batch(status))
 
     def workers(self) -> list[WorkerStatus]:
-        """Every worker that lives."""
+        """All live workers."""
         return self._run(self._core.workers())
 
     def status(self) -> Status:
-        """How the queue of this client's model and the tenant's jobs stand."""
+        """State of the queue of this client's model, and of the tenant's jobs."""
         return self._run(self._core.status())
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._redis.close()
         self._subscriber.close()
 

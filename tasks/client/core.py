@@ -1,4 +1,4 @@
-"""What both clients do, without a connection: each of their methods is a dialogue."""
+"""The part that both clients share. It has no connection: each method is a dialogue."""
 
 import uuid
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ from llama_herd.tasks.worker_status import WorkerStatus
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How the queue stands: messages of one model's queue, jobs that wait and run, workers that live.
+    """State of a queue: messages in one model's queue, waiting and running jobs, live workers.
 
-    batches: those that run or ended within the hour.
+    batches: those that are running or ended within the last hour.
     """
 
     queue: str
@@ -43,7 +43,7 @@ class Status:
 
 
 class ClientCore:
-    """Settings, keys and dialogues of a client. `Client` says what each is for, and what it raises."""
+    """Settings, keys and dialogues of a client. `Client` documents what each method does and raises."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ClientCore:
         return Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=waits)
 
     def catch_up(self, follower: Follower) -> Dialogue[list[Event]]:
-        """Events to pass on of those in the stream; where it has none that are new, is anything to come?"""
+        """Read new events from the stream. If there are none, check whether any can still come."""
         job_id = follower.job_id
         events = follower.stored((yield self.ledger.read(job_id, follower.last)))
         if not events:
@@ -135,6 +135,6 @@ class ClientCore:
 
 
 def _settings(settings: Settings | None, **given: str | int | None) -> Settings:
-    """`settings`, by default those of the environment, with what was given in their place."""
+    """`settings`, by default from the environment, with the `given` values that are not None."""
     known = {} if settings is None else settings.model_dump()
     return Settings.read(**known | {name: value for name, value in given.items() if value is not None})

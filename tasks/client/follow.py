@@ -1,8 +1,8 @@
-"""A reader's place in one job's events: what to pass on, what to drop, when to look into the stream.
+"""A reader's position in one job's events: which events to pass on or drop, and when to read the stream.
 
-Live events come by a channel, which forgets; the stream keeps them all. A reader subscribes, reads the
-stream from its place, goes on live, and reads the stream again whenever it may have missed something. Both
-clients are this class and a connection.
+Live events come by a channel, which keeps nothing; the stream keeps all events. A reader subscribes, reads
+the stream from its position on, and continues live. It reads the stream again whenever it may have missed an
+event. Both clients use this class and add the connection.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,15 @@ from llama_herd.errors import JobNotFound, RecordUnreadable
 from llama_herd.tasks.events import End, Event, parse_event
 from llama_herd.tasks.ledger.answers import Record
 
-#: After so long without an event the stream is read: a channel may lose one without a trace.
+#: After this long without an event the stream is read, since a channel may lose events.
 SILENCE_S = 2.0
 
 
 class Follower:
-    """Reads one job from the event after number `after`. `timeout_s` is for all of it; None: no limit.
+    """Follows one job from the event after number `after` to its end.
 
-    `waits`: also for a job that is not there yet.
+    timeout_s: limit for the whole time; None: no limit. waits: whether to wait for a job that does not exist
+    yet.
     """
 
     def __init__(
@@ -32,9 +33,9 @@ class Follower:
         self.last = after
         self.has_ended = False
         self._after = after
-        #: Whether the record has said that the job is over, and the stream was not read since.
+        #: Whether the record has said that the job is over, and the stream has not been read since then.
         self._is_final = False
-        #: Whether the stream must be read before anything live is of use.
+        #: Whether the stream must be read before live events can be passed on.
         self.is_behind = True
         self._waits = waits
         self._timeout_s = timeout_s
@@ -46,10 +47,10 @@ class Follower:
         return max(0.0, min(SILENCE_S, left_s))
 
     def live(self, message: Mapping[str, Any] | None) -> list[Event]:
-        """Events to pass on for what a subscription brought; None stands for silence.
+        """The events to pass on after a message of the subscription; None stands for silence.
 
-        A confirmed subscription, also the one after a lost connection, means that the stream must be read.
-        Every producer of the tenant may publish there: what is no event of this job counts as nothing.
+        After a confirmed subscription, also after a reconnection, the stream must be read. Every producer of
+        the tenant may publish on the channel: messages that are not events of this job are ignored.
         """
         if message is None or message["type"] != "message":
             self.is_behind = True
@@ -61,17 +62,17 @@ class Follower:
         return self._accept([event]) if event.job == self.job_id else []
 
     def stored(self, events: Iterable[Event]) -> list[Event]:
-        """Events to pass on of those in the stream. Raises RecordUnreadable when they are not this job's."""
+        """The events to pass on after a read of the stream. Raises RecordUnreadable if it is damaged."""
         found = list(events)
         if any(event.job != self.job_id for event in found):
-            raise RecordUnreadable(f"the stream of job {self.job_id} holds an event of another job")
+            raise RecordUnreadable(f"the stream of job {self.job_id} contains an event of another job")
         fresh = self._accept(found)
         if self.is_behind:
             raise RecordUnreadable(f"the stream of job {self.job_id} lacks the event after {self.last}")
         return fresh
 
     def _accept(self, events: Iterable[Event]) -> list[Event]:
-        """Those events that follow on what was passed on before, in order."""
+        """The events that directly follow those passed on before, in order."""
         fresh: list[Event] = []
         self.is_behind = False
         for event in events:
@@ -86,11 +87,11 @@ class Follower:
         return fresh
 
     def check_record(self, record: Record | None) -> None:
-        """The stream holds nothing new: is anything to come?
+        """Nothing new was read: decide by the record whether events can still come.
 
-        Raises JobNotFound for a job that was known once and is forgotten, for one that was never seen and is
-        not waited for, and at the time limit for one that is; TimeoutError at the time limit for one that
-        goes on; RecordUnreadable for one that is over and whose stream holds no end.
+        Raises JobNotFound if the job has been forgotten, or does not exist and is not waited for, or does not
+        exist at the time limit. Raises TimeoutError if the job goes on at the time limit. Raises
+        RecordUnreadable if the job is over, but its stream has no end.
         """
         is_over = self._until_s is not None and monotonic() >= self._until_s
         if record is None and (self.last or is_over or not self._waits):
@@ -98,22 +99,22 @@ class Follower:
         if record is None or not record.is_final:
             self.check_time()
         elif self.last == self._after and self.last >= max(record.seq, 1):
-            self.has_ended = True  # who asks for what comes after the end gets nothing
+            self.has_ended = True  # the caller asked for events after the end: there are none
         elif self._is_final:
-            raise RecordUnreadable(f"job {self.job_id} is over, but its stream holds no end")
+            raise RecordUnreadable(f"job {self.job_id} is over, but its stream has no end")
         else:
-            # It may have ended between the two looks: look once more.
+            # The job may have ended after the stream was read: read it once more.
             self._is_final = True
             self.is_behind = True
 
     def check_stream(self, kept: list[Event]) -> None:
-        """The same for a reader who may not see records; `kept` are the events from number `last` on."""
+        """The same for a reader without access to records. `kept`: the events from number `last` on."""
         if self.last and kept and isinstance(kept[0], End):
             self.has_ended = True
         else:
             self.check_time()
 
     def check_time(self) -> None:
-        """Raises TimeoutError at the limit."""
+        """Raises TimeoutError once the time limit is reached."""
         if self._until_s is not None and monotonic() >= self._until_s:
             raise TimeoutError(f"job {self.job_id} has not ended within {self._timeout_s} s")

@@ -1,4 +1,4 @@
-"""All that is kept of a job."""
+"""All that Redis has of a job."""
 
 import json
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from llama_herd.tasks.ledger.redis_call import Dialogue
 
 
 class History(NamedTuple):
-    """A job's record, its events, and `body`, the job as it was accepted, with its prompt."""
+    """A job's record, its events, and its body: the job as it was accepted, with its prompt."""
 
     record: Record
     events: list[Event]
@@ -20,7 +20,7 @@ class History(NamedTuple):
 
 
 def history(ledger: Ledger, job_id: str) -> Dialogue[History]:
-    """Read it all. Raises JobNotFound."""
+    """Read all that Redis has of a job. Raises JobNotFound."""
     record = yield ledger.record(checked_id(job_id))
     body = yield ledger.body(job_id)
     if record is None or body is None:
@@ -34,5 +34,5 @@ def _fields(job_id: str, body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise RecordUnreadable(f"the record of job {job_id} holds no job. Fix: purge it")
+        raise RecordUnreadable(f"the body in the record of job {job_id} is not a job. Fix: purge it")
     return fields

@@ -1,8 +1,7 @@
-"""Forgetting jobs: afterwards no key of Redis holds a byte of what they were asked or said.
+"""Purging jobs: afterwards no key of Redis has a byte of their prompts and outputs.
 
-The record, the events and Celery's result go in one script. A message that was sent without our client
-carries its prompt itself: it is looked for in the queue, in Celery's notes of what is under way, and among
-the dead letters.
+One script deletes the record, the events and Celery's result. A bare message carries its prompt itself, so it
+is searched in the queue, in Celery's notes of messages under way, and among the dead letters.
 """
 
 import json
@@ -18,14 +17,14 @@ from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.message import is_queue_of
 from llama_herd.tasks.priority import LANES
 
-#: Messages and keys that are looked at in one round trip.
+#: Messages or keys that one round trip reads.
 STEP = 1000
 
 
 def purge(ledger: Ledger, job_id: str, queue: str) -> Dialogue[None]:
-    """Forget one job. `queue` is where its message may be if there is no record.
+    """Purge one job. `queue`: where its message may be if there is no record.
 
-    Raises JobRunning, and JobNotFound when nothing at all of the job was found.
+    Raises JobRunning, and JobNotFound if Redis has nothing of the job.
     """
     record = yield ledger.record(job_id)
     answer = yield ledger.purge(job_id)
@@ -37,7 +36,7 @@ def purge(ledger: Ledger, job_id: str, queue: str) -> Dialogue[None]:
 
 
 def purge_ended(ledger: Ledger) -> Dialogue[int]:
-    """Forget every job that is over; return how many."""
+    """Purge every job that is over, and return how many."""
     prefix, _, suffix = ledger.job_key("\0").partition("\0")
     pattern = f"{_literal(prefix)}*{_literal(suffix)}"
     purged: set[str] = set()
@@ -60,12 +59,12 @@ def purge_ended(ledger: Ledger) -> Dialogue[int]:
 
 
 def _own(ledger: Ledger, record: Record | None) -> set[str]:
-    """The queue in a record, unless somebody has written another key there."""
+    """The queue in a record, if it is a queue of this tenant; anybody may have written the record."""
     return {record.queue} if record is not None and is_queue_of(ledger.tenant, record.queue) else set()
 
 
 def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collection[str]) -> Dialogue[int]:
-    """Remove the jobs' messages from queues, from those that workers hold and from the dead letters.
+    """Remove the jobs' messages from the queues, from Celery's notes and from the dead letters.
 
     Returns how many there were.
     """
@@ -77,7 +76,7 @@ def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collectio
 
 
 def _forget_waiting(queue: str, job_ids: Collection[str]) -> Dialogue[int]:
-    """From the side where messages enter: one that comes meanwhile moves the others, but hides none."""
+    """Search from the end where messages enter: a new message then shifts the others, but hides none."""
     num_found, place = 0, 0
     while messages := (yield Call("LRANGE", (queue,), (place, place + STEP - 1), list)):
         for message in messages:
@@ -109,19 +108,19 @@ def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> Dialogue[
 
 
 def _scan(command: str, keys: Sequence[str], cursor: int, *args: str) -> Call[tuple[int | None, Any]]:
-    """One step of a scan: the cursor of the next one, None after the last; and what was found."""
+    """One step of a scan. Answers the cursor of the next step, None after the last, and the finds."""
     return Call(
         command, keys, (cursor, *args, "COUNT", STEP), lambda reply: (int(reply[0]) or None, reply[1])
     )
 
 
 def _literal(text: str) -> str:
-    """A part of a key as a pattern that means itself."""
+    """`text` escaped, so that as a pattern it matches only itself."""
     return "".join(f"\\{char}" if char in "[]?*\\^{}" else char for char in text)
 
 
 def _job_of(message: bytes) -> str | None:
-    """The job that a message names; in Celery's notes it is the first of three."""
+    """The id of the job that a message names. In Celery's notes the message is the first of three items."""
     try:
         found = json.loads(message)
         found = found[0] if isinstance(found, list) else found

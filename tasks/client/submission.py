@@ -1,4 +1,4 @@
-"""How a job comes into the ledger: its name, and what its producer is told when it may not."""
+"""Submitting a job: its id, the call, and the errors if it is not accepted."""
 
 import uuid
 from math import ceil
@@ -11,19 +11,19 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.message import Envelope
 
-#: Of the ids that are made of names.
+#: UUID namespace of ids that are derived from names.
 _NAMESPACE = uuid.UUID("5c1a7e6e-50a5-5d0e-9d1f-0e6f6c6c616d")
 MAX_KEY_CHARS = 255
 
-#: Of a batch's name: the ids of its jobs are made of it.
+#: Longest name of a batch, which is part of its jobs' ids.
 MAX_RUN_CHARS = 100
 
-#: Bounds of the advice when to submit again.
+#: Bounds of `QueueFull.retry_after_s`.
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
 
 class NewJob(NamedTuple):
-    """A checked job on its way into the ledger. `name` is what it was given to be known by."""
+    """A valid job to submit. `name`: which argument its id came from, for error messages."""
 
     job_id: str
     name: str
@@ -39,14 +39,14 @@ def enqueue(ledger: Ledger, new: NewJob) -> Dialogue[str]:
             raise queue_full(ledger, new, answer)
         case Submission.CONFLICT:
             raise JobConflict(
-                f"{new.name}: already names another job, {new.job_id}. "
-                "Fix: send the very same job again, or take another name"
+                f"{new.name}: another job already has it, {new.job_id}. "
+                f"Fix: submit exactly the same job again, or choose another {new.name}"
             )
     return new.job_id
 
 
 def queue_full(ledger: Ledger, new: NewJob, answer: Submitted) -> QueueFull:
-    """What is over the limit goes first, at the rate at which jobs were taken lately."""
+    """The error. Its time is how long workers take for what exceeds the limit, at their latest rate."""
     queue = new.envelope.queue
     if answer.kind is Submission.QUEUE_FULL:
         retry_s = _retry_s(answer.num_jobs - ledger.max_queue + 1, answer)
@@ -72,7 +72,7 @@ def id_of_key(tenant: str, key: str) -> str:
 
 
 def id_of_retry(tenant: str, job_id: str) -> str:
-    """The id of the job that runs a dead one again."""
+    """The id of the job that runs a poisoned one again."""
     return str(uuid.uuid5(_NAMESPACE, f"{tenant}/retry/{job_id}"))
 
 

@@ -1,1 +1,1 @@
-"""The ledger in Redis: the only room that names a key."""
+"""The ledger in Redis. No other package names a Redis key."""

@@ -1,4 +1,4 @@
-"""What the ledger answers: one small type for each outcome, so that a caller cannot overlook one."""
+"""The ledger's answers: a small type for each outcome, so that callers cannot overlook one."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,21 +11,21 @@ from llama_herd.tasks.priority import NORMAL
 
 
 class Submission(StrEnum):
-    """What came of submitting a job."""
+    """Outcome of submitting a job."""
 
     SUBMITTED = "submitted"
-    #: The id already names the very same job: a repeated call.
+    #: This very job already has the id: a repeated call.
     EXISTS = "exists"
-    #: The id already names a job that differs from this one.
+    #: A different job already has the id.
     CONFLICT = "conflict"
-    #: As many jobs wait as may.
+    #: The limit of waiting jobs is reached.
     QUEUE_FULL = "queue_full"
-    #: With this job more tokens would wait than may.
+    #: With this job the limit of waiting tokens would be exceeded.
     TOKENS_FULL = "tokens_full"
 
 
 class Submitted(NamedTuple):
-    """What waits for the queue, this job not included; `taken_per_s`: jobs that workers took lately."""
+    """The outcome, and what waits beside this job. taken_per_s: jobs that workers took lately."""
 
     kind: Submission
     num_jobs: int = 0
@@ -35,11 +35,11 @@ class Submitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A job that the caller now owns under `epoch`, and how far it is recorded.
+    """A job that the caller now owns under `epoch`, and what is recorded of it.
 
-    attempts: workers that died while they prepared or computed it; one less than the limit: run it alone.
-    starts: starts altogether. n: tokens recorded. seq: last event written.
-    due_ms: when it was accepted, or its `not_before`. now_ms: time of this answer. lane: of its message.
+    attempts: workers that died while they prepared or computed it. If one more death would reach the limit,
+    the job runs alone. starts: how often it was started. n: tokens recorded. seq: last event recorded.
+    due_ms: when it was accepted, or its `not_before`. now_ms: time of this answer. lane: lane of its message.
     """
 
     epoch: int
@@ -55,26 +55,26 @@ class Claimed:
 
     @property
     def waited_s(self) -> float:
-        """Seconds for which the job could have been run, by the clock of Redis."""
+        """Seconds since the job was due, by the clock of Redis."""
         return (self.now_ms - self.due_ms) / 1000
 
 
 class Yours(Claimed):
-    """The caller owns the job from now on."""
+    """The caller now owns the job."""
 
 
 class Adopt(Claimed):
-    """The caller has owned it all along: this message takes the old one's place.
+    """The caller already owns the job: this message replaces the old one.
 
-    A caller that does not know the job lost the reply to its claim, and takes it like `Yours`.
+    A caller that does not know the job has lost the reply to its claim. It continues as after `Yours`.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Another worker runs the job. Its lease lasts `remaining_ms` more unless renewed.
+    """Another worker owns the job. Unless renewed, its lease ends in `remaining_ms`.
 
-    0: the lease is over, but no sweep has given the worker up yet.
+    0: the lease is over, but no sweep has given up that worker yet.
     """
 
     remaining_ms: int
@@ -82,11 +82,11 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """The job's `not_before` is to come: acknowledge. A sweep pushes another message when it is due."""
+    """The job's `not_before` is in the future: acknowledge. A sweep will push another message then."""
 
 
 class Ended(StrEnum):
-    """The final event stands in the stream: fold it into the result, store that, acknowledge."""
+    """The job has its final event: fold the stream into the result, store that, acknowledge."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -96,44 +96,44 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """All is done, also on Celery's side, where links would be sent once more: acknowledge."""
+    """Celery has the result too, and would send links again: just acknowledge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """The caller is the one who tells Celery how the job ended, as long as it asks again in time."""
+    """The caller is to tell Celery how the job ended. It keeps this task as long as it asks again in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No record, and the message brought no job: it was forgotten or never accepted."""
+    """The job has no record, and its message carries no job: it was forgotten or never accepted."""
 
 
 ClaimAnswer = Yours | Adopt | Busy | Early | Ended | Settled | Unknown
 
 
 class Emission(StrEnum):
-    """What came of one event."""
+    """Outcome of emitting one event."""
 
     OK = "ok"
-    #: Written before; a repeated call.
+    #: Recorded before: a repeated call.
     DUPLICATE = "duplicate"
-    #: Not the owner any more: drop the job, touch nothing of it.
+    #: The caller no longer owns the job: drop it, and change nothing of it.
     FENCED = "fenced"
-    #: The job has its final event; this is another one.
+    #: The job already has its final event.
     FINISHED = "finished"
-    #: The job is to end; only `end` is taken now.
+    #: The job is to end: only `end` is accepted now.
     CANCELLED = "cancelled"
-    #: The log stands earlier than the caller believes: send again from there, with the same borders.
+    #: The stream ends earlier than the caller believes: send again from there, with the events cut as before.
     GAP = "gap"
-    #: Redis refused this job's stream; `reason` is what it said.
+    #: Redis reported an error for this job's stream; `reason` is its message.
     ERROR = "error"
-    #: Redis takes no call with this event, however often it is made; no script says so.
+    #: Redis refuses every call with this event. No script answers this; the publisher finds it out.
     REFUSED = "refused"
 
 
 class Emitted(NamedTuple):
-    """`seq` and `n` are what is recorded, known when the event was refused. `reason`: of cancel or error."""
+    """seq, n: what is recorded; known only if the event was refused. reason: of a cancel or an error."""
 
     kind: Emission
     seq: int = 0
@@ -142,12 +142,12 @@ class Emitted(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether Redis had no room for the event, or may not write; it may again."""
+        """Whether Redis cannot write at the moment, for lack of memory for example: try again."""
         return self.kind is Emission.ERROR and is_passing(self.reason)
 
 
 class Part(NamedTuple):
-    """Some of a job's events, `num_bytes` long, and where to go on; empty: nowhere. n: tokens recorded."""
+    """Some of a job's events. next: where to read on, empty at the end. n: tokens recorded of the job."""
 
     n: int
     next: str
@@ -156,7 +156,7 @@ class Part(NamedTuple):
 
 
 class Release(StrEnum):
-    """What came of giving a job back."""
+    """Outcome of releasing a job."""
 
     RELEASED = "released"
     FINISHED = "finished"
@@ -164,46 +164,46 @@ class Release(StrEnum):
 
 
 class Renewal(StrEnum):
-    """What came of renewing a lease."""
+    """Outcome of renewing a lease."""
 
     OK = "ok"
     FENCED = "fenced"
     FINISHED = "finished"
-    #: Renewed, and to be ended by its owner.
+    #: Renewed, but its owner is to end it.
     CANCELLED = "cancelled"
 
 
 class Renewed(NamedTuple):
-    """`reason`: why the job is to end."""
+    """reason: why the job is to end."""
 
     kind: Renewal
     reason: str = ""
 
 
 class Cancellation(StrEnum):
-    """What came of cancelling a job."""
+    """Outcome of cancelling a job."""
 
-    #: Nobody ran it; it has its final event now.
+    #: No worker was running it. It has its final event now.
     CANCELLED = "cancelled"
-    #: Its worker has been asked and ends it within a step.
+    #: Its worker has been told, and ends it within a step.
     ASKED = "asked"
     FINISHED = "finished"
-    #: No record. A message without one may still be in a queue: it is not cancelled.
+    #: It has no record. A bare message of it may still be in a queue, and is not cancelled.
     UNKNOWN = "unknown"
 
 
 class Purge(StrEnum):
-    """What came of forgetting a job."""
+    """Outcome of purging a job."""
 
     PURGED = "purged"
-    #: A worker runs it: cancel it, and wait for its end.
+    #: A worker is running it: cancel it, and wait for its end.
     RUNNING = "running"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Jobs whose lost message was pushed again. `held`: live owners are given time, nothing was looked at."""
+    """Jobs whose lost message was pushed again. held: nothing was done, to give live owners time to renew."""
 
     jobs: tuple[str, ...] = ()
     held: bool = False
@@ -211,7 +211,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Where a job stands. `worker` held it last; `due_ms`: since when it may be run."""
+    """A job's record, without its body. worker: the last one that held it. due_ms: from when it may run."""
 
     state: str
     queue: str
@@ -234,7 +234,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that could not be accepted. `raw` may be cut; `num_bytes` is its full length."""
+    """A message that could not be read. raw: its beginning. num_bytes: its full length."""
 
     number: str
     at_ms: int
@@ -251,7 +251,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadJob:
-    """A job that was given up after `attempts`. `worker` is the last that held it."""
+    """A poisoned job: given up after `attempts` starts. worker: the last one that held it."""
 
     job_id: str
     at_ms: int
@@ -262,7 +262,7 @@ class DeadJob:
 
 
 class Revival(StrEnum):
-    """What came of pushing a dead letter back."""
+    """Outcome of pushing a dead letter back."""
 
     REVIVED = "revived"
     #: It was too long to be kept whole.

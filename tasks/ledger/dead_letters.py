@@ -1,4 +1,4 @@
-"""What nobody is going to run: messages that could not be read, and jobs that their workers died of."""
+"""Messages that could not be read, and jobs that were given up because their workers died."""
 
 import re
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ _QUARANTINE = Script("quarantine")
 
 @dataclass(frozen=True)
 class DeadLetters(Keys):
-    """All calls on one tenant's dead letters and quarantined jobs.
+    """All calls for one tenant's dead letters and poisoned jobs.
 
-    A letter holds a message as it came. A quarantined job is its own record and stream, which live `ttl_s`
-    instead of a stream's time; what is kept here is their list.
+    A letter contains a message as it came. Of poisoned jobs there is only a list here, the quarantine: their
+    records and streams stay where they were, and live for `ttl_s`.
     """
 
     ttl_s: int = 604_800
@@ -36,7 +36,7 @@ class DeadLetters(Keys):
         return cls(settings.tenant, settings.dead_ttl_s)
 
     def bury(self, raw: bytes, *, queue: str, reason: str, worker: str) -> Call[None]:
-        """Keep a message that could not be accepted, cut to 64 KiB, among the newest thousand."""
+        """Keep a message that could not be read, cut to 64 KiB. Only the newest thousand are kept."""
         letter: Mapping[str, Any] = {
             "reason": reason,
             "worker": worker,
@@ -48,7 +48,7 @@ class DeadLetters(Keys):
         return Call(_DEAD, (self._dead,), (MAX_LETTERS, self.ttl_s, *fields), lambda reply: None)
 
     def letters(self, limit: int = 100) -> Call[list[DeadLetter]]:
-        """The newest messages that could not be accepted."""
+        """The newest dead letters."""
         return Call(
             "XREVRANGE",
             (self._dead,),
@@ -57,7 +57,7 @@ class DeadLetters(Keys):
         )
 
     def letter(self, number: str) -> Call[DeadLetter | None]:
-        """One of them by its number."""
+        """A dead letter by its number."""
         return Call(
             "XRANGE",
             (self._dead,),
@@ -66,15 +66,15 @@ class DeadLetters(Keys):
         )
 
     def revive(self, number: str) -> Call[Revival]:
-        """Push a letter back to the queue that it came from; it is a letter no more."""
+        """Push a letter back to the queue it came from, and delete the letter."""
         return Call(_REVIVE, (self._dead,), (number,), lambda reply: Revival(text(reply)))
 
     def drop(self, number: str) -> Call[bool]:
-        """Forget a letter; whether there was one."""
+        """Delete a letter; whether there was one."""
         return Call("XDEL", (self._dead,), (number,), bool)
 
     def jobs(self, limit: int = 100) -> Call[list[DeadJob]]:
-        """The jobs that were given up last."""
+        """The poisoned jobs, the newest first."""
         prefix, _, suffix = self.job_key("\0").partition("\0")
         return Call(_QUARANTINE, (self._quarantine,), (limit, prefix, suffix), read_dead_jobs)
 
@@ -82,7 +82,7 @@ class DeadLetters(Keys):
         return Call("ZSCORE", (self._quarantine,), (job_id,), lambda reply: reply is not None)
 
     def unlist(self, job_id: str) -> Call[bool]:
-        """Take a job off the list, as it runs again under another id; whether it was on it."""
+        """Take a job out of quarantine, since it runs again under another id; whether it was there."""
         return Call("ZREM", (self._quarantine,), (job_id,), bool)
 
     @property

@@ -1,4 +1,4 @@
-"""An event on its way into the log."""
+"""An event as EMIT takes it."""
 
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -10,7 +10,7 @@ FinalState = Literal["done", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One event on its way into the log. `event` is its JSON, `i` the number of tokens recorded before it."""
+    """An event as EMIT takes it. event: its JSON. i: number of tokens recorded before it."""
 
     job_id: str
     epoch: int
@@ -23,14 +23,14 @@ class Entry:
 
     @classmethod
     def of(cls, event: Event, i: int) -> Self:
-        """The entry of `event`, when `i` tokens are recorded before it."""
+        """The entry of `event`, if `i` tokens are recorded before it."""
         num_ids = len(event.ids) if isinstance(event, Token) else 0
         state = final_state(event) if isinstance(event, End) else ""
         return cls(event.job, event.epoch, event.seq, i, num_ids, event.type, event.to_json(), state)
 
 
 def final_state(end: End) -> FinalState:
-    """The state of a job's record after this end."""
+    """The state of the job's record after this `end`."""
     match end.finish_reason:
         case "stop" | "length":
             return "done"

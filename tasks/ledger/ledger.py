@@ -1,7 +1,7 @@
 """The ledger: who owns which job, and what is recorded of it.
 
-`Ledger` builds calls and reads replies; it holds no connection (see `redis_call.py`). Its rules lie in the
-scripts of `lua/`, its keys in `keys.py`. All times are those of Redis.
+`Ledger` builds calls and reads replies. It has no connection (see `redis_call.py`). Its rules are the scripts
+in `lua/`, its keys are in `keys.py`. All times are by the clock of Redis.
 """
 
 import json
@@ -46,19 +46,19 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.priority import lane_of
 from llama_herd.tasks.settings import Settings
 
-#: Age of a waiting job, against the front of its queue, at which its message is taken for lost.
+#: If the next message of a list is this much younger than a waiting job, that job's message counts as lost.
 SWEEP_PATIENCE_MS = 3_000
-#: A shorter time between two sweeps is never a gap, since they come about once a second.
+#: A shorter time between two sweeps is no gap: they normally come once a second.
 SWEEP_GAP_MS = 1_500
 SWEEP_MAX_PUSHES = 64
-#: Jobs of dead workers that one sweep takes back: all those of the largest worker at once.
+#: Most jobs of dead workers that one sweep takes back: enough for the largest worker.
 SWEEP_MAX_TAKEN = 1_100
 SWEEP_MAX_LOOKS = 512
-#: An attempt that has recorded so many tokens, or some after so long a time, was sound: the deaths before it
-#: do not count against the job any more.
+#: An attempt is sound once it has recorded this many tokens, or any token after this time. Then earlier
+#: deaths no longer count against the job.
 SOUND_TOKENS = 32
 SOUND_MS = 30_000
-#: Where the first event of any stream is.
+#: Start of a stream, as XRANGE takes it.
 FIRST = "-"
 
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
@@ -75,15 +75,15 @@ _SWEEP = Script("sweep", "clock", "queue", "push", "front", "waiting", "end")
 _READ = Script("read")
 _DEPTH = Script("depth", "queue")
 
-#: What a producer runs. By its role it may not load scripts: the workers see to it that these are there.
+#: The scripts that producers run. Their role may not load scripts, so the workers keep these loaded.
 PRODUCER_SCRIPTS = (_SUBMIT, _CANCEL)
 
 
 @dataclass(frozen=True)
 class Ledger(Keys):
-    """All calls for one tenant. Same values in every process, or leases and ends differ between workers.
+    """All calls for one tenant. The values must be the same in all processes that share it.
 
-    `worker` is the name under which this process claims jobs.
+    worker: the name under which this process claims jobs.
     """
 
     lease_ms: int = 3000
@@ -111,13 +111,13 @@ class Ledger(Keys):
 
     @property
     def _poisoned(self) -> Failure:
-        message = f"{self.max_attempts} workers died while they prepared or ran it"
+        message = f"{self.max_attempts} workers died while they prepared or ran this job"
         return Failure(code=ErrorCode.POISONED, message=message)
 
     # The life of a job
 
     def submit(self, job_id: str, job: GenerationJob, envelope: Envelope) -> Call[Submitted]:
-        """Accept a job: record, pending mark and message at once. The same id again changes nothing.
+        """Accept a job: make its record, pending mark and message at once. Repeating it changes nothing.
 
         The message of a job with `not_before` is pushed by the first sweep after that time.
         """
@@ -138,8 +138,8 @@ class Ledger(Keys):
     ) -> Call[ClaimAnswer]:
         """Ask for a job whose message has come.
 
-        A message that was not sent by our client brings `job` and `envelope`; the record is made of them if
-        there is none. The final event of a cancelled, expired or poisonous job is written before the answer.
+        `job` and `envelope` are those of a bare message: if the job has no record, it is made of them. If the
+        job is cancelled, expired or poisoned, its final event is written before the answer.
         """
         keys = (*self.job_keys(job_id), self.key("quarantine"))
         args: tuple[str | int, ...] = (
@@ -160,9 +160,9 @@ class Ledger(Keys):
         return Call(_CLAIM, keys, args, read_claim)
 
     def emit(self, owner: str, entries: Sequence[Entry]) -> Call[list[Emitted]]:
-        """Record and publish the events of one step; one answer an entry, in order.
+        """Record and publish the events of one step. There is one answer for each entry, in order.
 
-        Sent again byte for byte it changes nothing: all are duplicates.
+        If the same call is sent again byte for byte, it changes nothing: all events are duplicates.
         """
         keys = [self.key("leases")]
         args: list[str | int] = [owner, self.lease_ms, self.stream_ttl_s, self.channel("")]
@@ -177,7 +177,8 @@ class Ledger(Keys):
     ) -> Call[list[bool]]:
         """Note that claimed jobs, given by id and epoch, are about to be prepared, or that this is done.
 
-        If the worker dies in between, that counts against them. Whether each is still this owner's.
+        A death of the worker in between counts against them. Answers for each whether this owner still has
+        it.
         """
         return Call(
             _PREPARE,
@@ -187,7 +188,7 @@ class Ledger(Keys):
         )
 
     def renew(self, job_id: str, owner: str, epoch: int) -> Call[Renewed]:
-        """Prolong the lease of a job that emits nothing at the moment."""
+        """Renew the lease of a job that emits nothing at the moment."""
         return Call(
             _RENEW,
             (self.job_key(job_id), self.key("leases")),
@@ -196,7 +197,7 @@ class Ledger(Keys):
         )
 
     def release(self, job_id: str, owner: str, epoch: int, *, push: bool = False) -> Call[Release]:
-        """Give a claimed job back; this is no death. `push`: its message will not come back by itself."""
+        """Give a claimed job back to the queue; no death is counted. push: push its message again."""
         return Call(
             _RELEASE,
             self.job_keys(job_id),
@@ -205,15 +206,15 @@ class Ledger(Keys):
         )
 
     def settling(self, job_id: str, by: str, for_ms: int) -> Call[Settling | Busy | Settled]:
-        """Ask to be the one who tells Celery how the job ended, for so long or until asked again."""
+        """Ask to be the one who tells Celery how the job ended, for `for_ms`. Asking again prolongs it."""
         return Call(_SETTLING, (self.job_key(job_id),), (by, for_ms), read_settling)
 
     def settle(self, job_id: str) -> Call[bool]:
-        """Note that Celery has stored the result and sent the links. Whether the job was purged meanwhile."""
+        """Note that Celery has result and links of the job. Answers whether the job was purged meanwhile."""
         return Call(_SETTLE, (self.job_key(job_id),), (), lambda reply: reply == b"purged")
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Call[Cancellation]:
-        """End a job early: here if nobody runs it, else by asking its owner."""
+        """End a job early: at once if no worker runs it, else by telling its owner."""
         is_late = reason in ("deadline", "expired")
         return Call(
             _CANCEL,
@@ -231,9 +232,9 @@ class Ledger(Keys):
         )
 
     def purge(self, job_id: str) -> Call[Purge]:
-        """Forget a job's body, events and result, unless a worker runs it; one that waits is cancelled first.
+        """Delete a job's body, events and result, unless a worker runs it. A waiting job is cancelled first.
 
-        Messages of the job that are still about hold no prompt if our client sent them, and are not run.
+        Remaining messages of the job do not run, and contain no prompt if our client sent them.
         """
         return Call(
             _PURGE,
@@ -243,10 +244,10 @@ class Ledger(Keys):
         )
 
     def sweep(self) -> Call[Swept]:
-        """Push the messages that were lost, and those of jobs whose time has come.
+        """Push the lost messages again, and the messages of jobs that are now due.
 
-        Call it about once a second in every worker; most calls do nothing. A job that nobody runs and that is
-        cancelled or past its deadline ends here within some sweeps, whether or not anybody serves its queue.
+        Every worker calls it about once a second; most calls do nothing. It also ends jobs that nobody runs
+        and that are cancelled or past their deadline, even if no worker serves their queue.
         """
         prefix, _, record = self.job_key("\0").partition("\0")
         events = self.events_key("\0").removeprefix(f"{prefix}\0")
@@ -276,7 +277,7 @@ class Ledger(Keys):
     # Reading
 
     def read(self, job_id: str, after: int = 0) -> Call[list[Event]]:
-        """The events of a job after the one with number `after`."""
+        """The events of a job after event number `after`."""
         return Call(
             "XRANGE",
             (self.events_key(job_id),),
@@ -289,7 +290,7 @@ class Ledger(Keys):
     ) -> Call[Part]:
         """Events of a job from `start` on, until they are `part_bytes` long.
 
-        An event of more than `most_bytes` is an error, as is all that workers do not write.
+        An event of more than `most_bytes` is an error, and so is anything that workers do not write.
         """
         return Call(
             _READ,
@@ -299,7 +300,7 @@ class Ledger(Keys):
         )
 
     def record(self, job_id: str) -> Call[Record | None]:
-        """Where a job stands; None when it is not known."""
+        """The record of a job, without its body; None if there is none."""
         names = Record.__slots__
         return Call(
             "HMGET",
@@ -309,32 +310,32 @@ class Ledger(Keys):
         )
 
     def state(self, job_id: str) -> Call[str | None]:
-        """The state of a job alone; None when it is not known."""
+        """The state of a job; None if it has no record."""
         return Call("HGET", (self.job_key(job_id),), ("state",), read_state)
 
     def is_purged(self, job_id: str) -> Call[bool]:
-        """Whether all that is left of a job is the mark that it is over."""
+        """Whether nothing is left of a job but the mark that it was purged."""
         return Call("HGET", (self.job_key(job_id),), ("state",), lambda reply: reply == b"purged")
 
     def body(self, job_id: str) -> Call[bytes | None]:
-        """The JSON of a job as it was accepted; None when it is not known."""
+        """The JSON of a job as it was accepted; None if it has no record."""
         return Call("HGET", (self.job_key(job_id),), ("body",), lambda reply: reply)
 
     def queue_depth(self, queue: str) -> Call[int]:
-        """Messages in a model's queue."""
+        """Number of messages in a queue."""
         return Call(_DEPTH, (queue,), (), int)
 
     def num_pending(self) -> Call[int]:
-        """Jobs that wait."""
+        """Number of waiting jobs."""
         return Call("ZCARD", (self.key("pending"),), (), int)
 
     def num_running(self) -> Call[int]:
-        """Jobs that a worker owns."""
+        """Number of jobs that workers own."""
         return Call("ZCARD", (self.key("leases"),), (), int)
 
 
 def end_tail(finish_reason: FinishReason, error: Failure | None = None) -> str:
-    """The part of a final event's JSON that a script does not have to fill in."""
+    """The rest of a final event's JSON, after the fields that a script fills in."""
     tail = {
         "final": True,
         "finish_reason": finish_reason,
@@ -347,7 +348,7 @@ def end_tail(finish_reason: FinishReason, error: Failure | None = None) -> str:
 
 
 def _brought(job: GenerationJob, envelope: Envelope) -> tuple[str | int, ...]:
-    """A new job as `record.lua` takes it."""
+    """A new job as the arguments of `record.lua`."""
     return (
         job.to_json(),
         envelope.text,

@@ -1,13 +1,14 @@
-"""Which failures of Redis pass by themselves, so that the same call may be made again later.
+"""Tells which failures of Redis are temporary, so that the same call may be repeated.
 
-Whoever repeats a call for any other reason repeats it for ever.
+A call that failed for any other reason would fail for ever.
 """
 
 import re
 
 from redis import exceptions
 
-#: What redis-py knows by a type. Refused credentials count as a lost connection: they are no message's fault.
+#: Failures with an own type in redis-py. Rejected credentials count as a lost connection: no message is at
+#: fault.
 _TYPES = (
     ConnectionError,
     TimeoutError,
@@ -22,17 +23,18 @@ _TYPES = (
 
 _CODES = "LOADING|OOM|READONLY|MISCONF|MASTERDOWN|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|BUSY|NOSCRIPT"
 
-#: A code begins the line, or a script or a transaction quotes it: "@user_script: 70: -OOM command not ...".
+#: The code is at the beginning, or is quoted by a script or a transaction: "@user_script: 70: -OOM command
+#: ...".
 _SAID = re.compile(rf"(?:^|[:,.] )-?(?:{_CODES}) |Script killed by user")
 
-#: redis-py puts the refused command before what Redis says, and with it whatever the command holds.
+#: Before the error of Redis, redis-py puts the rejected command with all its arguments.
 _COMMAND_END = " of pipeline caused error: "
 
 
 def passes(error: BaseException) -> bool:
-    """Whether this failure is over some time, whatever was sent: a lost connection, a full Redis, a failover.
+    """Whether this failure is temporary, whatever was sent: a lost connection, a full Redis, a failover.
 
-    Of another library's error, as of kombu's OperationalError, its cause decides.
+    For errors of other libraries, such as kombu's OperationalError, their cause decides.
     """
     if isinstance(error, _TYPES):
         return True
@@ -42,10 +44,10 @@ def passes(error: BaseException) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """What Redis said, without the command that it refused, which may hold a prompt."""
+    """The error of Redis, without the rejected command, which may contain a prompt."""
     return str(error).rpartition(_COMMAND_END)[2]
 
 
 def is_passing(text: str) -> bool:
-    """Whether that is what a Redis says which takes nothing for a while, also out of a script."""
+    """Whether the text of an error, also one quoted by a script, tells of a temporary failure."""
     return _SAID.search(text) is not None

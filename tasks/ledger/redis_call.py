@@ -1,7 +1,7 @@
-"""A command or script with the meaning of its reply, and the ways to run it.
+"""A command or script together with the parser of its reply, and the functions that run it.
 
-The ledger builds calls and holds no connection; the client and the worker run them over theirs. A script that
-Redis has forgotten (a restart, SCRIPT FLUSH) is loaded again by whoever meets that.
+The ledger builds calls but has no connection: client and worker run the calls over theirs. If Redis has
+forgotten a script (after a restart or SCRIPT FLUSH), the caller loads it again.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from redis.exceptions import NoScriptError, ResponseError
 from llama_herd.errors import RecordUnreadable
 
 T = TypeVar("T")
-#: Calls of which each depends on the answers before, alone or several at once; it returns what they come to.
-#: An error is raised where it was asked, unless it was asked for `Apart`.
+#: A generator that yields calls, receives their answers, and returns an outcome. It yields one call, or
+#: several for one round trip. An error is raised at the `yield`, unless the calls are `Apart`.
 Dialogue = Generator["Call[Any] | Sequence[Call[Any]] | Apart", Any, T]
 Argument = str | bytes | int | float
 Command = tuple[Argument, ...]
-#: What to send in one round trip, given the replies to what was sent before: all without a connection.
+#: A generator that yields the commands of one round trip, receives their replies, and returns an outcome.
 Commands = Generator[list[Command], list[Any], T]
 
 
 class Unreadable(RecordUnreadable, ResponseError):
-    """What stands in Redis is not what the call expects: somebody else has written it."""
+    """A key does not contain what the call expects: llama-herd has not written it."""
 
     __repr__ = RecordUnreadable.__repr__  # redis-py's needs what only its own constructor sets
 
@@ -37,17 +37,17 @@ class Unreadable(RecordUnreadable, ResponseError):
     def of(cls, call: "Call[Any]", error: Exception) -> Self:
         place = call.keys[0] if call.keys else "Redis"
         return cls(
-            f"{place} holds what cannot be read ({type(error).__name__}): this version has not written it. "
-            "Fix: purge what is broken, or read it with the version that wrote it"
+            f"{place} cannot be read ({type(error).__name__}): this version has not written it. "
+            "Fix: purge the job, or use the version that wrote it"
         )
 
 
-#: What a reader of replies raises for one that it does not expect.
+#: Errors of a parser that meets an unexpected reply.
 _MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 class Script:
-    """A Lua script of `lua/`, with the parts that it shares with others put before it."""
+    """A Lua script in `lua/`, after the parts that it shares with other scripts."""
 
     def __init__(self, name: str, *parts: str) -> None:
         self.files = (*parts, name)
@@ -63,7 +63,7 @@ class Script:
 
     @property
     def commands(self) -> frozenset[str]:
-        """The Redis commands that it calls; whoever runs it needs the right to each."""
+        """The Redis commands that it calls. A user needs the right to each of them."""
         return commands_of(self.source)
 
 
@@ -74,7 +74,7 @@ def commands_of(source: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """What to send and how to read the answer. `what` is a script, or the name of a Redis command."""
+    """What to send, and how to parse the reply. what: a script, or the name of a Redis command."""
 
     what: Script | str
     keys: Sequence[str]
@@ -90,7 +90,7 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Calls of one round trip in a dialogue, of which one may fail: its error stands among the answers."""
+    """Calls for one round trip. The error of one stands in the place of its answer, and is not raised."""
 
     calls: Sequence[Call[Any]]
 
@@ -107,20 +107,20 @@ def run(connection: redis.Redis, call: Call[T]) -> T:
 
 
 def run_many(connection: redis.Redis, calls: Sequence[Call[T]]) -> list[T | ResponseError]:
-    """One round trip for calls that do not depend on each other.
+    """One round trip for several independent calls.
 
-    An error of one call stands in its place and does not touch the others; a lost connection raises.
+    The error of one call stands in the place of its answer. A lost connection is raised.
     """
     return _send(connection, _exchange(calls))
 
 
 def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
-    """One round trip a turn. Raises `redis.exceptions.RedisError` and what the dialogue raises."""
+    """One round trip for each `yield`. Raises `redis.exceptions.RedisError` and what the dialogue raises."""
     return _send(connection, _turns(dialogue))
 
 
 def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
-    """Load what Redis has forgotten, for those who may run these scripts and not load them."""
+    """Load the scripts that Redis has forgotten, for users who may run them but not load them."""
     known = connection.script_exists(*(script.sha for script in scripts))
     for script, is_known in zip(scripts, known, strict=True):
         if not is_known:
@@ -191,7 +191,7 @@ def _turns(dialogue: Dialogue[T]) -> Commands[T]:
 
 
 def _exchange(calls: Sequence[Call[T]]) -> Commands[list[T | ResponseError]]:
-    """Several calls as commands: what to send next, given the replies to what was sent before."""
+    """Several calls as commands. Loads forgotten scripts, and sends their calls again."""
     replies = yield [call.command for call in calls]
     forgotten = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if forgotten:

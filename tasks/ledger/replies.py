@@ -1,4 +1,4 @@
-"""What Redis replies to the ledger's calls, read into the ledger's answers."""
+"""Parsers: from the replies of Redis to the ledger's answers."""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ S = TypeVar("S", bound=BaseModel)
 
 
 def text(value: bytes) -> str:
-    """What others have written, in whatever encoding."""
+    """Bytes that others may have written, as text, whatever their encoding."""
     return value.decode(errors="replace")
 
 
@@ -46,21 +46,21 @@ def number(value: bytes | None) -> int:
 
 
 def score(value: bytes) -> int:
-    """A sorted set's score, which may be any float, to the whole."""
+    """A sorted set's score, which may be any float, as a whole number."""
     found = float(value)
     return int(found) if isfinite(found) else 0
 
 
 def read_submitted(reply: list[Any]) -> Submitted:
     kind, num_jobs, num_tokens, num_taken, span_ms = reply
-    # Within its first second a span says nothing of a rate.
+    # A span of less than a second gives no useful rate.
     taken_per_s = num_taken / max(span_ms / 1000, 1.0)
     return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s)
 
 
-#: What stands in a record may be anybody's writing. With other numbers a worker could not go on.
+#: Anybody may have written a record. A worker could not continue with numbers out of this range.
 _NUMBERS = range(10**16)
-#: A job that another worker runs is asked for again after so long at the latest.
+#: Longest wait before a job that another worker owns is asked for again.
 _MAX_BUSY_MS = 60_000
 
 
@@ -68,7 +68,7 @@ def _number(raw: bytes | int) -> int:
     """Raises ValueError."""
     number = int(raw)
     if number not in _NUMBERS:
-        raise ValueError("no number that the ledger writes")
+        raise ValueError("not a number that the ledger writes")
     return number
 
 
@@ -94,7 +94,7 @@ def read_claim(reply: list[Any]) -> ClaimAnswer:
 
 
 def read_settling(reply: list[Any]) -> Settling | Busy | Settled:
-    """Of a job that is purged Celery has been told all; one that is forgotten is nobody else's."""
+    """A purged job counts as settled. A forgotten one is the caller's: nobody else is at it."""
     match text(reply[0]):
         case "busy":
             return Busy(int(reply[1]))
@@ -125,7 +125,7 @@ _NUMERIC_FIELDS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitt
 
 
 def read_record(fields: dict[str, bytes | None]) -> Record | None:
-    """Whatever others have written there, it is read: what is broken must still be found and purged."""
+    """Parse a record, whatever others have written there: a damaged one must still be found and purged."""
     if fields["state"] in (None, b"purged"):
         return None
     values: dict[str, Any] = {
@@ -142,7 +142,7 @@ def read_state(reply: bytes | None) -> str | None:
 
 
 def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
-    """Those that can be read: what another version has written may not be."""
+    """The reports that can be parsed. Those of another version may not."""
     reports = []
     for flat in reply:
         texts = [text(part) for part in flat]
@@ -152,7 +152,7 @@ def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
 
 
 def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
-    """A letter, whichever fields it has: one of another version may lack some, and have others."""
+    """Parse a letter. One of another version may lack some fields and have others."""
     return DeadLetter(
         number=text(entry_id),
         at_ms=number(entry_id.partition(b"-")[0]),

@@ -1,4 +1,4 @@
-"""What workers and batches say of themselves; each report is forgotten when its author falls silent."""
+"""Reports of workers and batches. A report expires when its author falls silent."""
 
 from dataclasses import dataclass
 
@@ -10,26 +10,26 @@ from llama_herd.tasks.ledger.redis_call import Call, Script
 from llama_herd.tasks.ledger.replies import read_reports
 from llama_herd.tasks.worker_status import WorkerStatus
 
-#: A worker that is silent this long is not listed any more.
+#: A worker that has not reported for this long is no longer listed.
 WORKER_TTL_S = 10
 
 _REPORT = Script("report", "clock")
 _REPORTS = Script("reports", "clock")
 
-#: Where reports of a kind are listed.
+#: The key that lists the reports of each kind.
 _INDEXES = {"worker": "workers", "batch": "batches"}
 
 
 @dataclass(frozen=True)
 class Reports(Keys):
-    """All calls on one tenant's reports."""
+    """All calls for one tenant's reports."""
 
     def report_worker(self, status: WorkerStatus) -> Call[None]:
-        """Say that a worker lives, and how it is."""
+        """Store a worker's report."""
         return self._report("worker", status.name, WORKER_TTL_S, status)
 
     def workers(self) -> Call[list[WorkerStatus]]:
-        """Every worker that lives."""
+        """All live workers."""
         return Call(
             _REPORTS,
             (self.key("workers"),),
@@ -38,11 +38,11 @@ class Reports(Keys):
         )
 
     def report_batch(self, status: BatchStatus) -> Call[None]:
-        """Say that a batch runs and how it is, or how it has ended."""
+        """Store a batch's report: how far it is, or how it ended."""
         return self._report("batch", status.run_id, status.ttl_s, status)
 
     def batches(self) -> Call[list[BatchStatus]]:
-        """Every batch that runs or ended lately."""
+        """All batches that are running or ended within the last hour."""
         return Call(
             _REPORTS,
             (self.key("batches"),),

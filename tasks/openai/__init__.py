@@ -1,1 +1,1 @@
-"""OpenAI's requests and answers as our jobs and results, for files of batches and for servers."""
+"""OpenAI's requests and responses as our jobs and results, for batch files and for servers."""

@@ -1,4 +1,4 @@
-"""The body of an OpenAI request as the fields of our job. vLLM's names beyond OpenAI's are taken, too.
+"""The body of an OpenAI request as the fields of our job. vLLM's additional fields are accepted, too.
 
 Sources: OpenAI's API reference for completions, chat completions and batches; vLLM's SamplingParams.
 """
@@ -16,10 +16,10 @@ Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
 COMPLETIONS, CHAT = ENDPOINTS
 
-#: Stands for the field of an error that is none of one field.
+#: Named as the field of an error that concerns no single field.
 BODY = "body"
 
-#: Fields that change nothing here, with the values that change nothing anywhere; None: any value.
+#: Fields that are ignored, each with the values that may be ignored; None: any value.
 _NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
     "user": None,
     "metadata": None,
@@ -39,17 +39,17 @@ _NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
     "response_format": ({"type": "text"},),
 }
 
-#: Fields of a chat alone, and what they stand for.
+#: Names that only chats have, each with our name.
 _CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
 
-#: Sampling fields that mean the same under the same name, whichever endpoint.
+#: Sampling fields with the same name and meaning at both endpoints.
 _SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
 
 
 class RequestBody:
-    """Reads one body: `fields` and `sampling` are those of a job, `errors` whatever cannot be one.
+    """Reads one body: `fields` and `sampling` are those of the job, `errors` names the fields that cannot be.
 
-    A field that is null counts as absent, as it does there.
+    A null counts as absent, as at OpenAI.
     """
 
     def __init__(self, endpoint: Endpoint, body: Mapping[str, Any]) -> None:
@@ -76,9 +76,9 @@ class RequestBody:
     def job(
         self, settings: Settings, fields: Mapping[str, Any] = {}, sampling: Mapping[str, Any] = {}
     ) -> GenerationJob:
-        """The job; `fields` and `sampling` hold where the body says nothing else.
+        """The job. `fields` and `sampling` are defaults for what the body does not set.
 
-        Raises InvalidJob with every wrong field, by its name in the body.
+        Raises InvalidJob. It names every wrong field as the body does.
         """
         errors = list(self.errors)
         given = {**fields, **self.fields, "sampling": {**sampling, **self.sampling}}
@@ -96,16 +96,16 @@ class RequestBody:
         if ours in _SAME or (is_chat and name == "top_logprobs"):
             self.sampling[ours] = value
         elif name not in _NEUTRAL:
-            self._refuse(name, "not supported here")
+            self._refuse(name, "not supported")
         elif (neutral := _NEUTRAL[name]) is not None and value not in neutral:
-            self._refuse(name, f"not supported here but as {' or '.join(map(json.dumps, neutral))}")
+            self._refuse(name, f"only supported as {' or '.join(map(json.dumps, neutral))}")
 
     def _prompt(self, value: Any) -> None:
-        """A text, ids, or a list of exactly one of these: a request is one job."""
+        """A text, a list of ids, or a list with exactly one of these: a request is one job."""
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
             value = value[0]
         if isinstance(value, list) and any(isinstance(part, str | list) for part in value):
-            self._refuse("prompt", f"must be one prompt, got {len(value)}")
+            self._refuse("prompt", f"must be exactly one prompt, got {len(value)}")
         else:
             self.fields["prompt_ids" if isinstance(value, list) else "prompt"] = value
 
@@ -116,7 +116,7 @@ class RequestBody:
         self.sampling["stop"] = [value] if isinstance(value, str) else value
 
     def _logprobs(self, value: Any) -> None:
-        """A chat says whether, and how many beside it; a completion says how many."""
+        """A chat has a boolean here, and `top_logprobs` beside it; a completion has their number."""
         if self._endpoint == CHAT or isinstance(value, bool) or not isinstance(value, int):
             self.sampling["logprobs"] = value
         else:
@@ -132,7 +132,7 @@ def _name_in_body(field: str) -> str:
 
 
 def _message(turn: Any) -> Any:
-    """A turn in our form: no nulls, one text, and a developer is who a system was."""
+    """A turn in our form: no nulls, its parts joined to one text, and `system` instead of `developer`."""
     if not isinstance(turn, Mapping):
         return turn
     found = {name: value for name, value in turn.items() if value is not None}

@@ -1,1 +1,1 @@
-"""Who may do what in Redis."""
+"""Users of Redis and their rights."""

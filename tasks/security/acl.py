@@ -1,16 +1,16 @@
-"""Users of Redis by role: what each may run, on which keys and channels.
+"""Users of Redis by role: the commands that each may run, on which keys and channels.
 
-Rights of the roles that come from outside follow from the very calls that they make: the keys of a call for
-the job "*" are the patterns to allow, and its script's text names the commands. Nothing is allowed by
-category, since every category holds a command that lists names of other tenants.
+The rights of producers and subscribers are derived from the calls that they make. The keys of a call for the
+job "*" are the allowed patterns, and its script's text names the allowed commands. No rule names a category,
+since every category contains a command that lists names of other tenants.
 
-From Redis 7 on each command is allowed on keys of its own type alone, so nobody can put a set where a list
+From Redis 7 on each command is allowed only on keys of its own type, so nobody can put a set where a list
 should be. Redis 6.2 allows each command of a user on each of the user's keys.
 
     producer    submits and cancels jobs, by our client or by Celery
     subscriber  reads events and results of jobs whose ids it knows; no prompts, no list of jobs
-    worker      runs jobs; all that is its tenant's
-    operator    the whole client: also status, dead letters and purge
+    worker      runs jobs; may use all keys of its tenant
+    operator    uses the whole client: also status, dead letters and purge
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from llama_herd.tasks.ledger.redis_call import Call, Script, commands_of
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES, SEPARATOR
 
-#: Jobs of every id, in the place of one.
+#: Stands for every id in the place of one.
 ANY = "*"
 
 
@@ -41,21 +41,21 @@ def _names(text: str) -> frozenset[str]:
 #: What every connection needs.
 _CONNECTION = _names("PING SELECT")
 _SUBSCRIPTION = _names("SUBSCRIBE UNSUBSCRIBE")
-#: How Celery puts a message into a queue: it looks up which queues an exchange goes to.
+#: Celery puts a message into a queue: it looks up the queues of an exchange.
 _SEND = _names("LPUSH SADD SMEMBERS MULTI EXEC")
-#: How Celery consumes a queue, notes what is under way, and stores results and chords.
+#: Celery consumes a queue, notes messages under way, and stores results and chords.
 _CONSUME = _names(
     """BRPOP RPOP LPUSH RPUSH LLEN HSET HGET HDEL ZADD ZREM ZRANGE ZCOUNT LRANGE SADD SMEMBERS SREM
     GET MGET SET SETEX INCR EXPIRE PEXPIRE EXISTS TYPE DEL PUBLISH XRANGE MULTI EXEC DISCARD WATCH UNWATCH"""
 )
-#: How our client looks at jobs, batches and dead letters, and forgets them.
+#: Our client looks at jobs, batches and dead letters, and deletes them.
 _OPERATE = _names(
     """LLEN LRANGE LREM ZCARD ZSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
     XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
 _SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
 
-#: Celery's sets of the queues that an exchange goes to.
+#: Celery's sets of the queues of an exchange.
 _BINDINGS = ("_kombu.binding", "_kombu.binding_permanent")
 #: Celery's names of results and of chords.
 _RESULT_NAMES = ("celery-task-meta-*", "celery-taskset-meta-*", "chord-unlock-*")
@@ -63,7 +63,7 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Dialect(StrEnum):
-    """Which Redis is to read the rules: 6.2, or 7 and newer, which has selectors."""
+    """The version of Redis that will read the rules. From 7 on it has selectors."""
 
     FLAT = "6"
     SELECTORS = "7"
@@ -80,7 +80,7 @@ class Kind(StrEnum):
     STRING = "string"
 
 
-#: The tenant's keys, by what follows the tenant in their names.
+#: The kinds of the tenant's keys, by the part of their names after the tenant.
 _KINDS = {
     **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked"), Kind.HASH),
     **dict.fromkeys(("pending", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
@@ -98,14 +98,14 @@ _OF_KIND = {
     Kind.STREAM: _names("XADD XDEL XTRIM XRANGE XREVRANGE XREAD"),
     Kind.STRING: _names("GET MGET SET SETEX INCR"),
 }
-#: Commands on keys of any kind; but queues and bindings are neither deleted nor watched.
+#: Commands on keys of any kind, except that queues and bindings are neither deleted nor watched.
 _OF_ANY_KIND = _names("DEL EXISTS EXPIRE PEXPIRE WATCH")
 _NEVER_DELETED = frozenset({Kind.LIST, Kind.SET})
 _WITHOUT_KEYS = _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
 
 
 class Role(StrEnum):
-    """What a user of Redis is there for."""
+    """The task of a Redis user."""
 
     PRODUCER = "producer"
     SUBSCRIBER = "subscriber"
@@ -115,7 +115,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Rights:
-    """Commands, patterns of keys and patterns of channels that are allowed; nothing else is."""
+    """The allowed commands, key patterns and channel patterns. Nothing else is allowed."""
 
     commands: frozenset[str]
     keys: frozenset[str] = frozenset()
@@ -123,7 +123,7 @@ class Rights:
 
     @classmethod
     def to_run(cls, *calls: Call[Any]) -> Self:
-        """What it takes to make these calls."""
+        """The rights that these calls need."""
         commands = (_commands(call) for call in calls)
         keys = (key for call in calls for key in call.keys)
         return cls(frozenset().union(*commands), frozenset(keys))
@@ -132,7 +132,7 @@ class Rights:
         return Rights(self.commands | other.commands, self.keys | other.keys, self.channels | other.channels)
 
     def user(self, name: str, password: str, dialect: Dialect) -> str:
-        """The line of a user with these rights in an ACL file; of the password it shows the SHA-256."""
+        """A user with these rights as a line of an ACL file, which has only the SHA-256 of the password."""
         digest = hashlib.sha256(password.encode()).hexdigest()
         channels = " ".join(f"&{channel}" for channel in sorted(self.channels))
         head, tail = f"user {name} on #{digest} resetkeys", f"resetchannels {channels} -@all"
@@ -142,7 +142,7 @@ class Rights:
         return f"{head} {tail} {_rules(commands=self.commands & _WITHOUT_KEYS)} {selectors}"
 
     def _selectors(self) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
-        """Keys, and the commands that are allowed on them."""
+        """Pairs of keys and the commands allowed on them."""
         by_kind = {kind: frozenset(key for key in self.keys if kind in _kinds_of(key)) for kind in Kind}
         for kind, commands in _OF_KIND.items():
             yield by_kind[kind], self.commands & commands
@@ -153,13 +153,13 @@ class Rights:
 
 @dataclass(frozen=True)
 class Acl:
-    """The rights of each role in one tenant, whose models have these queues."""
+    """The rights of each role in one tenant with these queues."""
 
     tenant: str
     queues: Collection[str]
 
     def __post_init__(self) -> None:
-        """Raises BadInput: a name that is none could write rules of its own."""
+        """Raises BadInput for a name that could inject rules."""
         prefix = queue_name("", self.tenant)
         for model in (queue.removeprefix(prefix) for queue in self.queues):
             if not _MODEL_NAME.fullmatch(model):
@@ -169,7 +169,7 @@ class Acl:
 
     @classmethod
     def rights_in(cls, acls: "Collection[Acl]", *roles: Role) -> Rights:
-        """These roles' rights in several tenants, and those of a worker that serves all of them at once."""
+        """The rights of these roles in several tenants, also for a worker that serves all of them at once."""
         together = cls(joined([acl.tenant for acl in acls]), ())
         return sum((acl.rights(role) for acl in [together, *acls] for role in roles), Rights(frozenset()))
 
@@ -205,9 +205,9 @@ class Acl:
         return Rights.to_run(ledger.read(ANY)) + Rights(reading, self._results, channels)
 
     def _everything(self, commands: frozenset[str]) -> Rights:
-        """All that is the tenant's, by our scripts and `commands`."""
+        """All keys and channels of the tenant, with our scripts' commands and `commands`."""
         all_keys = frozenset(map(self._ledger.key, _KINDS))
-        # Celery's events of workers: a fan-out exchange is a channel that the database's number comes before.
+        # Celery's worker events. The channel of a fan-out exchange begins with the number of the database.
         events = {f"/{number}.{self._ledger.key('celeryev')}/*" for number in ("[0-9]", "[0-9][0-9]")}
         return Rights(
             _CONNECTION | _SUBSCRIPTION | _SCRIPTS | commands | _script_commands(),
@@ -217,12 +217,12 @@ class Acl:
 
     @property
     def _results(self) -> frozenset[str]:
-        """Celery's keys of results, and the channels of the same names."""
+        """Celery's result keys, and the channels of the same names."""
         return frozenset(f"{self._ledger.results_prefix}{name}" for name in _RESULT_NAMES)
 
     @property
     def _queue_keys(self) -> frozenset[str]:
-        """A queue's lists, and the bindings of its exchange. An ACL file holds no control characters."""
+        """The queues' lists, and their exchanges' bindings. An ACL file cannot have control characters."""
         lanes = {lane.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR)) for lane in LANES}
         lists = {f"{queue}{lane}" for queue in self.queues for lane in lanes}
         bindings = {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
@@ -236,7 +236,7 @@ def _rules(keys: Iterable[str] = (), commands: Iterable[str] = ()) -> str:
 
 
 def _kinds_of(key: str) -> Collection[Kind]:
-    """What a key of this pattern may hold. Celery's names of results are those of chords' parts, too."""
+    """The kinds that a key of this pattern may have. Celery's result names include those of chords' parts."""
     if key.startswith(_BINDINGS):
         return {Kind.SET}
     if key.endswith(_RESULT_NAMES):
@@ -255,7 +255,7 @@ def _commands(call: Call[Any]) -> frozenset[str]:
 
 @cache
 def _script_commands() -> frozenset[str]:
-    """All that our scripts call."""
+    """All commands that our scripts call."""
     folder = resources.files("llama_herd.tasks.ledger") / "lua"
     sources = (file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".lua"))
     return frozenset({"EVALSHA"}).union(*map(commands_of, sources))

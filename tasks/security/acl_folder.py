@@ -1,4 +1,4 @@
-"""A folder with an ACL file for Redis and the passwords of its users, each in a file of its own."""
+"""A folder with an ACL file for Redis, and a password file for each user."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from llama_herd.tasks.security.acl import Dialect, Rights
 
 FILE_NAME = "users.acl"
 
-#: Nobody comes in without a name.
+#: The user without a name is off.
 _DEFAULT_USER = "user default off resetkeys resetchannels -@all"
 
 _USER_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -20,14 +20,14 @@ _USER_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect = Dialect.SELECTORS) -> Path:
     """Write these users into the folder's ACL file and return its path.
 
-    Other users stay as they are. A user's password is what the file <name>.password says, and is drawn if
-    there is none; the ACL file holds its SHA-256 only. Raises BadInput.
+    Other users stay as they are. A user's password is in the file <name>.password; if that does not exist, a
+    random password is written there. The ACL file has only its SHA-256. Raises BadInput.
     """
     for name in users:
         if name == "default":
             raise BadInput(
-                "user default: whoever gives Redis no name and no password is this one, so it stays off. "
-                "Fix: another name"
+                "user default: a connection without a name and a password is this user, so it stays off. "
+                "Fix: choose another name"
             )
         if not _USER_NAME.fullmatch(name):
             raise BadInput(f"user {name!r}: must be 1 to 128 letters, digits, dots, underscores or dashes")
@@ -54,11 +54,11 @@ def _password(path: Path) -> str:
         _write(path, secrets.token_urlsafe(32))
     if password := path.read_text().removesuffix("\n"):
         return password
-    raise BadInput(f"{path} is empty. Fix: put a password into it, or remove it to have one drawn")
+    raise BadInput(f"{path} is empty. Fix: put a password into it, or remove it to get a random one")
 
 
 def _write(path: Path, text: str) -> None:
-    """Readable by nobody else, and never half written."""
+    """Write a file that only its owner can read. It appears complete or not at all."""
     new = path.with_name(f"{path.name}.new")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)

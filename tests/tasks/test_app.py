@@ -111,7 +111,7 @@ def test_a_pool_on_the_command_line_is_refused_in_one_line(pool: str) -> None:
     done = run_python(*command, HERD_REDIS_URL="redis://127.0.0.1:1/0")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "Fix: leave -P" in done.stderr
+    assert "Fix: leave out -P" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_the_redis_url_is_named_as_it_was_written_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "user:hunter2@host")
-    assert complaint().startswith(f"{name}: must be the URL of a Redis. Fix: redis://host")
+    assert complaint().startswith(f"{name}: must be the URL of a Redis. Fix: write redis://host")
     assert "hunter2" not in complaint()
 
 
@@ -137,9 +137,9 @@ def test_a_secrets_file_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch,
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)
     for path, words in {
-        "/dev/zero": "is no ordinary file",
-        tmp_path / "pipe": "is no ordinary file",
-        tmp_path: "is no ordinary file",
+        "/dev/zero": "is not a regular file",
+        tmp_path / "pipe": "is not a regular file",
+        tmp_path: "is not a regular file",
         tmp_path / "huge": "is longer than 8,192 bytes",
     }.items():
         for name in ("HERD_REDIS_PASSWORD_FILE", "HERD_REDIS_URL_FILE"):
@@ -186,7 +186,10 @@ def test_tls_is_checked_unless_the_url_says_otherwise(tmp_path: Path) -> None:
 
 def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, words in (("none.pem", "names no file that is there"), ("pipe", "names no ordinary file")):
+    for path, words in (
+        ("none.pem", "names a file that does not exist"),
+        ("pipe", "names something that is not a regular file"),
+    ):
         assert complaint(redis_url="rediss://host", redis_ca_file=path) == f"redis_ca_file='{path}': {words}"
         url = f"rediss://host?ssl_keyfile={path}"
         assert complaint(redis_url=url) == f"redis_url: ssl_keyfile {words}: {path}"

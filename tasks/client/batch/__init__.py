@@ -1,1 +1,1 @@
-"""Many jobs through a bounded window."""
+"""Batches: many jobs, with a limited number under way at a time."""

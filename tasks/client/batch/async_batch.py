@@ -1,4 +1,4 @@
-"""The batch for asyncio; `llama_herd.tasks.client.batch.batch` method by method."""
+"""The batch for asyncio, with the same methods as `llama_herd.tasks.client.batch.batch`."""
 
 import asyncio
 from collections import deque
@@ -23,13 +23,13 @@ class AsyncBatch:
         self._items: deque[BatchItem] = deque()
 
     async def poll(self) -> list[BatchItem]:
-        """All items of one look, after a short pause; often none."""
+        """Pause shortly, run one round, and return its items; often none."""
         await asyncio.sleep(self.window.pause_s)
         with redis_errors(self._url):
             return await run_dialogue_async(self._connection, self.window.round(monotonic()))
 
     async def cancel(self) -> None:
-        """End all that is under way."""
+        """End all jobs under way."""
         with redis_errors(self._url):
             await run_dialogue_async(self._connection, self.window.cancel())
 

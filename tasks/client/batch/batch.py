@@ -1,4 +1,4 @@
-"""Many jobs through a bounded window, one item a job."""
+"""Many jobs, with a limited number under way at a time, and one item for each."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from llama_herd.tasks.ledger.redis_call import run_dialogue
 
 
 class Batch:
-    """The items of a batch as its jobs end, or in order. Made by `Client.batch`.
+    """The items of a batch, as its jobs end or in order. Made by `Client.batch`.
 
-    Who asks for the next item has done with those before it: Redis forgets them then. RedisUnavailable loses
-    nothing: ask again.
+    Asking for the next item deletes the jobs of those before it from Redis. After RedisUnavailable nothing is
+    lost: ask again.
     """
 
     def __init__(self, connection: redis.Redis, url: str, window: BatchWindow) -> None:
@@ -26,13 +26,13 @@ class Batch:
         self._items: deque[BatchItem] = deque()
 
     def poll(self) -> list[BatchItem]:
-        """All items of one look, after a short pause; often none. Raises RedisUnavailable."""
+        """Pause shortly, run one round, and return its items; often none. Raises RedisUnavailable."""
         sleep(self.window.pause_s)
         with redis_errors(self._url):
             return run_dialogue(self._connection, self.window.round(monotonic()))
 
     def cancel(self) -> None:
-        """End all that is under way; the items say so. Raises RedisUnavailable."""
+        """End all jobs under way; their items say so. Raises RedisUnavailable."""
         with redis_errors(self._url):
             run_dialogue(self._connection, self.window.cancel())
 

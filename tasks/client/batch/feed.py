@@ -1,4 +1,4 @@
-"""Takes a batch's rows one by one, and makes jobs of them."""
+"""Reads a batch's rows one by one, and makes a job of each."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 
-#: Fields of a job that says nothing else: all others go first, and few events are enough.
+#: Defaults of a batch's jobs: all other jobs go first, and few events are enough.
 BULK: Mapping[str, Any] = {"priority": -10, "flush_ms": 500}
 
 
 class RowFeed:
-    """Reads rows when there is room for them, never ahead."""
+    """Reads a row only when there is room for its job."""
 
     def __init__(self, jobs: Iterable[BatchJob], settings: Settings, run_id: str) -> None:
         self.is_open = True
@@ -25,11 +25,11 @@ class RowFeed:
         self._run_id = run_id
 
     def stop(self) -> None:
-        """Take no more."""
+        """Read no more rows."""
         self.is_open = False
 
     def take(self) -> RowJob | BatchItem | None:
-        """The next row's job; its item, when it is no job; None when there is no next row, or not yet."""
+        """The next row's job, or its item if it has no valid job. None: there is no next row, or not yet."""
         if not self.is_open:
             return None
         try:
@@ -48,14 +48,14 @@ class RowFeed:
             return BatchItem(row, rejection=Failure(code=ErrorCode.INVALID_JOB, message=str(error)))
 
     def _job(self, job: GenerationJob | Mapping[str, Any]) -> GenerationJob:
-        """A job with all that it does not say itself. Raises InvalidJob."""
+        """The job, with defaults for absent fields. Raises InvalidJob."""
         given = job.model_dump(exclude_unset=True) if isinstance(job, GenerationJob) else job
         checked = GenerationJob.parse({**BULK, **given}, self._settings)
         return checked.model_copy(update={"model": checked.model or self._settings.default_model})
 
 
 def _rows(jobs: Iterable[BatchJob]) -> Iterator[BatchRow | None]:
-    """What was given as rows; a bare job's number is its place among all that were."""
+    """All jobs as rows. A bare job gets its position as its number."""
     index = 0
     for job in jobs:
         if job is None:

@@ -7,21 +7,21 @@ from llama_herd.tasks.client.batch.row import BatchItem
 
 
 class InOrder:
-    """Holds items back until all before them have come."""
+    """Holds items back until all items before them have come."""
 
     def __init__(self) -> None:
         self._expected: deque[int] = deque()
         self._held: dict[int, BatchItem] = {}
 
     def __len__(self) -> int:
-        """Rows that are expected, and those that wait behind them."""
+        """Number of rows whose items have not been handed out yet."""
         return len(self._expected)
 
     def expect(self, index: int) -> None:
         self._expected.append(index)
 
     def sort(self, items: Iterable[BatchItem]) -> list[BatchItem]:
-        """The items that are next, now that these have come."""
+        """Add items, and return those whose turn it is."""
         self._held |= {item.index: item for item in items}
         ready = []
         while self._expected and self._expected[0] in self._held:

@@ -1,4 +1,4 @@
-"""What goes into a batch and what comes out of it, a row at a time."""
+"""The rows that go into a batch, and the items that come out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from llama_herd.tasks.result import Result
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A job on its way in, or why there is none.
+    """A job, or why the row has none.
 
-    index: the row's number, which names its job; no two rows of a run share one, and they rise.
-    tag: whatever the caller wants to find again in the item that comes out.
+    index: the row's number, which is part of its job's id; unique and rising within a run.
+    tag: any value of the caller's; the row's item has it as `row.tag`.
     """
 
     index: int
@@ -23,15 +23,15 @@ class BatchRow:
     tag: Any = None
 
 
-#: What a batch takes: a job in any form, or None where the next one is not known yet.
+#: Input of a batch: a job in any form, or None if the next one is not known yet.
 BatchJob = GenerationJob | Mapping[str, Any] | BatchRow | None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """What came of a row: a result, however the job ended, or why there is none.
+    """The outcome of a row: the job's result, however it ended, or a rejection if there is no result.
 
-    job_id, model: the last job that was run for it, and whose queue it went to.
+    job_id, model: the last job that was run for the row, and its model.
     """
 
     row: BatchRow
@@ -46,7 +46,7 @@ class BatchItem:
 
     @property
     def failure(self) -> Failure | None:
-        """Why the row has no whole output; None when it ended by itself or at max_tokens."""
+        """Why the row has no complete output; None if the job ended with `stop` or `length`."""
         if self.result is None:
             return self.rejection
         if self.result.finish_reason in ("stop", "length"):

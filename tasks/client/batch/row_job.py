@@ -6,13 +6,13 @@ from llama_herd.tasks.client.batch.row import BatchRow
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 
-#: How many jobs of a row may end with an error that is worth another try.
+#: Most jobs of one row that may end with a retriable error.
 MAX_TRIES = 3
 
 
 @dataclass(slots=True)
 class RowJob:
-    """A job under one of the ids of its row; the first one that is free, and another after each failure."""
+    """A row's job under one of the row's ids: the first id that is free, and the next one for each retry."""
 
     row: BatchRow
     job: GenerationJob
@@ -22,12 +22,12 @@ class RowJob:
 
     @property
     def job_id(self) -> str:
-        """A pure function of run, row and number: to submit it again is to find it again."""
+        """A pure function of run, row and number, so submitting the row again finds the same job."""
         first = f"batch-{self.run_id}-{self.row.index}"
         return first if self.number == 1 else f"{first}.{self.number}"
 
     def is_worth_another(self, failure: Failure | None) -> bool:
-        """Whether a job that has ended like this is to be followed by one under the next id; counts it."""
+        """Count this failure, and return whether the row should be tried again under its next id."""
         if failure is None or not failure.retriable:
             return False
         self.num_failed += 1

@@ -1,7 +1,7 @@
-"""A bounded window over many jobs: what to submit, to ask and to read next. It holds no connection.
+"""A window over many jobs: what to submit, to ask and to read next. It has no connection.
 
-Nothing but a job's id carries a row through a crash: the id is a pure function of run and row, so submitting
-again names the same job, whose tokens so far go on, or whose result is read.
+After a crash a row is found again by its job's id alone, a pure function of run and row. Submitting the row
+again names the same job, which continues from its tokens so far, or whose result is read.
 """
 
 import uuid
@@ -27,9 +27,9 @@ from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.result import Result
 
-#: Jobs under way while no worker is known.
+#: Most jobs under way while no worker is known.
 MIN_WINDOW = 32
-#: Jobs that a worker holds beside those in its batch: enough to fill a slot at once, none left in the queue.
+#: Jobs that a worker holds in addition to its slots: enough to fill a slot at once, but no queue.
 LOOK_AHEAD = 8
 #: How often workers are counted.
 MEASURE_S = 3.0
@@ -37,20 +37,20 @@ MEASURE_S = 3.0
 #: How long to wait after Redis has answered a submission with an error.
 REFUSED_S = 1.0
 
-#: Bytes of prompts that are submitted at once.
+#: Most bytes of prompts in one round trip.
 MAX_SUBMIT_BYTES = 4 << 20
 
-#: Rows that are handed out at once, at most about so many.
+#: Most items to hand out at once, roughly.
 MAX_GROUP = 1024
 #: Ended rows that may wait for an earlier one, as a multiple of the window.
 HELD_BACK = 4
 
 
 class BatchWindow:
-    """Keeps so many of the rows' jobs under way as the workers hold, and hands out what came of them.
+    """Keeps as many jobs under way as the workers can hold, and hands out the items of those that have ended.
 
-    Both batches are this class and a connection: they run `round` after round, and what one has handed out
-    is forgotten by Redis in the next.
+    Both batches use this class and add the connection. They run `round` after round. Each round first deletes
+    the jobs whose items the round before has handed out.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class BatchWindow:
         size: int | None = None,
         in_order: bool = False,
     ) -> None:
-        """`size`: most jobs under way; None follows the workers that are up. Raises InvalidJob."""
+        """`size`: most jobs under way; None: as many as the live workers can hold. Raises InvalidJob."""
         self.run_id = checked_run(run_id or uuid.uuid4().hex)
         self.size = size or MIN_WINDOW
         self._core = core
@@ -81,23 +81,23 @@ class BatchWindow:
 
     @property
     def num_under_way(self) -> int:
-        """Jobs that have been submitted and not ended, as far as is known."""
+        """Jobs that are submitted and not known to have ended."""
         return len(self._under_way)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to come, and Redis has forgotten what came."""
+        """Whether all items have been handed out, and their jobs deleted from Redis."""
         is_busy = self._waiting or self._under_way or self._ended or self._order or self._handed_out
         return not (self._feed.is_open or is_busy)
 
     @property
     def models(self) -> frozenset[str]:
-        """The models whose queues jobs went to."""
+        """The models of all jobs so far."""
         return frozenset(self._models)
 
     @property
     def unserved(self) -> frozenset[str]:
-        """Those that no worker had when they were last counted: their jobs wait."""
+        """The models that no worker had when workers were last counted: their jobs wait."""
         return self._unserved
 
     @property
@@ -110,11 +110,11 @@ class BatchWindow:
         return self._pace.pause_s
 
     def stop(self) -> None:
-        """Take no more rows; those that were taken go on to their end."""
+        """Read no more rows. Jobs of rows that were read go on to their end."""
         self._feed.stop()
 
     def cancel(self) -> Dialogue[None]:
-        """Take no more rows, and end what is under way. It comes out as cancelled."""
+        """Read no more rows, and cancel the jobs under way. Their items are still to come."""
         self.stop()
         unsent = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
         self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
@@ -122,9 +122,9 @@ class BatchWindow:
         yield Apart([self._core.ledger.cancel(job_id) for job_id in self._under_way])
 
     def round(self, now_s: float) -> Dialogue[list[BatchItem]]:
-        """Forget what was handed out, submit what there is room for, and return what has ended since.
+        """Delete the jobs handed out, submit jobs while there is room, and return the items of ended jobs.
 
-        Each step counts only once its answers are there: after a lost connection the next round goes on.
+        Each step takes effect only when its answers have come, so a lost connection costs nothing.
         """
         yield from self._forget()
         if now_s >= self._measure_at_s:
@@ -149,7 +149,7 @@ class BatchWindow:
             self.size = room or MIN_WINDOW
 
     def _fill(self) -> None:
-        """Take rows as long as there is room for their jobs."""
+        """Read rows as long as there is room for their jobs."""
         while len(self._waiting) + len(self._under_way) < self.size and self._has_room:
             taken = self._feed.take()
             if taken is None:
@@ -185,11 +185,11 @@ class BatchWindow:
         if refusals and not self._under_way:
             raise refusals[0]
         if refusals:
-            # Redis may be full: what is under way makes room by its end.
+            # Redis may be full: jobs under way make room when they end.
             self._submit_at_s = now_s + REFUSED_S
 
     def _portion(self) -> list[RowJob]:
-        """Those that wait longest, as many as one round trip should carry."""
+        """The jobs that wait longest, as many as one round trip should carry."""
         sizes = accumulate(one.job.num_prompt_bytes for one in self._waiting)
         num_small = sum(1 for _ in takewhile(lambda size: size <= MAX_SUBMIT_BYTES, sizes))
         return list(islice(self._waiting, max(1, num_small)))
@@ -198,7 +198,7 @@ class BatchWindow:
         if isinstance(answer, ResponseError):
             self._waiting.append(one)
         elif answer.kind is Submission.CONFLICT:
-            # The id names what was purged, or was asked for otherwise: the row gets the next one.
+            # The job of this id was purged, or is a different one: the row gets its next id.
             one.number += 1
             self._waiting.append(one)
         elif answer.kind in (Submission.QUEUE_FULL, Submission.TOKENS_FULL):
@@ -208,7 +208,7 @@ class BatchWindow:
             self._under_way[one.job_id] = one
 
     def _collect(self) -> Dialogue[None]:
-        """Ask how far all are, and read the events of those that have ended."""
+        """Ask for the states of all jobs under way, and read the events of those that have ended."""
         ledger = self._core.ledger
         row_jobs = list(self._under_way.values())
         states = yield [ledger.state(one.job_id) for one in row_jobs]
@@ -225,7 +225,7 @@ class BatchWindow:
                 self._note_end(one, events)
 
     def _submit_again(self, one: RowJob) -> None:
-        """Redis does not know the job any more: it was away too long, or has lost data."""
+        """Redis has no record of the job: the batch paused for too long, or Redis has lost data."""
         del self._under_way[one.job_id]
         self._waiting.append(one)
 
@@ -257,20 +257,20 @@ class BatchWindow:
 
 
 def _new_job(one: RowJob, tenant: str) -> NewJob:
-    """Celery is to keep no result: the batch reads the events, and then forgets the job."""
+    """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
     envelope = Envelope.of(one.job_id, queue_name(str(one.job.model), tenant), ignore_result=True)
     return NewJob(one.job_id, "job_id", envelope, one.job)
 
 
 def _result(events: Sequence[Event] | RecordUnreadable) -> Result:
-    """What came of a job. Raises RecordUnreadable."""
+    """The result of a job. Raises RecordUnreadable."""
     if isinstance(events, RecordUnreadable):
         raise events
     return Result.from_events(events)
 
 
 def _readable(streams: list[Any]) -> list[Sequence[Event] | RecordUnreadable]:
-    """The streams, and why one cannot be read. Raises any other error."""
+    """The streams; for one that cannot be read, the RecordUnreadable. Raises any other error."""
     for stream in streams:
         if isinstance(stream, ResponseError) and not isinstance(stream, RecordUnreadable):
             raise stream

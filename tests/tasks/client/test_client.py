@@ -180,7 +180,7 @@ def test_a_result_that_nobody_will_write_is_an_error_at_once(client: Client, red
         if name == "purged":
             client.submit(prompt="x", job_id=name)
             client.purge(name)
-        with pytest.raises(JobNotFound, match=f"no job {name}: .* HERD_STREAM_TTL_S. Fix: .*wait=True"):
+        with pytest.raises(JobNotFound, match=f"no job {name}: .* HERD_STREAM_TTL_S ago. Fix: .*wait=True"):
             client.result(name)
         with pytest.raises(JobNotFound):
             next(client.stream(name, wait=False))
@@ -226,7 +226,7 @@ def test_a_job_goes_to_the_queue_of_its_model(client: Client, redis: Redis) -> N
 def test_a_submit_may_be_repeated_under_its_id_only(client: Client, redis: Redis) -> None:
     assert client.submit(prompt="x", job_id="a") == client.submit(prompt="x", job_id="a") == "a"
     assert redis.llen(QUEUE) == 1
-    with pytest.raises(JobConflict, match="job_id: already names another job, a"):
+    with pytest.raises(JobConflict, match="job_id: another job already has it, a"):
         client.submit(prompt="y", job_id="a")
     with pytest.raises(InvalidJob, match="job_id"):
         client.submit(prompt="y", job_id="a b")
@@ -238,7 +238,7 @@ def test_a_full_queue_is_an_error_with_both_numbers(redis_url: str) -> None:
     with Client(redis_url, max_queue=1) as client:
         client.submit(prompt="x")
         with pytest.raises(
-            QueueFull, match=r"1 jobs wait in herd.tales, which may hold 1. Fix: .*HERD_MAX_QUEUE"
+            QueueFull, match=r"1 jobs wait in herd.tales, and the limit is 1. Fix: .*HERD_MAX_QUEUE"
         ):
             client.submit(prompt="x")
 

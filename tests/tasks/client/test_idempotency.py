@@ -48,7 +48,7 @@ def test_both_clients_make_the_same_id_of_a_key(client: Client, redis_url: str) 
 def test_another_job_under_the_same_key_is_a_conflict_and_changes_nothing(client: Client, herd: Herd) -> None:
     job_id = client.submit(prompt="x", idempotency_key="order-17")
     before = herd.redis.hgetall(herd.ledger.job_key(job_id))
-    with pytest.raises(JobConflict, match="idempotency_key: already names another job") as caught:
+    with pytest.raises(JobConflict, match="idempotency_key: another job already has it") as caught:
         client.submit(prompt="a canary", idempotency_key="order-17")
     assert isinstance(caught.value, BadInput)
     assert "canary" not in str(caught.value)

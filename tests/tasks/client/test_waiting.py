@@ -203,7 +203,7 @@ def test_jobs_are_refused_while_as_many_wait_as_may(redis_url: str, herd: Herd) 
             60,
         )
         assert str(full) == (
-            "2 jobs wait in herd.tales, which may hold 2. Fix: submit again in 60 s, start more workers, "
+            "2 jobs wait in herd.tales, and the limit is 2. Fix: submit again in 60 s, start more workers, "
             "or raise HERD_MAX_QUEUE"
         )
         assert run(herd.redis, herd.ledger.record("c")) is None
@@ -275,7 +275,7 @@ def test_jobs_are_refused_while_too_many_tokens_wait(redis_url: str, herd: Herd)
             client.submit(prompt="x" * 40, sampling={"max_tokens": 41})
         full = caught.value
         assert (full.unit, full.depth, full.limit) == ("tokens", 200, 250)
-        assert "200 tokens wait in herd.tales, which may hold 250" in str(full)
+        assert "200 tokens wait in herd.tales, and the limit is 250" in str(full)
         assert "HERD_MAX_QUEUE_TOKENS" in str(full)
         client.submit(prompt="x" * 40, sampling={"max_tokens": 40})
         herd.claim(first)

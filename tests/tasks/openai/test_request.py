@@ -51,11 +51,11 @@ def test_fields_of_openai_and_vllm_mean_what_they_mean_there(
 @pytest.mark.parametrize(
     ("url", "body", "named"),
     [
-        (COMPLETIONS, {"stream": True}, "stream: not supported here but as false"),
-        (COMPLETIONS, {"colour": 1, "echo": True}, "colour: not supported here; echo"),
-        (COMPLETIONS, {"prompt": ["secret", "secret"]}, "prompt: must be one prompt, got 2"),
+        (COMPLETIONS, {"stream": True}, "stream: only supported as false"),
+        (COMPLETIONS, {"colour": 1, "echo": True}, "colour: not supported; echo"),
+        (COMPLETIONS, {"prompt": ["secret", "secret"]}, "prompt: must be exactly one prompt, got 2"),
         (COMPLETIONS, {"max_completion_tokens": 3}, "max_completion_tokens: not supported"),
-        (CHAT, {"tools": [{"type": "function"}]}, "tools: not supported here but as []"),
+        (CHAT, {"tools": [{"type": "function"}]}, "tools: only supported as []"),
         (
             CHAT,
             {"messages": [{"role": "tool", "content": "secret"}]},
@@ -65,7 +65,7 @@ def test_fields_of_openai_and_vllm_mean_what_they_mean_there(
         (CHAT, {"temperature": 7, "top_p": 0}, "temperature: input should be less than or equal to 2"),
         (CHAT, {"temperature": 7, "top_p": 0}, "top_p: input should be greater than 0, got 0"),
         (COMPLETIONS, {"n": 2, "temperature": 0}, "body: n must be 1 when temperature is 0"),
-        (COMPLETIONS, {"a secret": 1}, "?: not supported here"),
+        (COMPLETIONS, {"a secret": 1}, "?: not supported"),
     ],
 )
 def test_every_wrong_field_of_a_body_is_named(url: Endpoint, body: dict[str, Any], named: str) -> None:

@@ -311,7 +311,7 @@ def test_a_queue_that_is_not_the_tenants_own_is_refused(queue: str) -> None:
 
 
 def test_who_gives_no_name_stays_off(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no name"):
+    with pytest.raises(BadInput, match="without a name"):
         write_users(tmp_path, {"default": Acl(OWN, []).rights(W)})
 
 

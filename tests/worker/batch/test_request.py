@@ -48,7 +48,7 @@ def complaint(fields: dict[str, Any]) -> str:
 
 def test_every_wrong_field_of_a_body_is_named() -> None:
     assert complaint(openai(CHAT, temperature=7, colour=1) | {"method": "GET"}) == (
-        "method: must be POST; body.colour: not supported here; "
+        "method: must be POST; body.colour: not supported; "
         "body.temperature: input should be less than or equal to 2, got 7"
     )
     assert complaint(openai(n=2, temperature=0)).startswith("body: n must be 1 when temperature is 0")

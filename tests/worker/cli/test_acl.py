@@ -41,7 +41,7 @@ def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
             for user in ("default-operator", "api")
         )
     assert as_operator.exit_code == 0
-    assert "refuses our user" in as_api.output
+    assert "rejects the user or the password" in as_api.output
 
 
 def test_a_user_may_have_a_role_in_several_tenants(tmp_path: Path) -> None:
@@ -102,5 +102,5 @@ def test_whoever_comes_without_a_name_stays_out(tmp_path: Path) -> None:
     refused = invoke("acl", str(tmp_path), "--model", "m", "--user", "default=worker")
     assert refused.exit_code == 2
     assert refused.output.count("\n") == 1
-    assert "no name and no password" in refused.output
+    assert "without a name and a password" in refused.output
     assert not (tmp_path / "users.acl").exists()

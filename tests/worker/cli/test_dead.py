@@ -77,7 +77,7 @@ def test_a_retry_prints_the_new_id_or_the_queue(redis_url: str, redis: Redis, nu
     assert herd(redis_url, "dead", "retry", number) == f"pushed back to {QUEUE}\n"
     assert redis.llen(QUEUE) == 2
     assert herd(redis_url, "dead", "list") == "nothing is dead\n"
-    assert "among the dead" in herd(redis_url, "dead", "retry", "job-1", code=2)
+    assert "no dead letter is called" in herd(redis_url, "dead", "retry", "job-1", code=2)
 
 
 def test_the_dead_can_be_dropped(redis_url: str, number: str) -> None:
@@ -116,9 +116,9 @@ def test_generate_tells_of_a_full_queue_and_of_a_key_that_names_another_job(redi
     with Client(redis_url) as client:
         client.submit(prompt="x", idempotency_key="order-17")
     shown = herd(redis_url, "generate", "y", "--idempotency-key", "order-17", code=2)
-    assert "idempotency_key: already names another job" in shown
+    assert "idempotency_key: another job already has it" in shown
     shown = herd(redis_url, "generate", "y", code=2, HERD_MAX_QUEUE="1")
-    assert "1 jobs wait in herd.tales, which may hold 1. Fix: submit again in 60 s" in shown
+    assert "1 jobs wait in herd.tales, and the limit is 1. Fix: submit again in 60 s" in shown
 
 
 def test_generate_refuses_in_this_process_what_needs_the_queue(redis_url: str) -> None:
