@@ -1,7 +1,8 @@
--- CANCEL: end a job early. A live owner is asked to; a job that nobody runs is ended here.
+-- CANCEL: end a job early. If it has a live owner, that worker is told to end it; else it is ended here.
 -- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 notices to workers
 -- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 reason, 5 state, 6 tail of the final event, 7 notice
--- Answers: cancelled (ended here) | asked (not for the reason `expired`: it goes on) | finished (too late) | unknown
+-- Answers: cancelled (ended here) | asked (the owner will end it; not for the reason `expired`) |
+--          finished (it had ended before) | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
   waiting = KEYS[6], channel = ARGV[2], ttl_s = ARGV[3]}
 
@@ -11,7 +12,7 @@ if not state then return 'unknown' end
 if state ~= 'queued' and state ~= 'running' then return 'finished' end
 
 if owner and lease > now_ms() then
-  -- A message that comes again when it has expired says nothing of a job that began in time.
+  -- A message that comes again after it has expired does not end a job that began in time.
   if ARGV[4] == 'expired' then return 'asked' end
   redis.call('HSETNX', key.job, 'cancel', ARGV[4])
   redis.call('PUBLISH', KEYS[7], ARGV[7])

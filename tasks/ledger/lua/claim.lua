@@ -1,10 +1,10 @@
 -- CLAIM: may this worker run the job?
 -- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 quarantine,
---       8 queue, if the message brings the job along
+--       8 queue, only for a bare message
 -- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 owner, 5 worker's name, 6 lease (ms), 7 most attempts,
 --       8 life of a quarantined job (s), 9 to 11 tails of the final event: cancelled, deadline, poisoned;
---       if the message brings the job along: 12 body, 13 envelope, 14 deadline (ms or ''),
---       15 not before (ms or ''), 16 estimated tokens, 17 end of the name of the message's list
+--       only for a bare message: 12 body, 13 envelope, 14 deadline (ms or ''),
+--       15 not before (ms or ''), 16 estimated tokens, 17 lane
 -- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane
 --          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
@@ -12,7 +12,7 @@ local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[
 local id, owner, lease_ms, max_attempts = ARGV[1], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
 local now = now_ms()
 
--- A message that came without our client brings the job along: the record is made here.
+-- A bare message carries the job itself: its record is made here.
 if redis.call('EXISTS', key.job) == 0 then
   if not ARGV[12] then return {'unknown'} end
   write_record(key, id, now, 12)
@@ -31,7 +31,7 @@ local function claimed(kind)
   return {kind, now, unpack(fields)}
 end
 
--- How fast the queue is worked off: jobs taken since `since`. What is older than a minute weighs half of one.
+-- Counts the jobs taken since `since`. Once that is more than a minute ago, the count shrinks to the last half minute.
 local function note_taken()
   local taken, since = unpack(redis.call('HMGET', key.waiting, queue .. ':taken', queue .. ':since'))
   taken, since = taken or 0, since or now
@@ -52,20 +52,20 @@ if cancel then
   return {'cancelled'}
 end
 
--- Not yet: when its time has come, a sweep pushes another message.
+-- Not due yet: a sweep will push another message then.
 if tonumber(record[7]) > now then return {'early'} end
 
--- A second delivery while the job runs. Its owner takes the new message for the old one; others wait, until a sweep
--- has given the owner up: it knows of outages, after which owners first get the time to renew. By then the job
--- stands in `leases` by another time than that of its lease.
+-- A second delivery while the job runs. The owner takes the new message in place of the old one. Others wait until a
+-- sweep has given up the owner: only the sweep knows of outages, after which owners get time to renew. It gives an
+-- owner up by writing another time into `leases` than that of the lease.
 local given_up = lease <= now and tonumber(redis.call('ZSCORE', key.leases, id)) ~= lease
 if current and not given_up then
   if current == owner then return claimed('adopt') end
   return {'busy', math.max(0, lease - now)}
 end
 
--- Its worker died. That counts against the job if it was just being prepared or computed, not if it only waited.
--- One that kills its workers ends here.
+-- Its worker died. That counts against the job if the worker was preparing or computing it, but not if it only
+-- waited there. After too many such deaths the job ends here.
 local attempts = tonumber(record[6])
 if current and (preparing == epoch or computing == epoch) then
   attempts = redis.call('HINCRBY', key.job, 'attempts', 1)

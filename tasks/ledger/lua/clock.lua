@@ -1,4 +1,4 @@
--- Unix milliseconds by the clock of Redis, the only one that leases, deadlines and sweeps go by.
+-- Unix milliseconds by the clock of Redis. Leases, deadlines and sweeps use no other clock.
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,18 +1,18 @@
 -- EMIT: append the events of one step, each to the stream of its own job, and publish them.
 -- KEYS: 1 leases, then for each entry: job record, event stream
 -- ARGV: 1 owner, 2 lease (ms), 3 life of an ended job (s), 4 channels' prefix,
---       5 tokens and 6 time (ms) after which an attempt is sound: deaths before it count no more,
+--       5 tokens and 6 time (ms) after which an attempt is sound: earlier deaths no longer count,
 --       then for each entry: id, epoch, seq, index of its first token, number of tokens, kind, final state, event
--- Answers, one an entry: ok | duplicate | a refusal {kind, recorded seq, recorded n, reason}:
+-- Answers, one for each entry: ok | duplicate | a refusal {kind, recorded seq, recorded n, reason}, of the kind
 --       fenced | finished | cancelled | gap | error
--- A refusal holds for the later entries of the same job in this call, and never touches another job.
+-- After a refusal all later entries of the same job in this call get it, too. Other jobs are not affected.
 local leases = KEYS[1]
 local owner, ttl_s, prefix, sound_tokens, sound_ms = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local now = now_ms()
 local lease = now + ARGV[2]
 local renewed, refused, answers = {}, {}, {}
 
--- An event of this seq is new, it is the next one, and its tokens begin where the recorded ones end.
+-- Returns nothing for an event that is the next one, and whose tokens begin where the recorded ones end.
 local function refusal(record, epoch, seq, i, kind)
   local state, recorded, n, cancel = record[3], tonumber(record[4]) or 0, tonumber(record[5]) or 0, record[6]
   if record[1] ~= owner or record[2] ~= epoch then return {'fenced', recorded, n, ''} end
@@ -22,7 +22,7 @@ local function refusal(record, epoch, seq, i, kind)
   if seq > recorded + 1 or i ~= n then return {'gap', recorded, n, ''} end
 end
 
--- The deaths that are to count against a job once this event is written.
+-- Returns the number of deaths that count against the job once this event is written.
 local function attempts_after(record, n)
   local is_sound = n - (tonumber(record[9]) or 0) >= sound_tokens or now - (tonumber(record[8]) or now) >= sound_ms
   return is_sound and '0' or record[7] or '0'
@@ -43,10 +43,10 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
   local answer = refusal(record, epoch, seq, i, kind)
   if answer then return answer end
 
-  -- First, and guarded: whatever is wrong with this stream harms this job only, and nothing is written yet.
+  -- First, and by pcall: if this stream is broken, only this job fails, and nothing has been written yet.
   local added = redis.pcall('XADD', events, string.format('%d-0', seq), 'e', event)
   if type(added) == 'table' and added.err then
-    -- Where somebody has put something else than a stream, no end can ever be written: the record says it alone.
+    -- If somebody has replaced the stream by another type, no end can be written: only the record is closed.
     if kind == 'end' and string.find(added.err, 'WRONGTYPE', 1, true) then
       close(job, events, id, state)
       return {'finished', seq - 1, i, state}

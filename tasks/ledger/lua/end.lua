@@ -1,5 +1,5 @@
--- Writes the final event of a job that no worker is going to end, and closes its record.
--- `tail` is the rest of the event's JSON. The new epoch fences whoever still believes to own the job.
+-- Writes the final event of a job that no worker will end, and closes its record.
+-- `tail` is the rest of the event's JSON. The new epoch fences a worker that still believes it owns the job.
 -- XADD comes first: if it fails, nothing has been written.
 local function write_end(key, id, state, tail)
   local epoch, seq, n, starts, worker, queue, tokens = unpack(

@@ -1,8 +1,8 @@
--- The consuming end of a list, and how far it is consumed: messages lie there in the order of their times.
+-- The end of a list from which messages are taken. Messages are in the list in the order of their times.
 local fronts = {}
 
--- The time of the message that is taken next; an empty list is consumed up to now. Messages that came without our
--- client tell no time and are passed over; long ones are never ours.
+-- Returns the time of the message that is taken next; for an empty list: now. Bare messages have no time and are
+-- skipped. Long messages are never ours.
 local function front_ms(list, now)
   if not fronts[list] then
     fronts[list] = now
@@ -19,8 +19,8 @@ local function front_ms(list, now)
   return fronts[list]
 end
 
--- Pushes the message of a job that has waited before, so that it is taken next; returns the time it goes under: that of
--- the message that was next, lest those behind look overtaken.
+-- Pushes the message of a job that has waited before, so that it is taken next. Its tag gets the time of the message
+-- that was next, so that messages behind it do not look overtaken. Returns that time.
 local function push_first(job, id, list, now)
   push(job, id, front_ms(list, now), 'RPUSH')
   return front_ms(list, now)

@@ -1,8 +1,8 @@
--- PREPARE: note, before it begins, which claimed jobs a worker is about to prepare, or that it has done with it: if it
--- dies meanwhile, that counts against these jobs.
+-- PREPARE: note which claimed jobs a worker is about to prepare, or that it has finished preparing them. If it dies in
+-- between, that counts against these jobs.
 -- KEYS: for each job its record
--- ARGV: 1 owner, 2 '1': begins, '0': is done, then for each job its epoch
--- Answers, one a job: ok | fenced
+-- ARGV: 1 owner, 2 '1': begins, '0': has finished, then for each job its epoch
+-- Answers, one for each job: ok | fenced
 local answers = {}
 for place, job in ipairs(KEYS) do
   local record, epoch = redis.pcall('HMGET', job, 'owner', 'epoch'), ARGV[2 + place]

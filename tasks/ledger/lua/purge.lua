@@ -1,9 +1,9 @@
--- PURGE: forget what a job was asked and what it said. One that waits is cancelled; one that runs is left alone.
+-- PURGE: delete a job's prompt and output. A waiting job is cancelled first; a running one is left alone.
 -- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 quarantine, 8 Celery's result
 -- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 tail of the final event
 -- Answers: purged | running | unknown
--- What stays for the life of an ended job is the mark that this id is over, without a word of the job: a message
--- that is still about somewhere must not run it again.
+-- For the life of an ended job a mark remains that this id is over, with nothing of the job: a remaining message must
+-- not run it again.
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
   waiting = KEYS[6], channel = ARGV[2], ttl_s = ARGV[3]}
 local id = ARGV[1]
@@ -11,7 +11,7 @@ local id = ARGV[1]
 local state, owner, lease = unpack(redis.call('HMGET', key.job, 'state', 'owner', 'lease'))
 if owner and state == 'running' and (tonumber(lease) or 0) > now_ms() then return 'running' end
 if state == 'queued' or state == 'running' then
-  -- Where somebody else has written into record or stream there may be no end to write; it is forgotten all the same.
+  -- If somebody else has written into record or stream, the end may not be possible. The job is deleted all the same.
   if not pcall(write_end, key, id, 'cancelled', ARGV[4]) then
     for _, list in ipairs({key.pending, key.delayed, key.leases}) do redis.call('ZREM', list, id) end
   end

@@ -1,5 +1,5 @@
--- Puts a job's message at the entry of its list, or by another command, under a delivery tag that no message had before:
--- <id>:<number of the push>:<time of its place in the list, that of the push unless it goes first>.
+-- Pushes a job's message into its list: by LPUSH, so that it is taken last, or by another command. Its delivery tag is
+-- new: <id>:<number of the push>:<time>. The time tells its place in the list; see front.lua.
 local function push(job, id, time, command)
   local queue, lane, envelope = unpack(redis.call('HMGET', job, 'queue', 'lane', 'envelope'))
   local number = redis.call('HINCRBY', job, 'pushes', 1)

@@ -1,7 +1,7 @@
--- QUARANTINE: the jobs that were given up, the last one first.
+-- QUARANTINE: the poisoned jobs, the newest first.
 -- KEYS: 1 quarantine
--- ARGV: 1 most jobs, what a record's key 2 begins and 3 ends with
--- Answers, one a job: id, when, worker, queue, starts. One whose record is forgotten is left out.
+-- ARGV: 1 most jobs, 2 and 3 what a record's key has before and after the id
+-- Answers, one for each job: id, when, worker, queue, starts. Jobs without a record are left out.
 local jobs = {}
 local listed = redis.call('ZREVRANGE', KEYS[1], 0, ARGV[1] - 1, 'WITHSCORES')
 for place = 1, #listed, 2 do

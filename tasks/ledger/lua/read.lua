@@ -1,17 +1,18 @@
--- READ: a part of a job's events. For workers: no stream of one tenant may take the memory of the others.
+-- READ: a part of a job's events, for workers. In parts, since a long stream of one tenant must not fill the worker's
+-- memory.
 -- KEYS: 1 job record, 2 event stream
 -- ARGV: 1 where to begin, as XRANGE takes it, 2 bytes after which the answer ends, 3 most bytes of one event,
 --       4 '1': with scores
--- Answers: tokens that are recorded, where to go on ('': that was all), event, ...
---       an error where the stream holds what no worker writes: other fields, or an event that is too long
+-- Answers: number of recorded tokens, where to read on ('': that was all), event, ...
+--       an error if the stream contains what no worker writes: other fields, or an event that is too long
 local job, events, from = KEYS[1], KEYS[2], ARGV[1]
 local part_bytes, most_bytes, with_scores = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local foreign = redis.error_reply('ERR the events of this job are not what workers write. Fix: purge the job')
 
--- Entries that are looked at together; bytes that one counts for beside its event.
+-- Entries that are read together, and bytes that each counts for in addition to its event.
 local num_looks, entry_bytes = 16, 64
 
--- An event up to its scores, which stand last in it. No text holds what is looked for: JSON escapes quotes there.
+-- Returns an event without its scores, which come last. No text contains the searched names: JSON escapes its quotes.
 local function head(event)
   if #event > most_bytes then event = string.sub(event, 1, most_bytes + 1) end
   local at = string.find(event, ',"logprobs":', 1, true) or string.find(event, ',"prompt_logprobs":', 1, true)

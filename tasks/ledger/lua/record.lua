@@ -1,7 +1,7 @@
--- Makes the record of a job that has just been accepted, and lets it wait; returns when it is due.
+-- Makes the record of a job that has just been accepted, and lets it wait. Returns when it is due.
 -- Its ARGV, from `at` on: body, envelope, deadline (ms or ''), not before (ms or ''), estimated tokens,
--- end of the name of the list in which its message waits (none: the queue's plain one)
--- Raises an error, and writes nothing, when it could not be done to the end.
+-- lane: the end of the name of the list in which its message waits (absent: the queue's plain list)
+-- Raises an error, and writes nothing, if it cannot be completed.
 local function write_record(key, id, now, at)
   local body, envelope, deadline_ms, not_before, tokens, lane = unpack(ARGV, at, at + 5)
   local due = math.max(now, tonumber(not_before) or 0)

@@ -1,6 +1,6 @@
--- RELEASE: give a claimed job back, to be run by whoever comes first. It costs the job no attempt.
+-- RELEASE: give a claimed job back to the queue. This does not count as a death.
 -- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting
--- ARGV: 1 id, 2 owner, 3 epoch, 4 '1': push its message again (the one at hand will not return to the queue)
+-- ARGV: 1 id, 2 owner, 3 epoch, 4 '1': push its message again (if the caller's message will not return to the queue)
 -- Answers: released | finished | fenced
 local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5], waiting = KEYS[6]}
 local id = ARGV[1]
@@ -9,11 +9,11 @@ local record = redis.call('HMGET', key.job, 'owner', 'epoch', 'state', 'queue', 
 if record[1] ~= ARGV[2] or record[2] ~= ARGV[3] then return 'fenced' end
 if record[3] ~= 'running' then return 'finished' end
 
--- Without an owner, whatever this worker still has on its way for the job is fenced.
+-- Without an owner, all events that this worker still sends for the job are fenced.
 redis.call('HSET', key.job, 'state', 'queued', 'lease', 0)
 redis.call('HDEL', key.job, 'owner')
 redis.call('ZREM', key.leases, id)
--- It waits anew: its message is pushed now, or returns when this worker closes its connection, a little later.
+-- It waits again: its message is pushed now, or returns when this worker closes its connection, a little later.
 local now = now_ms()
 begin_waiting(key, id, now, record[4], record[5])
 if ARGV[4] == '1' then push_first(key.job, id, record[4] .. (record[6] or ''), now) end

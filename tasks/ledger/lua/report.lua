@@ -1,5 +1,5 @@
--- REPORT: what a worker or a batch says of itself. It is forgotten when it falls silent.
--- KEYS: 1 its hash, 2 index of such hashes
+-- REPORT: store the report of a worker or a batch. It expires if no further report comes.
+-- KEYS: 1 the report, 2 the index of such reports
 -- ARGV: 1 name, 2 life (s), then field, value, ...
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], unpack(ARGV, 3))

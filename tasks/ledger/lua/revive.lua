@@ -1,7 +1,7 @@
--- REVIVE: push a dead letter back to the queue that it came from.
+-- REVIVE: push a dead letter back to the queue it came from.
 -- KEYS: 1 dead letters
 -- ARGV: 1 number of the letter
--- Answers: revived | cut (it was too long to be kept whole) | unknown. The queue's key stands in the letter.
+-- Answers: revived | cut (the letter does not have the whole message) | unknown. The letter names the queue.
 local found = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
 if not found then return 'unknown' end
 local letter = {}

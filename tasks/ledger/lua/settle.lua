@@ -1,6 +1,6 @@
--- SETTLE: Celery has the job's result, and its links are sent: what comes of its messages later has nothing left to do.
+-- SETTLE: note that Celery has the job's result and its links are sent. Nothing is left to do for later messages.
 -- KEYS: 1 job record
--- Answers: settled | purged | unknown (its time is over)
+-- Answers: settled | purged | unknown (the record has expired)
 local state = redis.call('HGET', KEYS[1], 'state')
 if not state then return 'unknown' end
 if state == 'purged' then return 'purged' end

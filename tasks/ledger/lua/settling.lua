@@ -1,8 +1,8 @@
--- SETTLING: who tells Celery how a job has ended, which sends its links?
+-- SETTLING: ask to be the one who tells Celery how a job has ended, which also sends its links.
 -- KEYS: 1 job record
--- ARGV: 1 who asks, 2 for how long it has the job (ms) unless it asks again
--- Answers: {yours} | {busy, ms left} | {settled} | {purged} | {unknown} (its time is over)
--- Nobody takes it from another at the first look after that time: who lives says so within the same time again. An
+-- ARGV: 1 who asks, 2 how long it may take (ms) until it must ask again
+-- Answers: {yours} | {busy, ms left} | {settled} | {purged} | {unknown} (the record has expired)
+-- After that time another one gets `busy` once more, for the same time again: a live worker asks again meanwhile. An
 -- outage of Redis holds up both alike.
 local state, settled, by, until_ms, is_late = unpack(redis.call('HMGET', KEYS[1],
   'state', 'settled', 'settling', 'settling_until', 'settling_late'))

@@ -1,28 +1,28 @@
--- SUBMIT: accept a job. Its record, its pending mark and its message come into being together.
+-- SUBMIT: accept a job. Its record, its pending mark and its message are made together.
 -- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 queue
 -- ARGV: 1 id, 2 most jobs and 3 most tokens that may wait for this queue (0: no limit),
 --       4 body, 5 envelope, 6 deadline (ms or ''), 7 not before (ms or ''), 8 estimated tokens,
---       9 end of the name of the message's list (none: the queue's plain one)
--- Raises an error, and accepts nothing, when the job could not be pushed or its numbers not be read.
--- Answers: submitted | exists (this id names the same job) | conflict (it names another) | queue_full | tokens_full,
---       then: jobs and tokens that wait, this one not included; jobs taken lately; in how many ms
+--       9 lane: what follows the queue's name in the name of the list (absent: the queue's plain list)
+-- Raises an error, and accepts nothing, if the job could not be pushed later, or if a number cannot be read.
+-- Answers: submitted | exists (the same job has this id) | conflict (another job has it) | queue_full | tokens_full,
+--       then: waiting jobs and tokens without this job; jobs taken lately; in how many ms
 local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], waiting = KEYS[6], queue = KEYS[7]}
 local id, max_jobs, max_tokens, body, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[8])
 
--- An error further on would leave a job behind that counts and that no worker can claim.
+-- An error after the first write would leave a job that is counted, but that no worker can claim.
 local function check(is_right, what)
   if not is_right then error(what) end
 end
 
--- Larger ones are not exact any more, and a sum of them would overflow.
+-- Larger numbers are not exact in Lua, and their sums could overflow.
 local function is_number(text) return string.find(text, '^%d+$') and tonumber(text) < 2 ^ 53 end
 
 redis.call('LLEN', own_queue(key.job, key.queue .. (ARGV[9] or '')))
 check(#id <= 128 and string.find(id, '^[%w._:-]+$'), 'the id cannot name a job')
 check(string.find(ARGV[5], '@tag@', 1, true), 'the envelope has no gap for a tag')
-check(ARGV[6] == '' or is_number(ARGV[6]), 'the deadline is no time in milliseconds')
-check(ARGV[7] == '' or is_number(ARGV[7]), 'the time before which it must not run is none in milliseconds')
-check(is_number(ARGV[8]), 'the tokens are no number')
+check(ARGV[6] == '' or is_number(ARGV[6]), 'the deadline is not a time in milliseconds')
+check(ARGV[7] == '' or is_number(ARGV[7]), 'not_before is not a time in milliseconds')
+check(is_number(ARGV[8]), 'the estimated tokens are not a number')
 
 local known = redis.call('HMGET', key.job, 'state', 'body')
 if known[1] then return {known[2] == body and 'exists' or 'conflict', 0, 0, 0, 0} end
@@ -30,9 +30,9 @@ if known[1] then return {known[2] == body and 'exists' or 'conflict', 0, 0, 0, 0
 local now = now_ms()
 local flow = redis.call('HMGET', key.waiting,
   key.queue .. ':jobs', key.queue .. ':tokens', key.queue .. ':taken', key.queue .. ':since', key.queue .. ':delayed')
--- Messages that came without our client count as jobs; what they ask for is not known before the claim. Nothing tells
--- them from ours in the lists, so our jobs are counted by their messages too, but for delayed ones, which have none.
--- The sum with all that wait would count most jobs twice, and refuse too early.
+-- Bare messages count as jobs; their tokens are unknown before the claim. The lists do not tell them from messages of
+-- recorded jobs. So the count is the larger of two: recorded jobs that wait, or messages plus delayed jobs, which have
+-- no message. A sum of both would count most jobs twice, and refuse too early.
 local num_jobs = math.max(tonumber(flow[1] or 0), num_messages(key.queue) + (flow[5] or 0))
 local num_tokens = tonumber(flow[2] or 0)
 
@@ -41,7 +41,7 @@ local function answer(kind)
 end
 
 if max_jobs > 0 and num_jobs >= max_jobs then return answer('queue_full') end
--- A job that is over the limit by itself may come when nothing else waits.
+-- A job that exceeds the limit by itself is accepted if nothing else waits.
 if max_tokens > 0 and num_tokens > 0 and num_tokens + tokens > max_tokens then return answer('tokens_full') end
 
 if write_record(key, id, now, 4) <= now then push(key.job, id, now) end

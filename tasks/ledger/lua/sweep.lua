@@ -1,10 +1,10 @@
--- SWEEP: push the messages of jobs that nobody else is going to deliver: those that were lost, and those whose time
--- has come. Any worker, about once a second.
+-- SWEEP: push the messages of jobs that nobody else will deliver: lost messages, and those of delayed jobs that are
+-- due. Every worker calls it about once a second.
 -- KEYS: 1 pending, 2 delayed, 3 leases, 4 waiting, 5 sweep (last: time of the last sweep, hold: do nothing before,
 --       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next), 6 dead letters
--- ARGV: 1 what a job's keys begin with and 2 and 3 end with: record, events, 4 channels' prefix,
+-- ARGV: 1 beginning of a job's keys, ends of the keys of 2 record and 3 events, 4 channels' prefix,
 --       5 shortest time between sweeps (ms), 6 a longer time than this is a gap (ms), 7 lease (ms), 8 patience (ms),
---       9 most pushes of lost messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
+--       9 most pushes of overtaken messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
 --       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled,
 --       15 most jobs of dead workers to take back
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
@@ -19,8 +19,8 @@ local last, hold = tonumber(turn[1] or 0), tonumber(turn[2] or 0)
 local gaps, offset = tonumber(turn[3] or 0), tonumber(turn[4] or 0)
 if now - last < tonumber(ARGV[5]) and now >= last then return {'early'} end
 
--- After a gap (Redis stood still, no worker was there) live owners first get the time to renew their leases.
--- To slow sweepers all is gaps: of four in a row the last one holds nothing up, else they would never sweep.
+-- After a gap (Redis stood still, or there was no worker) live owners first get time to renew their leases.
+-- Slow sweepers see nothing but gaps. So the fourth gap in a row holds nothing up; else they would never sweep.
 if now - last > tonumber(ARGV[6]) then
   gaps = (gaps + 1) % 4
   hold = gaps > 0 and now + lease_ms or 0
@@ -28,12 +28,12 @@ else
   gaps = 0
 end
 redis.call('HSET', sweep, 'last', now, 'hold', hold, 'gaps', gaps)
--- A hold that lasts longer than a lease is from before the clock of Redis was put back.
+-- A hold longer than a lease was written before the clock of Redis was put back: ignore it.
 if now < hold and hold - now <= lease_ms then return {'held'} end
 
 local function job_key(id) return ARGV[1] .. id .. ARGV[2] end
 
--- Returns how long to wait for a claim: the more often in vain, the longer, patience x 1, 2, 4 ... 256.
+-- Returns how long to wait for a claim: patience x 1, 2, 4 ... 256, longer after each push in vain.
 local function push_again(job, id, list)
   local waits = redis.call('HINCRBY', job, 'waits', 1)
   redis.call('HSET', job, 'pushed_ms', push_first(job, id, list, now))
@@ -41,12 +41,12 @@ local function push_again(job, id, list)
   return patience_ms * 2 ^ math.min(waits - 1, 8)
 end
 
--- Does something for one job. A record that is broken puts itself off and nobody else.
+-- Calls `act` for one job. If its record is damaged, that job is put off, and the others go on.
 local function attempt(index, id, act, ...)
   if not pcall(act, id, ...) then redis.call('ZADD', index, now + patience_ms * 256, id) end
 end
 
--- Jobs whose time has come. In the queue they stand behind what came before now, whenever they were accepted.
+-- Delayed jobs that are due. Whenever they were accepted, they go behind the messages that are in the queue now.
 local function deliver(id)
   redis.call('ZREM', delayed, id)
   local state, queue = unpack(redis.call('HMGET', job_key(id), 'state', 'queue'))
@@ -60,7 +60,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0
   attempt(pending, id, deliver)
 end
 
--- Ends a job that nobody runs, if its deadline is over or it was cancelled; returns whether it did.
+-- Ends a job that nobody runs, if its deadline is over or it is cancelled. Returns whether it did.
 local function end_early(id, deadline_ms, cancel)
   local is_late = cancel == 'deadline' or deadline_ms and tonumber(deadline_ms) <= now
   if not (is_late or cancel) then return false end
@@ -70,8 +70,8 @@ local function end_early(id, deadline_ms, cancel)
   return true
 end
 
--- Whether a message that was pushed here since the last claim waits in its list still. A time to come is from before
--- the clock was put back.
+-- Returns whether a message that was pushed here since the last claim still waits in its list. A time in the future was
+-- written before the clock was put back.
 local function is_on_its_way(waits, pushed_ms, list)
   local pushed = tonumber(pushed_ms or 0)
   return waits ~= '0' and pushed <= now and pushed + patience_ms > front_ms(list, now)
@@ -97,7 +97,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0,
   attempt(leases, id, take_back)
 end
 
--- A lease that ends later than any can is from before the clock was put back: its owner gets one from now.
+-- A lease that ends later than possible was written before the clock was put back: it is set to a full lease from now.
 local function shorten(id)
   local is_running = redis.call('HGET', job_key(id), 'state') == 'running'
   if is_running then redis.call('HSET', job_key(id), 'lease', now + lease_ms) end
@@ -109,8 +109,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, latest + 1, '+inf', 'LIM
   attempt(leases, id, shorten)
 end
 
--- Waiting jobs that were overtaken: what came after them by more than our patience is being consumed. Age alone
--- would copy a whole backlog. The score is when the job was accepted, put off by each push in vain.
+-- Waiting jobs that were overtaken: messages younger by more than our patience are being taken. By age alone, a whole
+-- backlog would be pushed again. The score is when the job was accepted; each push in vain puts it off.
 local num_taken, num_looked, num_left = #swept, 0, 0
 local function look(id, since)
   local job = job_key(id)
@@ -136,7 +136,7 @@ for place = 1, #looked, 2 do
 end
 redis.call('HSET', sweep, 'offset', num_looked < max_looks and 0 or offset + num_left)
 
--- Nothing waits: nothing is counted. So a record that somebody deleted by hand is not counted for ever.
+-- If nothing waits, reset the counts. So a record that somebody has deleted by hand is not counted for ever.
 if redis.call('EXISTS', pending) == 0 then redis.call('DEL', waiting) end
 redis.call('XTRIM', dead, 'MINID', string.format('%.0f', now - 1000 * ARGV[12]))
 return swept
