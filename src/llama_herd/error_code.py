@@ -22,7 +22,7 @@ class ErrorCode(StrEnum):
     PREPARATION_ERROR = "preparation_error", "the worker failed while it prepared the job", _FINAL
     MODEL_ERROR = "model_error", "the worker failed while it computed the job", _RETRIABLE
     OUT_OF_MEMORY = "out_of_memory", "the device lacked memory for the job's next tokens", _RETRIABLE
-    NUMERIC_ERROR = "numeric_error", "the model's logits contain NaN or infinity", _FINAL
+    NUMERIC_ERROR = "numeric_error", "the model's logits contained NaN or infinity", _FINAL
     POISONED = "poisoned", "too many workers died while they prepared or ran the job", _FINAL
     CANCELLED = "cancelled", "only of a batch's row: its job was cancelled, or was never submitted", _FINAL
     DEADLINE = "deadline", "only of a batch's row: its job was not finished by its deadline", _FINAL

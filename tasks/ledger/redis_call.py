@@ -127,18 +127,6 @@ def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
             connection.script_load(script.source)
 
 
-async def run_async(connection: redis.asyncio.Redis, call: Call[T]) -> T:
-    """`run` for asyncio."""
-    return await run_dialogue_async(connection, ask(call))
-
-
-async def run_many_async(
-    connection: redis.asyncio.Redis, calls: Sequence[Call[T]]
-) -> list[T | ResponseError]:
-    """`run_many` for asyncio."""
-    return await _send_async(connection, _exchange(calls))
-
-
 async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue[T]) -> T:
     """`run_dialogue` for asyncio."""
     return await _send_async(connection, _turns(dialogue))

@@ -18,11 +18,9 @@ from llama_herd.tasks.ledger.redis_call import (
     Dialogue,
     Unreadable,
     run,
-    run_async,
     run_dialogue,
     run_dialogue_async,
     run_many,
-    run_many_async,
 )
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE
@@ -36,10 +34,13 @@ def submit(job_id: str) -> Call[Submitted]:
 
 
 def in_asyncio(redis_url: str, calls: Sequence[Call[Any]]) -> list[Any]:
+    def dialogue() -> Dialogue[list[Any]]:
+        first = yield calls[0]
+        return [first, *(yield Apart(calls[1:]))]
+
     async def talk() -> list[Any]:
         async with AsyncRedis.from_url(redis_url) as connection:
-            first = await run_async(connection, calls[0])
-            return [first, *await run_many_async(connection, calls[1:])]
+            return await run_dialogue_async(connection, dialogue())
 
     return asyncio.run(talk())
 
