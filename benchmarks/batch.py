@@ -38,14 +38,14 @@ PROMPTS = ("Once upon a time, {} days ago", "One sunny morning {} birds", "There
 PEERS = ("transformers", "llama-cpp-python")
 _LOOK_S = 0.2
 
-#: vLLM's `run-batch` reads all rows, raises at one that is no request, and writes the file once, at the end.
+#: vLLM's `run-batch` reads all rows, raises at an invalid one, and writes the file once, at the end.
 VLLM = ("vLLM `run-batch` (documented)", "not run here", "whole file", "ends the run", "all rows again")
 
 COMMAND = (sys.executable, "-m", "llama_herd.worker.cli", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
 
 
 class Look(NamedTuple):
-    """What a process and a Redis hold at a time."""
+    """Memory of a process and of a Redis at one moment."""
 
     command_bytes: int
     redis_bytes: int
@@ -54,7 +54,7 @@ class Look(NamedTuple):
 
 @dataclass
 class Memory:
-    """What they held while the block lasted."""
+    """Memory of both while the block lasts."""
 
     looks: list[Look] = field(default_factory=list)
     _is_over: Event = field(default_factory=Event)
@@ -64,7 +64,7 @@ class Memory:
             self.looks.append(Look(rss_bytes(pid), redis.info("memory")["used_memory"], redis.dbsize()))
 
     def report(self) -> Report:
-        """The most of each, and how Redis stood after each quarter of the time."""
+        """The most of each, and the memory of Redis after each quarter of the time."""
         last = len(self.looks) - 1
         return {
             "command_peak_bytes": max(look.command_bytes for look in self.looks),

@@ -18,7 +18,7 @@ from typing import Any
 
 from llama_herd.worker.settings import BUNDLED_MODEL
 
-#: As many as a worker has unless it is told otherwise: one for its other threads is left.
+#: Threads, as many as a worker takes by default: it leaves one core for its other threads.
 THREADS = max(1, len(os.sched_getaffinity(0)) - 1)
 
 Row = dict[str, Any]

@@ -20,7 +20,7 @@ NUM_JOBS, MAX_TOKENS, SEED = 100, 150, 0
 
 
 def tables(report: Report) -> Iterator[Table]:
-    """What came of the jobs, how long those that a fault met stood still, and what was held."""
+    """Outcomes of the jobs, how long a fault held up those that it met, and the resources in use."""
     names = ("strikes", "jobs", "tokens", "resumed", "lost", "duplicate", "compared")
     minutes = round(report["seconds"] / 60, 1)
     bound = "none" if report["bound"] is None else f"{report['bound']:.1%}"
@@ -36,7 +36,7 @@ def tables(report: Report) -> Iterator[Table]:
 
 
 def _faults(report: Report) -> Iterator[list[str | float]]:
-    """The faults in the order of their list; no time where no job was met."""
+    """The faults in the order of their list; without times if no job was met."""
     lines = {line["fault"]: line for line in report["faults"]}
     for name in filter(lines.__contains__, FAULTS):
         line = lines[name]

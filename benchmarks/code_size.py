@@ -2,7 +2,7 @@
 
     python -m benchmarks.code_size [--write]
 
-A function's lines run from `def` to its last, docstring included; one inside another counts for itself, too.
+A function's lines run from `def` to its last, docstring included. A function inside another counts, too.
 """
 
 import ast
@@ -24,7 +24,7 @@ PARTS = {
 
 
 class Function(NamedTuple):
-    """Where one is, and how long."""
+    """A function, and its length."""
 
     path: Path
     name: str

@@ -70,7 +70,7 @@ def flood(queue: Queue, num_jobs: int, max_tokens: int) -> Iterator[None]:
         yield
         for job_id in job_ids:
             client.cancel(job_id)
-        # Messages of jobs that have ended are still to be taken.
+        # Messages of jobs that have ended have not been taken yet.
         wait_until(lambda: not client.status().depth, "the flood is over")
 
 

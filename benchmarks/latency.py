@@ -27,7 +27,7 @@ WHOLE = 8192  # no prompt is longer
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured of one shape."""
+    """What to measure with one shape."""
 
     shape: Shape
     load: Load

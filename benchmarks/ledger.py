@@ -26,7 +26,7 @@ from llama_herd.worker.local.redis_server import EmbeddedRedis
 JOB = GenerationJob(prompt="x" * 400, model="tales")
 OWNER = "owner"
 
-#: Long enough for no lease to end while it is measured.
+#: So long that no lease ends during a measurement.
 LEASE_MS = 60_000
 
 
@@ -37,12 +37,12 @@ class Plan:
     num_steps: int = 200
     num_waiting: int = 50_000
     num_sweeps: int = 21
-    #: Younger jobs no sweep looks at.
+    #: A sweep does not look at younger jobs.
     waiting_s: float = SWEEP_PATIENCE_MS / 1000
 
 
 class Meter:
-    """Runs calls and says what each has cost."""
+    """Runs calls and measures the cost of each."""
 
     def __init__(self, redis: Redis) -> None:
         self.redis = redis
@@ -96,7 +96,7 @@ def steps(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, str | 
 
 
 def sweeps(meter: Meter, ledger: Ledger, plan: Plan) -> dict[str, str | float]:
-    """The median of sweeps over a backlog; each believes that the one before was half a lease ago."""
+    """The median of sweeps over a backlog. The time of the last sweep is set back, so that each one runs."""
     for start in range(0, plan.num_waiting, 1000):
         ids = [f"waiting-{number}" for number in range(start, min(start + 1000, plan.num_waiting))]
         run_many(meter.redis, [_submit(ledger, job_id) for job_id in ids])

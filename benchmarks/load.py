@@ -20,7 +20,7 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Load:
-    """What comes: prompts in tokens, jobs, and how often."""
+    """The load: lengths of prompts in tokens, number of jobs, and their rate."""
 
     slots: int = 32
     long_prompt: int = 4000

@@ -34,7 +34,7 @@ def load_peer(file: GGUFModel) -> Any:
 
 @torch.inference_mode()
 def generate(peer: Any, prompts: list[list[int]], max_tokens: int) -> int:
-    """Generate `max_tokens` for each prompt, greedily, all prompts in one batch; the number of tokens."""
+    """Generate `max_tokens` for each prompt, greedily, in one batch. Returns the number of tokens."""
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])

@@ -1,4 +1,4 @@
-"""What a message that is refused costs: bytes that stay in Redis, and time of the worker, against its length.
+"""The cost of a refused message, against its length: bytes that stay in Redis, and time of the worker.
 
     python -m benchmarks.refusals [--write]
 
@@ -55,7 +55,7 @@ def long_links(num_bytes: int) -> tuple[bytes, dict[str, Any]]:
 
 
 def bomb(num_bytes: int) -> tuple[bytes, dict[str, Any]]:
-    """A thousand times as long when it is unpacked."""
+    """A compressed message that unpacks to a thousand times its length."""
     packed = zlib.compress(b"0" * (num_bytes * 3 // 4 * 1000 // 1029))
     return packed, {"compression": "zlib"}
 
@@ -71,7 +71,7 @@ KINDS: dict[str, Callable[[int], tuple[bytes, dict[str, Any]]]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one message."""
+    """The cost of one message."""
 
     kind: str
     num_bytes: int
@@ -125,7 +125,7 @@ def _body(fields: dict[str, Any], embed: dict[str, Any] | None = None) -> bytes:
 
 
 def _num_bytes(redis: Redis) -> int:
-    """What all keys take."""
+    """Memory of all keys."""
     return sum(redis.memory_usage(key, samples=0) or 0 for key in redis.scan_iter(count=1000))
 
 

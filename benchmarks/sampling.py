@@ -1,4 +1,4 @@
-"""What drawing a step's tokens costs, by what the rows ask, against the floor: one pass over the logits.
+"""The cost of drawing a step's tokens, by sampling parameters. The floor is one pass over the logits.
 
     python -m benchmarks.sampling [--write]
 
@@ -104,7 +104,7 @@ def costs_ms(num_rows: int, num_tokens: int, plan: Plan) -> dict[str, float]:
 
 
 def lengths_ms(num_rows: int, num_tokens: int, plan: Plan) -> Iterator[dict[str, float]]:
-    """By the length of each row's text: drawing with all penalties, and noting what was drawn."""
+    """For each length of the rows' texts: time to draw with all penalties, and to note what was drawn."""
     generator = torch.Generator().manual_seed(SEED)
     logits = 3 * torch.randn(num_rows, num_tokens, generator=generator)
     penalising = REQUESTS["all penalties"]

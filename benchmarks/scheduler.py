@@ -1,4 +1,4 @@
-"""What scheduling costs a step with 256 rows, against the step of the bundled model.
+"""The cost of scheduling a step with 256 rows, against the step of the bundled model.
 
     python -m benchmarks.scheduler [--write]
 
@@ -70,7 +70,7 @@ class Line:
         self.step()
 
     def join(self) -> None:
-        """One more job comes, of another tenant than the last, each prompt unlike all others."""
+        """Submit one more job, of another tenant than the last one. All prompts differ."""
         number = next(self._numbers)
         sequence = Sequence(
             job_id=f"job-{number}",
@@ -110,7 +110,7 @@ def step_us(step: Callable[[], None], plan: Plan) -> dict[str, float]:
 
 
 def ignore(outputs: list[StepOutput]) -> None:
-    """Nobody listens."""
+    """A sink that ignores everything."""
 
 
 def engine_step_us(plan: Plan) -> dict[str, float]:
@@ -126,7 +126,7 @@ def engine_step_us(plan: Plan) -> dict[str, float]:
 
 
 def fill(engine: Engine, model: LoadedModel, sampling: SamplingParams, plan: Plan, num_rows: int) -> None:
-    """Bring so many rows to where they only decode."""
+    """Step until this many rows only decode."""
     for number in range(num_rows):
         prompt_ids = tuple(PLAIN_IDS[number : number + plan.num_prompt])
         job = GenerationJob(prompt_ids=prompt_ids, sampling=sampling)
@@ -190,7 +190,7 @@ def _name(code: CodeType | str) -> str:
 
 
 def _file(code: CodeType | str) -> str:
-    """The file with its folder; what is written in C has none."""
+    """The file with its folder; empty for functions written in C."""
     return "C" if isinstance(code, str) else Path(*Path(code.co_filename).parts[-2:]).as_posix()
 
 

@@ -31,7 +31,7 @@ from llama_herd.tasks.worker_status import WorkerStatus
 OWNER = "stand-in"
 REPORT_S = 1.0
 
-#: Why a job is to fail, if it is; by its id.
+#: From a job's id: why it is to fail, or None.
 Verdict = Callable[[str, GenerationJob], Failure | None]
 
 
@@ -91,7 +91,7 @@ class StandIn:
         self._redis.close()
 
     def _messages(self) -> list[bytes]:
-        """What waits in the queue, at most as many as there are slots."""
+        """The messages that wait in the queue, at most one for each slot."""
         queue = queue_name(self._status.model)
         first = self._redis.brpop([queue + lane for lane in LANES], timeout=0.1)
         return [first[1], *(self._redis.rpop(first[0], self._status.slots - 1) or ())] if first else []

@@ -11,7 +11,7 @@ from llama_herd.worker.engine.step_output import StepOutput
 
 @dataclass
 class Stopwatch:
-    """When each job came, when its tokens came, and how long the steps were that only decoded."""
+    """Times of each job and of its tokens, and lengths of the steps that only decode."""
 
     arrived_s: dict[str, float] = field(default_factory=dict)
     token_s: dict[str, list[float]] = field(default_factory=dict)
@@ -24,12 +24,12 @@ class Stopwatch:
                 self.token_s[output.sequence.job_id].append(now_s)
 
     def start(self, job_id: str) -> None:
-        """A job comes now."""
+        """Note that a job comes now."""
         self.token_s[job_id] = []
         self.arrived_s[job_id] = perf_counter()
 
     def ttft_s(self, kind: str = "") -> list[float]:
-        """Times to the first token of the jobs whose id begins so."""
+        """Times to the first token of the jobs whose ids begin with the prefix."""
         return [
             times[0] - self.arrived_s[job_id]
             for job_id, times in self.token_s.items()

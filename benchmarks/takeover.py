@@ -30,11 +30,11 @@ from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.process import NUM_LOOK_AHEAD
 from llama_herd.worker.settings import BUNDLED_MODEL
 
-#: None ends before it is measured.
+#: Tokens of a job: so many that none ends before it is measured.
 SAMPLING = {"max_tokens": 80, "temperature": 0.8, "ignore_eos": True}
 STEP_S = 0.5
 
-#: Of the cache of a worker with 1,024 rows: two pages each.
+#: Size of the cache of a worker with 1,024 rows: two pages each.
 KV_CACHE_TOKENS = 1024 * 128
 
 #: More than the prompts of all rows have: none has to wait until others are passed over.
@@ -71,7 +71,7 @@ def _size(num_jobs: int, plan: Plan) -> dict[str, object]:
 
 
 def take_over(num_jobs: int, num_waiting: int, model: Path = BUNDLED_MODEL) -> Takeover:
-    """Kill a worker with so many jobs in hand, while others wait behind."""
+    """Kill a worker with this many jobs in hand, while others wait in the queue."""
     with (
         tempfile.TemporaryDirectory(prefix="herd-takeover-") as logs,
         FragileRedis() as server,
@@ -122,7 +122,7 @@ def _worker(herd: Herd, slots: int, **settings: Any) -> WorkerProcess:
 
 
 def _frozen(herd: Herd, slots: int) -> WorkerProcess:
-    """A worker that is asking for no message and is in no list, so that nobody counts on it."""
+    """A worker that asks for no messages and is in no list, so that no other worker counts on it."""
     worker = herd.ready(_worker(herd, slots))
     worker.signal(signal.SIGSTOP)
     wait_until(lambda: not herd.jobs.redis.info("clients")["blocked_clients"], "it waits for no message")

@@ -50,7 +50,7 @@ def engine_alone(num_rows: int) -> float:
     engine = model.engine(settings, count)
 
     def run(num_jobs: int) -> float:
-        """Seconds that jobs take."""
+        """Seconds until all jobs have ended."""
         for index in range(num_jobs):
             job = GenerationJob(prompt=PROMPTS[index % len(PROMPTS)], sampling=SAMPLING)
             engine.submit(model.sequences(f"job-{index}", job, now_ms=0)[0])

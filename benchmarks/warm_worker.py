@@ -35,7 +35,7 @@ class Queue:
 
 @contextmanager
 def warm_worker(num_rows: int, sampling: SamplingParams, **env: str) -> Iterator[Queue]:
-    """`env`: the worker's environment besides. Raises RuntimeError when it ends before it is ready."""
+    """`env`: additional environment of the worker. Raises RuntimeError if it ends before it is ready."""
     with EmbeddedRedis() as server, Client(server.url) as client:
         env = {
             **os.environ,
