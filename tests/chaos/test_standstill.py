@@ -137,8 +137,8 @@ def test_a_worker_whose_results_stand_still_says_so_and_ends(
         wait_until(lambda: status(client, worker).state == "stuck", "the worker calls itself stuck")
         health = invoke("health", **environment)
         assert health.exit_code == 1
-        assert "is stuck: hands on no events or results" in health.stderr
-        assert "is stuck: hands on no events or results" in invoke("status", **environment).stdout
+        assert "is stuck: sends no events or results" in health.stderr
+        assert "is stuck: sends no events or results" in invoke("status", **environment).stdout
         assert worker.wait_for_end() == EXIT_STUCK
         assert "finisher of default" in worker.log
     (tmp_path / "finisher").unlink()
