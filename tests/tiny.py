@@ -8,6 +8,7 @@ Nothing here imports transformers before `oracle` is called.
 
 import math
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
+from tests.stored_blocks import stored_blocks
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 WORDS = ("the", "and", "a", "to", "herd", "llama", "token", "queue", "is", "in", "on")
 LETTERS = "etaoinshrdlucmfwygpbvkxqjz"
 UNK_ID, BOS_ID, EOS_ID = 0, 1, 2
+#: Changes to the shape that give rows for blocks of any type.
+WIDE: dict[str, Any] = {"hidden_size": 256, "ffn_size": 256}
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ def write_tiny_gguf(
 ) -> Path:
     """Write a Llama with random weights. Matrices are stored as `type`, norms as F32.
 
+    Several types, such as "Q4_K Q6_K", are used in turn. See `stored_blocks` for those that are only read.
+
     `tied` leaves output.weight out. `permute=False` breaks GGUF's convention for the rows of Q and K.
     `rope_factors` adds a rope_freqs.weight as files of Llama 3.1 have it. `eos=False` names no end of
     sequence, so that a generation is as long as it may be.
@@ -91,9 +97,10 @@ def write_tiny_gguf(
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads} if permute else {}
+    types = cycle(type.split())
     for name, weight in random_weights(config, seed, tied).items():
         rows = permute_rows(weight, heads.get(_kind(name), 0))
-        _add_tensor(writer, name, rows.numpy(), GGMLType[type])
+        _add_tensor(writer, name, rows.numpy(), GGMLType[next(types)])
     if rope_factors:
         _add_tensor(writer, "rope_freqs.weight", np.ones(config.rope_dim // 2, np.float32), GGMLType.F32)
     writer.write_header_to_file()
@@ -259,4 +266,4 @@ def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: list[Piece], eos: bool) 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, type: GGMLType) -> None:
     if values.ndim == 1:
         type = GGMLType.F32
-    writer.add_tensor(name, gguf.quants.quantize(values, type), raw_dtype=type)
+    writer.add_tensor(name, stored_blocks(values, type), raw_dtype=type)

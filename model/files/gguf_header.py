@@ -32,6 +32,20 @@ MAX_ALIGNMENT = 65_536
 ALIGNMENT_KEY = "general.alignment"
 DEFAULT_ALIGNMENT = 32
 
+#: Types of old files, which llama.cpp itself reads no longer.
+REMOVED_TYPES = {
+    4: "Q4_2",
+    5: "Q4_3",
+    31: "Q4_0_4_4",
+    32: "Q4_0_4_8",
+    33: "Q4_0_8_8",
+    36: "IQ4_NL_4_4",
+    37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8",
+}
+#: What to do about a type that cannot be read.
+OTHER_TYPE = "Take another file of the same model, such as its Q8_0 or Q4_K_M."
+
 _SCALARS: dict[int, np.dtype[np.generic]] = {
     GGUFValueType.UINT8: np.dtype("u1"),
     GGUFValueType.INT8: np.dtype("i1"),
@@ -184,7 +198,7 @@ def _read_tensor_info(cursor: Cursor, name: str, alignment: int) -> TensorInfo:
         raise cursor.error(tensor, f"has dimensions {dims}, each must be at least 1", 8 * num_dims)
     type_id = cursor.u32(f"type of {tensor}")
     if type_id not in GGML_QUANT_SIZES:
-        raise cursor.error(tensor, f"is of type {type_id}, which is not known here", 4)
+        raise _unknown_type(cursor, tensor, type_id)
     tensor_type = GGMLQuantizationType(type_id)
     block_values, block_bytes = GGML_QUANT_SIZES[tensor_type]
     if dims[0] % block_values:
@@ -195,6 +209,15 @@ def _read_tensor_info(cursor: Cursor, name: str, alignment: int) -> TensorInfo:
         raise cursor.error(tensor, f"has offset {offset}, not a multiple of the alignment {alignment}", 8)
     num_bytes = math.prod(dims) // block_values * block_bytes
     return TensorInfo(name, tensor_type, tuple(reversed(dims)), offset, num_bytes)
+
+
+def _unknown_type(cursor: Cursor, tensor: str, type_id: int) -> ModelFileError:
+    if type_id in REMOVED_TYPES:
+        name = REMOVED_TYPES[type_id]
+        return ModelFileError(
+            f"{cursor.source}: {tensor} is of type {name}, which GGUF has given up. {OTHER_TYPE}"
+        )
+    return cursor.error(tensor, f"is of type {type_id}, which is not known here", 4)
 
 
 def _check_layout(cursor: Cursor, infos: Mapping[str, TensorInfo], alignment: int, data_bytes: int) -> None:

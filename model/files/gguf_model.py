@@ -5,24 +5,16 @@ from os import PathLike
 from types import TracebackType
 from typing import Self
 
-from gguf import GGMLQuantizationType
-
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf import GGUFFile, TensorInfo
+from llama_herd.model.files.gguf_header import OTHER_TYPE
+from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.weight import Weight, unpermute_rows
-
-SUPPORTED_TYPES = (
-    GGMLQuantizationType.F32,
-    GGMLQuantizationType.F16,
-    GGMLQuantizationType.BF16,
-    GGMLQuantizationType.Q8_0,
-    GGMLQuantizationType.Q4_0,
-)
 
 #: Without `output.weight` the embedding is used twice; `rope_freqs.weight` holds Llama 3.1's RoPE factors.
 OPTIONAL_WEIGHTS = frozenset({"output.weight", "rope_freqs.weight"})
@@ -159,7 +151,4 @@ def _check_tensor(file: GGUFFile, info: TensorInfo, expected: Mapping[str, Shape
             f"{tensor} has shape {info.shape}, expected {expected[info.name]}. Convert it again."
         )
     if info.type not in SUPPORTED_TYPES:
-        supported = ", ".join(kind.name for kind in SUPPORTED_TYPES)
-        raise ModelFileError(
-            f"{tensor} is of type {info.type.name}, supported are {supported}. Take such a file."
-        )
+        raise ModelFileError(f"{tensor} is of type {info.type.name}, which is not supported. {OTHER_TYPE}")

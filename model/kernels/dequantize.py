@@ -1,18 +1,21 @@
-"""dequantize: the values that stand in GGUF blocks, in plain torch.
+"""dequantize: the values that stand in GGUF blocks, in plain torch on any device.
 
-Shapes: N rows, C values of a row, b blocks of a row.
+Shapes: N rows, C values of a row, B blocks.
 """
 
 from collections.abc import Callable
 
 import torch
-from gguf import GGMLQuantizationType as GGMLType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
+
+from llama_herd.model.kernels import blocks_of_32, grids, k_quants, tables, ternary
 
 
 def dequantize(blocks: Tensor, type: GGMLType) -> Tensor:
     """Blocks of uint8 (N, bytes of a row) as float32 (N, C), bit-equal to gguf.quants.dequantize."""
-    return _READERS[type](blocks)
+    block_bytes = GGML_QUANT_SIZES[type][1]
+    return _READERS[type](blocks.reshape(-1, block_bytes)).reshape(len(blocks), -1)
 
 
 def _f32(blocks: Tensor) -> Tensor:
@@ -27,29 +30,35 @@ def _bf16(blocks: Tensor) -> Tensor:
     return blocks.view(torch.bfloat16).float()
 
 
-def _q8_0(blocks: Tensor) -> Tensor:
-    """32 values a block: a float16 scale, then 32 signed bytes."""
-    scales, bytes = _scales_and_rest(blocks, block_bytes=34)
-    return (bytes.view(torch.int8).float() * scales).flatten(1)
-
-
-def _q4_0(blocks: Tensor) -> Tensor:
-    """32 values a block: a float16 scale, then 16 bytes; values 0-15 in their low nibbles, 16-31 above."""
-    scales, bytes = _scales_and_rest(blocks, block_bytes=18)
-    nibbles = torch.cat((bytes & 15, bytes >> 4), dim=-1)  # (N, b, 32)
-    return ((nibbles.float() - 8) * scales).flatten(1)
-
-
-def _scales_and_rest(blocks: Tensor, block_bytes: int) -> tuple[Tensor, Tensor]:
-    """The float16 that each block begins with, as float32 (N, b, 1), and its other bytes (N, b, ...)."""
-    by_block = blocks.view(len(blocks), -1, block_bytes)
-    return by_block[..., :2].contiguous().view(torch.float16).float(), by_block[..., 2:]
-
-
+#: Each reads uint8 (B, bytes of a block) as float32 (B, ...), the values of a block in order.
 _READERS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
     GGMLType.F32: _f32,
     GGMLType.F16: _f16,
     GGMLType.BF16: _bf16,
-    GGMLType.Q8_0: _q8_0,
-    GGMLType.Q4_0: _q4_0,
+    GGMLType.Q4_0: blocks_of_32.q4_0,
+    GGMLType.Q4_1: blocks_of_32.q4_1,
+    GGMLType.Q5_0: blocks_of_32.q5_0,
+    GGMLType.Q5_1: blocks_of_32.q5_1,
+    GGMLType.Q8_0: blocks_of_32.q8_0,
+    GGMLType.Q2_K: k_quants.q2_k,
+    GGMLType.Q3_K: k_quants.q3_k,
+    GGMLType.Q4_K: k_quants.q4_k,
+    GGMLType.Q5_K: k_quants.q5_k,
+    GGMLType.Q6_K: k_quants.q6_k,
+    GGMLType.TQ1_0: ternary.tq1_0,
+    GGMLType.TQ2_0: ternary.tq2_0,
+    GGMLType.IQ1_S: grids.iq1_s,
+    GGMLType.IQ1_M: grids.iq1_m,
+    GGMLType.IQ2_XXS: grids.iq2_xxs,
+    GGMLType.IQ2_XS: grids.iq2_xs,
+    GGMLType.IQ2_S: grids.iq2_s,
+    GGMLType.IQ3_XXS: grids.iq3_xxs,
+    GGMLType.IQ3_S: grids.iq3_s,
+    GGMLType.IQ4_NL: tables.iq4_nl,
+    GGMLType.IQ4_XS: tables.iq4_xs,
+    GGMLType.MXFP4: tables.mxfp4,
+    GGMLType.NVFP4: tables.nvfp4,
 }
+
+#: The types whose values can be read.
+SUPPORTED_TYPES = tuple(_READERS)

@@ -17,13 +17,15 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
 from llama_herd.model.linear import DenseSegment, Linear
 from llama_herd.model.llama2 import Llama, Mlp, RMSNorm
 from llama_herd.model.pages import Pages
-from tests.tiny import load_tiny, oracle, tiny_config, tiny_vocabulary, write_tiny_gguf
+from tests.tiny import WIDE, load_tiny, oracle, tiny_config, tiny_vocabulary, write_tiny_gguf
 
 VOCAB_SIZE = len(tiny_vocabulary())
-TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0"]
+#: Of one type each, then as stock files mix them, within a layer too.
+TYPES = [*(type.name for type in SUPPORTED_TYPES), "Q4_K Q6_K", "Q4_0 Q5_1 Q6_K Q8_0 F16"]
 
 
 @pytest.fixture(scope="session")
@@ -120,10 +122,10 @@ def test_greedy_ids_equal_transformers_for_20_prompts_of_64_tokens(tmp_path: Pat
 
 @pytest.mark.parametrize("type", TYPES)
 def test_stored_types_give_the_logits_of_their_dequantised_values(tmp_path: Path, type: str) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type)
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, **WIDE)
     ids = random_ids(40)
     torch.testing.assert_close(
-        logits_after(load_tiny(path), ids), oracle_logits(path, ids), atol=5e-5, rtol=0
+        logits_after(load_tiny(path), ids), oracle_logits(path, ids, **WIDE), atol=5e-5, rtol=0
     )
 
 

@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf import GGUFFile
+from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
 
 SCALARS = {
     "a.u8": ("uint8", 255),
@@ -36,7 +37,7 @@ ARRAYS: dict[str, list[int] | list[float] | list[bool] | tuple[str, ...]] = {
     "b.flags": [True, False, True],
     "b.texts": ("▁the", "", "🤖"),
 }
-TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.Q4_K)
+TYPES = SUPPORTED_TYPES
 
 
 def write_everything(path: Path, alignment: int = 32) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.raw_gguf import DATA, array, key, raw_gguf, string, tensor, u32, u64
-from tests.tiny import write_tiny_gguf
+from tests.tiny import WIDE, write_tiny_gguf
 
 HUGE = 2**63
 ALIGNMENT = "general.alignment"
@@ -86,6 +86,7 @@ BAD_FILES = {
     "size that wraps": (one_tensor(tensor(dims=(2**31, 2**31, 2**31, 2**31))), "tensor 'w' .* ends at"),
     "unknown tensor type": (one_tensor(tensor(type=99)), "tensor 'w' .* type 99"),
     "negative tensor type": (one_tensor(tensor(type=2**32 - 1)), "tensor 'w' .* type 4294967295"),
+    "type of old files": (one_tensor(tensor(type=31)), "tensor 'w' is of type Q4_0_4_4, .* its Q8_0"),
     "part of a block": (one_tensor(tensor(dims=(33,), type=GGMLType.Q8_0)), "tensor 'w' .* 33 .* Q8_0 .* 32"),
     # layout
     "unaligned offset": (one_tensor(tensor(offset=4)), "tensor 'w' .* offset 4, .* alignment 32"),
@@ -126,8 +127,9 @@ def test_a_header_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.long
-def test_random_damage_raises_nothing_but_model_file_errors(tmp_path: Path) -> None:
-    good = write_tiny_gguf(tmp_path / "good.gguf", num_layers=1, hidden_size=32, ffn_size=32).read_bytes()
+@pytest.mark.parametrize("type", ["F32", "Q4_K Q6_K IQ2_XXS"])
+def test_random_damage_raises_nothing_but_model_file_errors(tmp_path: Path, type: str) -> None:
+    good = write_tiny_gguf(tmp_path / "good.gguf", type=type, num_layers=1, **WIDE).read_bytes()
     header_bytes = len(good) - GGUFModel.open(tmp_path / "good.gguf").num_bytes
     path, rng, messages = tmp_path / "damaged.gguf", random.Random(0), []
     for _ in range(2_000):

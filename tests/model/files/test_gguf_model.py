@@ -13,8 +13,11 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
 from llama_herd.model.weight import unpermute_rows
-from tests.tiny import permute_rows, random_weights, tiny_config, write_tiny_gguf
+from tests import tiny
+from tests.stored_blocks import stored_blocks
+from tests.tiny import WIDE, permute_rows, random_weights, tiny_config, write_tiny_gguf
 
 CONFIG = tiny_config(num_layers=1, hidden_size=256, ffn_size=32)
 
@@ -51,17 +54,18 @@ def write_changed(path: Path, change: Change) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", [type.name for type in SUPPORTED_TYPES])
 def test_blocks_come_back_byte_equal(tmp_path: Path, kind: str) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=kind)
-    written = random_weights(tiny_config(), seed=0, tied=False)
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=kind, permute=False, **WIDE)
+    written = random_weights(tiny_config(**WIDE), seed=0, tied=False)
     with GGUFModel.open(path) as model:
         for name, values in written.items():
             weight = model.weight(name)
             stored_type = GGMLType[kind] if values.ndim == 2 else GGMLType.F32
-            expected = gguf.quants.quantize(values.numpy(), stored_type).view(np.uint8)
+            expected = torch.from_numpy(stored_blocks(values.numpy(), stored_type)).view(weight.blocks.shape)
+            num_heads = {"attn_q": 4, "attn_k": 2}.get(name.split(".")[-2], 0)
             assert (weight.type, weight.shape) == (stored_type, tuple(values.shape))
-            np.testing.assert_array_equal(weight.blocks.numpy(), expected.reshape(weight.blocks.shape))
+            assert weight.blocks.equal(tiny.unpermute_rows(expected, num_heads))
 
 
 def test_without_un_permuting_q_and_k_the_rows_stand_elsewhere(tmp_path: Path) -> None:
@@ -130,8 +134,8 @@ BAD_SETS = {
         r"'output_norm\.weight' has shape \(32,\), expected \(256,\)",
     ),
     "type": (
-        Change("blk.0.ffn_gate.weight", np.zeros((32, 144), np.uint8), GGMLType.Q4_K),
-        r"'blk\.0\.ffn_gate\.weight' is of type Q4_K, supported are F32, F16, BF16, Q8_0, Q4_0",
+        Change("blk.0.ffn_gate.weight", np.zeros((32, 292), np.uint8), GGMLType.Q8_K),
+        r"'blk\.0\.ffn_gate\.weight' is of type Q8_K, which is not supported\. .* its Q8_0",
     ),
 }
 

@@ -6,21 +6,34 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as GGMLType
 
-from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
 
-TYPES = [GGMLType.F32, GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0, GGMLType.Q4_0]
+#: A row fits every type: blocks have 1, 32, 64 or 256 values.
+ROW_VALUES = 512
 FLOAT16_EXTREMES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00]
 
 
-def random_blocks(type: GGMLType, seed: int) -> np.ndarray:
-    """8 rows of 96 values, each bit by chance: all scales, signs and nibbles come up."""
+def is_known_to_gguf(type: GGMLType) -> bool:
+    try:
+        gguf.quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[type][1]), np.uint8), type)
+    except NotImplementedError:
+        return False
+    return True
+
+
+TYPES = [type for type in GGMLType if is_known_to_gguf(type)]
+SCALED_FIRST = [GGMLType.Q4_0, GGMLType.Q5_1, GGMLType.Q8_0, GGMLType.Q4_K, GGMLType.IQ2_XS, GGMLType.IQ4_XS]
+
+
+def random_blocks(type: GGMLType, seed: int, num_rows: int = 8) -> np.ndarray:
+    """Each bit by chance: all scales, signs and values come up, with NaN and infinity among the scales."""
     block_values, block_bytes = gguf.GGML_QUANT_SIZES[type]
-    row_bytes = 96 // block_values * block_bytes
-    return np.random.default_rng(seed).integers(0, 256, (8, row_bytes), dtype=np.uint8)
+    row_bytes = ROW_VALUES // block_values * block_bytes
+    return np.random.default_rng(seed).integers(0, 256, (num_rows, row_bytes), dtype=np.uint8)
 
 
 def assert_bit_equal(blocks: np.ndarray, type: GGMLType) -> None:
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         expected = gguf.quants.dequantize(blocks, type).reshape(len(blocks), -1)
     values = dequantize(torch.from_numpy(blocks), type)
     assert values.dtype == torch.float32
@@ -29,18 +42,38 @@ def assert_bit_equal(blocks: np.ndarray, type: GGMLType) -> None:
     assert np.array_equal(values.numpy()[is_number].view(np.uint32), expected[is_number].view(np.uint32))
 
 
-@pytest.mark.parametrize("seed", range(20))
+def test_all_types_that_gguf_can_read_are_read() -> None:
+    assert set(SUPPORTED_TYPES) == set(TYPES)
+
+
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
-def test_random_blocks_are_bit_equal_to_gguf(type: GGMLType, seed: int) -> None:
-    assert_bit_equal(random_blocks(type, seed), type)
+def test_random_blocks_are_bit_equal_to_gguf(type: GGMLType) -> None:
+    for seed in range(20):
+        assert_bit_equal(random_blocks(type, seed), type)
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_one_row_is_read_alone(type: GGMLType) -> None:
+    """Parts of a single row are contiguous wherever they begin."""
+    assert_bit_equal(random_blocks(type, seed=0, num_rows=1), type)
 
 
 @pytest.mark.parametrize("scale", FLOAT16_EXTREMES, ids=hex)
-@pytest.mark.parametrize("type", [GGMLType.Q8_0, GGMLType.Q4_0], ids=lambda type: type.name)
+@pytest.mark.parametrize("type", SCALED_FIRST, ids=lambda type: type.name)
 def test_extreme_scales_are_bit_equal_to_gguf(type: GGMLType, scale: int) -> None:
     blocks = random_blocks(type, seed=0)
     block_bytes = gguf.GGML_QUANT_SIZES[type][1]
     blocks[:, ::block_bytes], blocks[:, 1::block_bytes] = scale & 255, scale >> 8
+    assert_bit_equal(blocks, type)
+
+
+@pytest.mark.parametrize("type", [GGMLType.MXFP4, GGMLType.NVFP4], ids=lambda type: type.name)
+def test_every_scale_of_a_byte_is_bit_equal_to_gguf(type: GGMLType) -> None:
+    num_scales = {GGMLType.MXFP4: 1, GGMLType.NVFP4: 4}[type]
+    blocks = random_blocks(type, seed=0, num_rows=256)
+    block_bytes = gguf.GGML_QUANT_SIZES[type][1]
+    for i in range(num_scales):
+        blocks[:, i::block_bytes] = np.arange(256, dtype=np.uint8)[:, None]
     assert_bit_equal(blocks, type)
 
 
@@ -49,7 +82,9 @@ def test_every_half_precision_number_is_bit_equal_to_gguf(type: GGMLType) -> Non
     assert_bit_equal(np.arange(2**16, dtype=np.uint16).view(np.uint8).reshape(8, -1), type)
 
 
-def test_a_row_range_of_a_file_can_be_read_alone() -> None:
-    blocks = random_blocks(GGMLType.Q4_0, seed=1)
-    whole = dequantize(torch.from_numpy(blocks), GGMLType.Q4_0)
-    assert dequantize(torch.from_numpy(blocks)[3:5], GGMLType.Q4_0).equal(whole[3:5])
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_a_row_range_of_a_file_can_be_read_alone(type: GGMLType) -> None:
+    blocks = torch.from_numpy(random_blocks(type, seed=1))
+    whole = dequantize(blocks, type)
+    part = dequantize(blocks[3:5], type)
+    assert part.view(torch.int32).equal(whole[3:5].contiguous().view(torch.int32))

@@ -1,0 +1,53 @@
+"""Blocks of every type: quantised by the gguf package, or random where it can only read them."""
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as GGMLType
+
+#: Where the float16 scales of a block stand, of types that gguf reads and does not write.
+_SCALES_AT = {
+    GGMLType.Q2_K: (80, 82),
+    GGMLType.Q3_K: (108,),
+    GGMLType.Q4_K: (0, 2),
+    GGMLType.Q5_K: (0, 2),
+    GGMLType.Q6_K: (208,),
+    GGMLType.IQ1_S: (0,),
+    GGMLType.IQ2_XXS: (0,),
+    GGMLType.IQ2_XS: (0,),
+    GGMLType.IQ2_S: (0,),
+    GGMLType.IQ3_XXS: (0,),
+    GGMLType.IQ3_S: (0,),
+    GGMLType.IQ4_NL: (0,),
+    GGMLType.IQ4_XS: (0,),
+}
+
+
+def stored_blocks(values: np.ndarray, type: GGMLType) -> np.ndarray:
+    """Rows of blocks of uint8: of these values, or random ones whose values are about as large."""
+    try:
+        return np.asarray(gguf.quants.quantize(values, type).view(np.uint8))
+    except NotImplementedError:
+        return _random_blocks(values, type)
+
+
+def _random_blocks(values: np.ndarray, type: GGMLType) -> np.ndarray:
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[type]
+    rng = np.random.default_rng(len(values))
+    shape = (len(values), values.shape[1] // block_values, block_bytes)
+    blocks = rng.integers(0, 256, shape, dtype=np.uint8)
+    _set_scales(blocks, type, 1.0)
+    unscaled = gguf.quants.dequantize(blocks.reshape(len(values), -1), type)
+    _set_scales(blocks, type, float(values.std() / np.sqrt(np.square(unscaled).mean())))
+    return blocks.reshape(len(values), -1)
+
+
+def _set_scales(blocks: np.ndarray, type: GGMLType, scale: float) -> None:
+    raw = int(np.float16(scale).view(np.uint16))
+    if type is GGMLType.IQ1_M:  # a nibble in front of each of its last four words
+        for i in range(4):
+            blocks[..., 49 + 2 * i] = blocks[..., 49 + 2 * i] & 15 | (raw >> 4 * i & 15) << 4
+    elif type is GGMLType.NVFP4:
+        blocks[..., :4] = blocks[..., :4] & 7 | 0x10  # 2**-6 to 2**-5
+    else:
+        for start in _SCALES_AT[type]:
+            blocks[..., start], blocks[..., start + 1] = raw & 255, raw >> 8
