@@ -19,8 +19,10 @@ from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.linear import DenseSegment, Linear
+from llama_herd.model.form import Form
+from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
+from llama_herd.model.segment import Segment
 from llama_herd.model.tiling import FREE, Tiling
 
 
@@ -124,7 +126,7 @@ class Llama:
 
     config: LlamaConfig
     tiling: Tiling
-    embedding: Tensor  # (V, C)
+    embedding: Segment  # (V, C)
     blocks: tuple[Block, ...]
     norm: RMSNorm
     output: Linear  # C to V
@@ -137,6 +139,7 @@ class Llama:
         dtype: torch.dtype = torch.float32,
         on_layer: Callable[[int, int], None] | None = None,
         tiling: Tiling = FREE,
+        form: Form = Form.DENSE,
     ) -> Self:
         """Load weight by weight: memory peaks at the weights and one slab of rows.
 
@@ -145,9 +148,9 @@ class Llama:
         Raises ModelFileError for a file with RoPE factors.
         """
         cls.check(file)
-        loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile)
+        loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile, form)
         num_layers = file.config.num_layers
-        embedding = loader.matrix("token_embd.weight")
+        embedding = loader.segment("token_embd.weight")
         blocks = []
         for layer in range(num_layers):
             blocks.append(Block.load(loader, layer))
@@ -155,9 +158,7 @@ class Llama:
                 on_layer(layer + 1, num_layers)
         norm = RMSNorm(loader.vector("output_norm.weight"), file.config.rms_eps)
         tied = "output.weight" not in file
-        output = (
-            Linear((DenseSegment(embedding, tiling.row_tile),)) if tied else loader.linear("output.weight")
-        )
+        output = Linear((embedding,)) if tied else loader.linear("output.weight")
         return cls(file.config, tiling, embedding, tuple(blocks), norm, output)
 
     @staticmethod
@@ -174,7 +175,7 @@ class Llama:
         With float32 weights each is within 1e-4 of a forward in float64, whoever runs beside it.
         """
         rope = cache.rope(batch.positions)
-        x = self.embedding[batch.ids]  # (T, C)
+        x = self.embedding.rows(batch.ids)  # (T, C)
         for block in self.blocks:
             x = block(x, rope, batch, cache)  # (T, C)
             if on_layer is not None:

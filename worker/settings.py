@@ -40,6 +40,10 @@ class WorkerSettings(Settings):
         "auto",
         description="Type of the arithmetic. auto: bfloat16 where the device multiplies it natively.",
     )
+    weights: Literal["auto", "quantized", "dense"] = Field(
+        "auto",
+        description="Weights lie quantized as in the file, or dense as numbers. auto: the faster that fits.",
+    )
     deterministic: bool = Field(
         False,
         description="Same token ids in any batch and after any crash. CPU and float32 only, and slower.",

@@ -13,6 +13,7 @@ from torch import Tensor
 from llama_herd.errors import DeviceError, SettingsError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
+from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
@@ -21,7 +22,7 @@ from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.device import pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.tiny import tiny_vocabulary, write_tiny_gguf
+from tests.tiny import WIDE, tiny_vocabulary, write_tiny_gguf
 
 pytestmark = pytest.mark.gpu
 
@@ -79,8 +80,8 @@ def generate(model: LoadedModel, texts: Iterable[list[int]]) -> list[list[int]]:
 
 def logits_after(model: LoadedModel, ids: list[int], chunk_tokens: int) -> Tensor:
     """Logits (V,) after the last of `ids`, which come `chunk_tokens` at a time."""
-    llama, dtype = model.llama, model.llama.embedding.dtype
-    cache = Cache(llama.config, 8, model.cache.device, dtype)
+    llama = model.llama
+    cache = Cache(llama.config, 8, model.cache.device, model.plan.dtype)
     pages = cache.pages.reserve("alone", len(ids))
     assert pages is not None
     for start in range(0, len(ids), chunk_tokens):
@@ -132,15 +133,18 @@ def test_logits_stay_near_the_cpus_in_float32(tiny_file: Path, dtype: str, toler
     assert distance(logits_after(load(tiny_file, dtype=dtype), ids, len(ids)), exact) < tolerance
 
 
-@pytest.mark.parametrize("type", ["BF16", "Q8_0", "Q4_0"])
-def test_weights_that_are_dequantised_on_the_card_are_the_cpus_bit_for_bit(tmp_path: Path, type: str) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type)
-    ours, exact = load(path).llama, load(path, "cpu").llama
-    assert ours.embedding.cpu().equal(exact.embedding)
+@pytest.mark.parametrize("form", ["dense", "quantized"])
+@pytest.mark.parametrize("type", [type.name for type in SUPPORTED_TYPES])
+def test_weights_that_are_dequantised_on_the_card_are_the_cpus_bit_for_bit(
+    tmp_path: Path, type: str, form: str
+) -> None:
+    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, **WIDE), torch.arange(300)
+    ours, exact = load(path, weights=form).llama, load(path, "cpu").llama
+    assert ours.embedding.rows(ids.cuda()).cpu().equal(exact.embedding.rows(ids))
 
 
 def test_auto_is_bfloat16(tiny_file: Path) -> None:
-    assert load(tiny_file, dtype="auto").llama.embedding.dtype == torch.bfloat16
+    assert load(tiny_file, dtype="auto").plan.dtype == torch.bfloat16
 
 
 def test_pages_are_conserved_when_requests_end_come_and_are_cancelled(model: LoadedModel) -> None:

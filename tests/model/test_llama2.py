@@ -4,11 +4,13 @@ import ast
 import random
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -17,10 +19,16 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
-from llama_herd.model.linear import DenseSegment, Linear
+from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.form import Form
+from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
+from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama, Mlp, RMSNorm
 from llama_herd.model.pages import Pages
+from llama_herd.model.segment import DenseSegment
+from llama_herd.model.weight import Weight
+from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.stored_blocks import stored_blocks
 from tests.tiny import WIDE, load_tiny, oracle, tiny_config, tiny_vocabulary, write_tiny_gguf
 
 VOCAB_SIZE = len(tiny_vocabulary())
@@ -165,9 +173,7 @@ def test_a_tied_model_uses_its_embedding_twice(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", tied=True)
     llama = load_tiny(path)
     ids = random_ids(40)
-    (segment,) = llama.output.segments
-    assert isinstance(segment, DenseSegment)
-    assert segment.matrix is llama.embedding
+    assert llama.output.segments == (llama.embedding,)
     torch.testing.assert_close(logits_after(llama, ids), oracle_logits(path, ids), atol=5e-5, rtol=0)
 
 
@@ -187,7 +193,7 @@ def test_every_checkpoint_equals_transformers_hidden_state(
     ids = random_ids(40)
     states = oracle(gqa_file)(torch.tensor([ids]), output_hidden_states=True).hidden_states
     batch = Batch.of([Chunk(reserved(cache, "a", 40), 0, ids, True)])
-    x = llama.embedding[batch.ids]
+    x = llama.embedding.rows(batch.ids)
     assert len(states) == len(llama.blocks) + 1
     for layer, block in enumerate(llama.blocks):
         torch.testing.assert_close(x, states[layer][0], atol=2e-5, rtol=0)
@@ -347,6 +353,56 @@ def test_loading_reports_each_layer(gqa_file: Path) -> None:
     with GGUFModel.open(gqa_file) as file:
         Llama.load(file, on_layer=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
+
+
+class Requantised:
+    """A model file whose matrices are given in another type."""
+
+    def __init__(self, file: ModelFile, types: str) -> None:
+        self._file = file
+        self._types = cycle(GGMLType[name] for name in types.split())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file
+
+    def weight(self, name: str) -> Weight:
+        stored = self._file.weight(name)
+        if len(stored.shape) == 1:
+            return stored
+        values, type = dequantize(stored.blocks, stored.type), next(self._types)
+        return Weight(type, stored.shape, torch.from_numpy(stored_blocks(values.numpy(), type)))
+
+
+@pytest.mark.parametrize("types", ["Q8_0", "Q4_0", "Q5_1", "MXFP4", "BF16", "Q4_1 Q8_0 Q5_0"])
+def test_the_bundled_model_says_the_same_from_blocks_as_from_numbers(types: str) -> None:
+    with open_model(BUNDLED_MODEL) as file:
+        dense, packed = (
+            Llama.load(cast(ModelFile, Requantised(file, types)), form=form)
+            for form in (Form.DENSE, Form.QUANTIZED)
+        )
+    prompts = [random_ids(5, seed) for seed in range(4)]
+    assert greedy(packed, prompts, 32) == greedy(dense, prompts, 32)
+    torch.testing.assert_close(
+        logits_after(packed, prompts[0]), logits_after(dense, prompts[0]), atol=1e-4, rtol=0
+    )
+    assert (
+        sum(tensor.nbytes for tensor in tensors_in(packed)) < sum(t.nbytes for t in tensors_in(dense)) * 0.51
+    )
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("tied", [False, True])
+def test_blocks_give_the_logits_of_their_numbers(tmp_path: Path, type: str, tied: bool) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, tied=tied, **WIDE)
+    ids = random_ids(40)
+    with GGUFModel.open(path) as file:
+        packed = Llama.load(file, form=Form.QUANTIZED)
+    torch.testing.assert_close(
+        logits_after(packed, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0
+    )
 
 
 def test_a_model_outlives_its_file(tmp_path: Path, llama: Llama) -> None:

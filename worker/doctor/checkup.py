@@ -72,5 +72,6 @@ def check_chat(servable: "ServableModel") -> Iterator[Finding]:
 
 
 def _room(plan: "MemoryPlan", device: str) -> Finding:
-    detail = f"{plan.num_bytes:,} bytes ({plan.listed}), {plan.free_bytes:,} are free on {device}"
-    return Finding("memory", "ok", detail)
+    needed = f"{plan.num_bytes:,} bytes ({plan.listed})"
+    room = f"{plan.free_bytes:,} are free on {device}"
+    return Finding("memory", "ok", f"{needed}, {room}; weights {plan.form_note}")

@@ -103,6 +103,7 @@ class Service:
             model=settings.served_model,
             device=settings.device,
             dtype=model.dtype_name,
+            weights=model.plan.form_note,
             seconds=round(loaded_s - started_s, 3),
             warm_up_s=round(monotonic() - loaded_s, 3),
         )

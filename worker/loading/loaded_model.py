@@ -36,13 +36,14 @@ class LoadedModel:
     """What a worker loads once, before it takes its first job."""
 
     def __init__(
-        self, llama: Llama, tokenizer: Tokenizer, chat: ChatTemplate | None, cache: Cache, max_length: int
+        self, llama: Llama, tokenizer: Tokenizer, chat: ChatTemplate | None, cache: Cache, plan: MemoryPlan
     ) -> None:
         self.llama = llama
         self.tokenizer = tokenizer
         self.chat = chat
         self.cache = cache
-        self.max_length = max_length
+        self.plan = plan
+        self.max_length = plan.max_length
 
     @classmethod
     def load(
@@ -59,7 +60,7 @@ class LoadedModel:
             chat = _chat_template(servable)  # its process is started before any CUDA is
             plan = _planned(servable, device)
             try:
-                llama = Llama.load(servable.file, place, plan.dtype, on_layer, servable.tiling)
+                llama = Llama.load(servable.file, place, plan.dtype, on_layer, servable.tiling, plan.form)
                 cache = Cache(
                     llama.config,
                     plan.num_pages,
@@ -72,7 +73,7 @@ class LoadedModel:
                 if not is_lack_of_memory(error):
                     raise
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
-        return cls(llama, servable.tokenizer, chat, cache, plan.max_length)
+        return cls(llama, servable.tokenizer, chat, cache, plan)
 
     @property
     def dtype_name(self) -> str:

@@ -1,6 +1,5 @@
 """How much memory a model takes on a device at the current settings."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,9 @@ from llama_herd.errors import SettingsError
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
+from llama_herd.model.form import Form
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.segment import slab_bytes
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.loading.free_memory import free_bytes
 from llama_herd.worker.loading.step_memory import StepMemory
@@ -25,6 +26,15 @@ PROCESS_BYTES = {"cpu": 400_000_000, "cuda": 800_000_000}
 #: For each token of the vocabulary, in the tables of the tokenizer. Measured: 650.
 TOKEN_BYTES = 1_000
 
+#: With less of a cache, fast weights are of no use.
+LEAST_CACHE_TOKENS = 2_048
+#: The forms of weights that a setting allows; of several the first one that there is room for.
+FORMS = {
+    "auto": (Form.FASTEST, Form.QUANTIZED),
+    "quantized": (Form.QUANTIZED,),
+    "dense": (Form.DENSE,),
+}
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -35,28 +45,45 @@ class MemoryPlan:
     step: StepMemory
     dtype: torch.dtype
     max_length: int  # tokens of the longest sequence
+    form: Form  # of the weights
     weight_bytes: int  # laid out on the device
+    dense_bytes: int  # what they would take as numbers
     kv_bytes_per_token: int  # in all layers
     num_pages: int
     free_bytes: int  # for this process, with what it has already
 
     @classmethod
     def of(cls, settings: WorkerSettings, file: ModelFile, device: str) -> Self:
-        """Plan for a model that is not yet loaded. Raises SettingsError, with the numbers and the fix."""
+        """Plan for a model that is not yet loaded. Raises SettingsError, with the numbers and the fix.
+
+        Where the form of the weights is free, the first one is taken that leaves room for a cache.
+        """
+        *preferred, smallest = FORMS[settings.weights]
+        for form in preferred:
+            plan = cls._in_form(form, settings, file, device)
+            if plan._has_room(settings):
+                return plan._with_wanted_pages(settings)
+        return cls._in_form(smallest, settings, file, device)._with_wanted_pages(settings)
+
+    @classmethod
+    def _in_form(cls, form: Form, settings: WorkerSettings, file: ModelFile, device: str) -> Self:
+        """With the smallest cache."""
         dtype, kind = compute_dtype(settings, device), torch.device(device).type
         prefill = PrefillBudget.of(settings.prefill_tokens, kind)
-        least = cls(
+        place = torch.device(device)
+        return cls(
             device=device,
             config=file.config,
             step=StepMemory(file.config, dtype, kind == "cpu", settings.slots, prefill.most, prefill.alone),
             dtype=dtype,
             max_length=_max_length(settings, file.config.context_length),
-            weight_bytes=sum(_dense_bytes(info.shape, dtype) for info in file.tensors),
+            form=form,
+            weight_bytes=_weight_bytes(form, file, place, dtype),
+            dense_bytes=_weight_bytes(Form.DENSE, file, place, dtype),
             kv_bytes_per_token=Cache.bytes_per_token(file.config, dtype),
             num_pages=1,
             free_bytes=free_bytes(device),
         )
-        return least._with_wanted_pages(settings)
 
     @property
     def parts(self) -> dict[str, int]:
@@ -71,8 +98,25 @@ class MemoryPlan:
             "activations": self.step.activation_bytes(self.kv_cache_tokens),
             "attention": self.step.attention_bytes(longest),
             "logits and drawing": self.step.logits_bytes,
+            **({"blocks at work": slab_bytes(torch.device(self.device))} if self.keeps_blocks else {}),
             "CUDA" if is_gpu else "Python and torch": self._process_bytes,
         }
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """Whether weights stay in the blocks of their file."""
+        return self.weight_bytes < self.dense_bytes
+
+    @property
+    def form_note(self) -> str:
+        """How the weights lie, why, and at what cost."""
+        dense = f"dense, as {self.dtype}"
+        if not self.keeps_blocks:
+            return dense
+        if self.form is Form.FASTEST:
+            return f"in the file's blocks where a kernel multiplies them, else {dense}"
+        why = f"{dense} they take {self.dense_bytes:,} bytes; a step takes 10 to 30 times as long as then"
+        return f"in the file's blocks: {why}"
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -115,8 +159,15 @@ class MemoryPlan:
     @property
     def _fixes(self) -> str:
         shorter = ["HERD_DTYPE=bfloat16"] if self.dtype is torch.float32 else []
+        packed = ["HERD_WEIGHTS=auto"] if self.form is Form.DENSE else []
         return ", ".join(
-            ["a smaller model", *shorter, "lower HERD_SLOTS or HERD_PREFILL_TOKENS", "or more memory"]
+            [
+                "a smaller model",
+                *shorter,
+                *packed,
+                "lower HERD_SLOTS or HERD_PREFILL_TOKENS",
+                "or more memory",
+            ]
         )
 
     def _with_wanted_pages(self, settings: WorkerSettings) -> Self:
@@ -130,6 +181,11 @@ class MemoryPlan:
         half = max(0, self.free_bytes - self.weight_bytes) // 2
         most = half // (PAGE_TOKENS * self.kv_bytes_per_token)
         return self._with_pages(min(self._num_fitting_pages(wanted), max(1, most)))
+
+    def _has_room(self, settings: WorkerSettings) -> bool:
+        """Whether the cache that is asked for fits, or one that can be worked with."""
+        wanted = settings.kv_cache_tokens or min(self.max_length, LEAST_CACHE_TOKENS)
+        return self._with_pages(pages_for(wanted)).num_bytes <= self.free_bytes
 
     def _with_pages(self, num_pages: int) -> Self:
         return replace(self, num_pages=num_pages)
@@ -171,9 +227,8 @@ def multiplies_bfloat16() -> bool:
     return any(processor.get(name) for name in ("amx_bf16", "avx512_bf16"))
 
 
-def _dense_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """Bytes of a weight as plain numbers; vectors are float32 whatever the compute dtype."""
-    return math.prod(shape) * (torch.float32 if len(shape) == 1 else dtype).itemsize
+def _weight_bytes(form: Form, file: ModelFile, device: torch.device, dtype: torch.dtype) -> int:
+    return sum(form.num_bytes(info.type, info.shape, device, dtype) for info in file.tensors)
 
 
 def _max_length(settings: WorkerSettings, context_length: int) -> int:

@@ -67,6 +67,7 @@ class Memory:
     dtype: str
     slots: int
     max_length: int
+    weights: str  # how they lie
     weight_bytes: int
     kv_bytes_per_token: int
     kv_cache_tokens: int
@@ -82,6 +83,7 @@ class Memory:
             dtype=str(plan.dtype).removeprefix("torch."),
             slots=settings.slots,
             max_length=plan.max_length,
+            weights=plan.form_note,
             weight_bytes=plan.weight_bytes,
             kv_bytes_per_token=plan.kv_bytes_per_token,
             kv_cache_tokens=plan.kv_cache_tokens,

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import write_tiny_gguf
 
 pytestmark = pytest.mark.long
 
@@ -125,6 +127,13 @@ def test_random_mixes_with_crashes_give_each_job_what_it_gets_alone(
         together = Mix(fixed, settings, numbers).finish(crashes=rng)
         expected = {name: outcome for number in numbers for name, outcome in alone[number].items()}
         assert together == expected, f"mix {mix}"
+
+
+def test_a_rows_logits_are_bit_equal_from_blocks_too(settings: WorkerSettings, tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type="Q4_0")
+    model = LoadedModel.load(settings.model_copy(update={"weights": "quantized", "model": path}), "cpu")
+    assert model.plan.keeps_blocks
+    test_a_rows_logits_are_bit_equal_however_its_tokens_were_cut(model)
 
 
 def test_a_rows_logits_are_bit_equal_however_its_tokens_were_cut(fixed: LoadedModel) -> None:

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import open_model
-from llama_herd.model.linear import DenseSegment, Linear
+from llama_herd.model.form import Form
+from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.segment import BlockSegment, DenseSegment, Segment
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.loading.memory_plan import MemoryPlan
+from llama_herd.worker.loading.memory_plan import FORMS, MemoryPlan
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
-from tests.tiny import write_tiny_gguf
+from tests.tiny import WIDE, write_tiny_gguf
 
 
 def plan(settings: WorkerSettings) -> MemoryPlan:
@@ -27,7 +29,7 @@ def plan(settings: WorkerSettings) -> MemoryPlan:
 
 def weights(llama: Llama) -> dict[int, Tensor]:
     """Every tensor of a model, once."""
-    found = [llama.embedding, llama.norm.weight, *_matrices(llama.output)]
+    found = [_stored(llama.embedding), llama.norm.weight, *_matrices(llama.output)]
     for block in llama.blocks:
         found += [block.attention_norm.weight, block.mlp_norm.weight]
         for linear in (*vars(block.attention).values(), *vars(block.mlp).values()):
@@ -36,15 +38,22 @@ def weights(llama: Llama) -> dict[int, Tensor]:
 
 
 def _matrices(linear: object) -> list[Tensor]:
-    segments = linear.segments if isinstance(linear, Linear) else ()
-    return [segment.matrix for segment in segments if isinstance(segment, DenseSegment)]
+    return [_stored(segment) for segment in linear.segments] if isinstance(linear, Linear) else []
+
+
+def _stored(segment: Segment) -> Tensor:
+    assert isinstance(segment, DenseSegment | BlockSegment)
+    return segment.matrix if isinstance(segment, DenseSegment) else segment.blocks
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_plan_is_what_is_allocated(tmp_path: Path, tied: bool, dtype: str) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", tied=tied)
-    settings = WorkerSettings.read(model=path, slots=3, dtype=dtype, threads=1)
+@pytest.mark.parametrize(
+    ("type", "form"), [("F32", "auto"), ("Q4_K Q6_K F16", "dense"), ("Q4_K Q6_K F16", "quantized")]
+)
+def test_a_plan_is_what_is_allocated(tmp_path: Path, tied: bool, dtype: str, type: str, form: str) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", tied=tied, type=type, **WIDE)
+    settings = WorkerSettings.read(model=path, slots=3, dtype=dtype, threads=1, weights=form)
     planned, model = plan(settings), LoadedModel.load(settings, "cpu")
     assert planned.weight_bytes == sum(tensor.nbytes for tensor in weights(model.llama).values())
     assert planned.kv_cache_bytes == model.cache.num_bytes
@@ -113,6 +122,26 @@ def test_a_cache_of_no_stated_size_leaves_room_for_the_rest(
         found.check("tiny")
         assert found.num_bytes <= num_bytes
         assert found._with_pages(found.num_pages + 1).num_bytes > min(num_bytes, whole.num_bytes)
+
+
+def test_weights_stay_in_blocks_when_asked_or_where_numbers_have_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type="Q4_K", **WIDE)
+
+    def form(weights: str) -> Form:
+        found = plan(WorkerSettings.read(model=path, weights=weights, slots=1))
+        assert found.keeps_blocks is ("blocks" in found.form_note)
+        return Form.QUANTIZED if found.keeps_blocks else Form.DENSE
+
+    assert [form(weights) for weights in FORMS] == [Form.DENSE, Form.QUANTIZED, Form.DENSE]
+    needed = plan(WorkerSettings.read(model=path, weights="dense", slots=1)).num_bytes
+    monkeypatch.setattr(memory_plan, "slab_bytes", lambda device: 0)
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: needed - 1)
+    assert [form(weights) for weights in FORMS] == [Form.QUANTIZED, Form.QUANTIZED, Form.DENSE]
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: needed // 2)
+    with pytest.raises(SettingsError, match="HERD_WEIGHTS=auto"):
+        plan(WorkerSettings.read(model=path, weights="dense", slots=1)).check("tiny")
 
 
 def test_a_context_longer_than_the_models_is_refused_with_both_numbers(tiny_path: Path) -> None:

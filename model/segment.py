@@ -1,0 +1,117 @@
+"""Segments: rows of a model's matrix in one layout, prepared for their device.
+
+Shapes: T tokens of the ragged batch, N rows (outputs), C columns (inputs), S rows of a slab.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+from torch import Tensor
+from torch.nn.functional import linear, pad
+
+from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.weight import Weight
+
+#: Values that are dequantised at once. On a CPU they stay in its cache; a GPU wants more at a time.
+SLAB_VALUES = {"cpu": 1 << 18, "cuda": 1 << 22}
+#: For each of them, while they are dequantised. Measured: up to 25.
+SLAB_BYTES_PER_VALUE = 32
+
+
+class Segment(Protocol):
+    """Rows of one matrix in one layout."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(T, C) to (T, N)."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of these numbers (T,), as numbers of the compute dtype (T, C)."""
+
+
+@dataclass(frozen=True, eq=False)
+class DenseSegment:
+    """Rows as plain numbers of the compute dtype."""
+
+    matrix: Tensor  # (N, C)
+    row_tile: int = 0  # tokens that are multiplied at a time; 0: all
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _multiply(x, self.matrix, self.row_tile)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.matrix[ids]
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSegment:
+    """Rows in the blocks of their file, dequantised slab by slab whenever they are multiplied."""
+
+    type: GGMLType
+    blocks: Tensor  # uint8 (N, bytes of a row)
+    columns: int
+    dtype: torch.dtype
+    row_tile: int = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = x.new_empty(len(x), len(self.blocks))  # (T, N)
+        row = 0
+        for slab in torch.split(self.blocks, slab_rows(self.columns, x.device)):
+            matrix = dequantize(slab, self.type).to(self.dtype)  # (S, C)
+            y[:, row : row + len(slab)] = _multiply(x, matrix, self.row_tile)
+            row += len(slab)
+        return y
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return dequantize(self.blocks[ids], self.type).to(self.dtype)
+
+
+def dense(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The weights' rows one below the other, as numbers of the compute dtype (N, C)."""
+    num_rows = sum(len(weight.blocks) for weight in weights)
+    matrix = torch.empty(num_rows, weights[0].shape[-1], device=device, dtype=dtype)
+    row = 0
+    for weight in weights:
+        for slab in _slabs(weight, device):
+            matrix[row : row + len(slab)] = dequantize(slab, weight.type)
+            row += len(slab)
+    return matrix
+
+
+def blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
+    """The blocks of weights of one type, their rows one below the other: uint8 (N, bytes of a row)."""
+    num_rows = sum(len(weight.blocks) for weight in weights)
+    rows = torch.empty(num_rows, weights[0].blocks.shape[-1], device=device, dtype=torch.uint8)
+    row = 0
+    for weight in weights:
+        for slab in _slabs(weight, device):
+            rows[row : row + len(slab)] = slab
+            row += len(slab)
+    return rows
+
+
+def slab_rows(columns: int, device: torch.device) -> int:
+    """How many rows are dequantised at once."""
+    return max(1, SLAB_VALUES[device.type] // columns)
+
+
+def slab_bytes(device: torch.device) -> int:
+    """What it takes to dequantise a slab, at most."""
+    return SLAB_BYTES_PER_VALUE * SLAB_VALUES[device.type]
+
+
+def _slabs(weight: Weight, device: torch.device) -> Iterator[Tensor]:
+    """Blocks travel to the device as they are stored, in fewer bytes than their values have."""
+    num_rows = slab_rows(weight.shape[-1], device)
+    for row in range(0, len(weight.blocks), num_rows):
+        yield weight.blocks[row : row + num_rows].to(device)
+
+
+def _multiply(x: Tensor, matrix: Tensor, row_tile: int) -> Tensor:
+    """x @ matrix.T, `row_tile` rows of x at a time."""
+    if not row_tile:
+        return linear(x, matrix)
+    padded = pad(x, (0, 0, 0, -len(x) % row_tile))  # whole tiles
+    return torch.cat([linear(tile, matrix) for tile in torch.split(padded, row_tile)])[: len(x)]
