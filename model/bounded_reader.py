@@ -1,7 +1,7 @@
 """Reads a file's header front to back, and nothing that is not there."""
 
-import mmap
 import struct
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +11,23 @@ from llama_herd.errors import ModelFileError
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
+#: Read at a time, or what is needed if that is more.
+CHUNK_BYTES = 1 << 20
+
 Array = npt.NDArray[np.generic]
 
 
 class Cursor:
-    """A position in mapped bytes. Every read is checked against `end` before it is made.
+    """A position in a file, whose bytes `read(offset, num_bytes)` gives as they are needed.
+
+    Every read is checked against `end` before it is made.
 
     `field` names what is being read; errors name it with the file, the offset and both numbers.
     """
 
-    def __init__(self, data: mmap.mmap, end: int, source: str) -> None:
-        self.data = data
+    def __init__(self, read: Callable[[int, int], bytes], end: int, source: str) -> None:
+        self._read = read
+        self._data = bytearray()
         self.end = end
         self.source = source
         self.offset = 0
@@ -31,6 +37,13 @@ class Cursor:
         left = self.end - self.offset
         if num_bytes > left:
             raise self.error(field, f"needs {num_bytes} bytes, {left} are left")
+        while len(self._data) < self.offset + num_bytes:
+            start = len(self._data)
+            self._data += self._read(
+                start, min(max(CHUNK_BYTES, self.offset + num_bytes - start), self.end - start)
+            )
+            if len(self._data) == start:
+                raise self.error(field, f"the file ended at byte {start} of {self.end} while it was read")
 
     def u32(self, field: str) -> int:
         return self._integer(U32, field)
@@ -40,7 +53,7 @@ class Cursor:
 
     def _integer(self, layout: struct.Struct, field: str) -> int:
         self.need(layout.size, field)
-        value: int = layout.unpack_from(self.data, self.offset)[0]
+        value: int = layout.unpack_from(self._data, self.offset)[0]
         self.offset += layout.size
         return value
 
@@ -58,7 +71,7 @@ class Cursor:
         start = self.offset
         self.offset += num_bytes
         try:
-            return self.data[start : self.offset].decode()
+            return self._data[start : self.offset].decode()
         except UnicodeDecodeError as error:
             raise self.error(field, f"is not UTF-8 at its byte {error.start}", num_bytes) from None
 
@@ -66,7 +79,7 @@ class Cursor:
         """`length` numbers, copied, so that the file can be closed. Booleans are 0 or 1, floats finite."""
         num_bytes = length * dtype.itemsize
         self.need(num_bytes, field)
-        values: Array = np.frombuffer(self.data, dtype, length, self.offset).copy()
+        values: Array = np.frombuffer(self._data, dtype, length, self.offset).copy()
         self.offset += num_bytes
         if dtype.kind == "b" and values.view(np.uint8).max(initial=0) > 1:
             raise self.error(field, f"holds {values.view(np.uint8).max()}, a boolean is 0 or 1", num_bytes)

@@ -13,7 +13,7 @@ from llama_herd.model.segment import Segment, dense
 
 @dataclass(frozen=True, eq=False)
 class WeightLoader:
-    """Lays weights out for a device, and lets the file's pages go."""
+    """Lays weights out for a device."""
 
     file: ModelFile
     device: torch.device
@@ -33,7 +33,4 @@ class WeightLoader:
     def linear(self, *names: str) -> Linear:
         """One Linear of several weights that multiply the same input."""
         weights = [self.file.weight(name) for name in names]
-        linear = Linear.load(weights, self.device, self.dtype, self.row_tile, self.form)
-        for name in names:
-            self.file.release(name)
-        return linear
+        return Linear.load(weights, self.device, self.dtype, self.row_tile, self.form)

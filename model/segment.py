@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from gguf import GGMLQuantizationType as GGMLType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
@@ -70,7 +70,7 @@ class BlockSegment:
 
 def dense(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
     """The weights' rows one below the other, as numbers of the compute dtype (N, C)."""
-    num_rows = sum(len(weight.blocks) for weight in weights)
+    num_rows = sum(len(weight.rows) for weight in weights)
     matrix = torch.empty(num_rows, weights[0].shape[-1], device=device, dtype=dtype)
     row = 0
     for weight in weights:
@@ -82,8 +82,14 @@ def dense(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -
 
 def blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
     """The blocks of weights of one type, their rows one below the other: uint8 (N, bytes of a row)."""
-    num_rows = sum(len(weight.blocks) for weight in weights)
-    rows = torch.empty(num_rows, weights[0].blocks.shape[-1], device=device, dtype=torch.uint8)
+    if len(weights) == 1 and device.type == "cpu":
+        return weights[0].blocks
+    block_values, block_bytes = GGML_QUANT_SIZES[weights[0].type]
+    num_rows, row_bytes = (
+        sum(len(w.rows) for w in weights),
+        weights[0].shape[-1] // block_values * block_bytes,
+    )
+    rows = torch.empty(num_rows, row_bytes, device=device, dtype=torch.uint8)
     row = 0
     for weight in weights:
         for slab in _slabs(weight, device):
@@ -105,8 +111,8 @@ def slab_bytes(device: torch.device) -> int:
 def _slabs(weight: Weight, device: torch.device) -> Iterator[Tensor]:
     """Blocks travel to the device as they are stored, in fewer bytes than their values have."""
     num_rows = slab_rows(weight.shape[-1], device)
-    for row in range(0, len(weight.blocks), num_rows):
-        yield weight.blocks[row : row + num_rows].to(device)
+    for row in range(0, len(weight.rows), num_rows):
+        yield weight.rows[row : row + num_rows].to(device)
 
 
 def _multiply(x: Tensor, matrix: Tensor, row_tile: int) -> Tensor:

@@ -1,18 +1,33 @@
 """A model's weight as its file holds it: rows of blocks, values not yet touched."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from gguf import GGMLQuantizationType
 from torch import Tensor
 
 
+class Rows(Protocol):
+    """Rows of blocks of uint8: a tensor, or what is still to be read from a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        """Those rows (rows, bytes of a row)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """A matrix or vector of `type`, in `blocks` of uint8 (rows, bytes of a row); a vector is one row."""
+    """A matrix or vector of `type`, in `rows` of blocks; a vector is one row."""
 
     type: GGMLQuantizationType
     shape: tuple[int, ...]  # of the values: (rows, columns) or (values,)
-    blocks: Tensor
+    rows: Rows
+
+    @property
+    def blocks(self) -> Tensor:
+        """All rows at once: uint8 (rows, bytes of a row)."""
+        return self.rows[:]
 
 
 def unpermute_rows(blocks: Tensor, num_heads: int) -> Tensor:

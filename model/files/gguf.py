@@ -1,12 +1,11 @@
 """GGUF files: a strict, bounded header, and tensors that stay in the file until they are read."""
 
-import mmap
+from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.bounded_reader import Cursor
 from llama_herd.model.files.file_kind import recognise
 from llama_herd.model.files.gguf_header import (
     MAX_HEADER_BYTES,
@@ -15,7 +14,7 @@ from llama_herd.model.files.gguf_header import (
     TensorInfo,
     read_header,
 )
-from llama_herd.model.files.mapped import MappedFile
+from llama_herd.model.files.tensor_file import OpenFile, TensorFile
 from llama_herd.model.metadata import Metadata
 
 __all__ = ["GGUFFile", "MetaValue", "TensorInfo"]
@@ -23,8 +22,8 @@ __all__ = ["GGUFFile", "MetaValue", "TensorInfo"]
 _MAGIC = b"GGUF"
 
 
-class GGUFFile(MappedFile):
-    """A GGUF file of version 2 or 3, little-endian, mapped into memory.
+class GGUFFile(TensorFile):
+    """A GGUF file of version 2 or 3, little-endian.
 
         with GGUFFile.open("model.gguf") as file:
             file.metadata["general.name"]
@@ -33,25 +32,28 @@ class GGUFFile(MappedFile):
     `blocks` are those of the quantisation: a row of a Q8_0 tensor is a row of its blocks.
     """
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
-        cursor = Cursor(data, min(len(data), MAX_HEADER_BYTES), str(path))
+    def __init__(self, file: OpenFile) -> None:
+        cursor = file.cursor(MAX_HEADER_BYTES)
         cursor.offset = len(_MAGIC)
-        header = read_header(cursor, len(data))
-        super().__init__(path, data, header.tensors)
-        self.metadata = Metadata(header.metadata, str(path))
+        header = read_header(cursor, file.num_bytes)
+        super().__init__(file, header.tensors)
+        self.metadata = Metadata(header.metadata, str(file.path))
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> Self:
         """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
         path = Path(path)
-        try:
-            _check_path(path)
-            with path.open("rb") as file:
-                _check_magic(path, file)
-                # A private map, since torch warns about buffers that cannot be written.
-                return cls(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-        except OSError as error:
-            raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
+        with ExitStack() as stack:
+            try:
+                _check_path(path)
+                file = OpenFile(path)
+                stack.callback(file.close)
+                _check_magic(path, file.head(32))
+                opened = cls(file)
+            except OSError as error:
+                raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
+            stack.pop_all()
+            return opened
 
 
 def _check_path(path: Path) -> None:
@@ -60,8 +62,7 @@ def _check_path(path: Path) -> None:
         raise ModelFileError(f"{path}: {problem}. Give the path of a GGUF model file.")
 
 
-def _check_magic(path: Path, file: BinaryIO) -> None:
-    head = file.read(32)
+def _check_magic(path: Path, head: bytes) -> None:
     if not head.startswith(_MAGIC):
         foreign = recognise(head)
         raise ModelFileError(f"{path}: {foreign.kind}, a GGUF file is needed. {foreign.fix}")

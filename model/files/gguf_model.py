@@ -14,7 +14,7 @@ from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.weight import Weight, unpermute_rows
+from llama_herd.model.weight import Rows, Weight, unpermute_rows
 
 #: Without `output.weight` the embedding is used twice; `rope_freqs.weight` holds Llama 3.1's RoPE factors.
 OPTIONAL_WEIGHTS = frozenset({"output.weight", "rope_freqs.weight"})
@@ -68,12 +68,12 @@ class GGUFModel:
     def weight(self, name: str) -> Weight:
         """A weight by its GGUF name; a missing `output.weight` is the embedding."""
         info = self._file.tensors[self._stored_name(name)]
-        blocks = self._file.blocks(info.name)
+        rows: Rows = self._file.rows(info.name)
         if name.endswith(".attn_q.weight"):
-            blocks = unpermute_rows(blocks, self.config.num_heads)
+            rows = unpermute_rows(rows[:], self.config.num_heads)
         elif name.endswith(".attn_k.weight"):
-            blocks = unpermute_rows(blocks, self.config.num_kv_heads)
-        return Weight(info.type, info.shape, blocks)
+            rows = unpermute_rows(rows[:], self.config.num_kv_heads)
+        return Weight(info.type, info.shape, rows)
 
     def read_tokenizer(self) -> Tokenizer:
         """The file's tokenizer. Raises ModelFileError."""
@@ -82,10 +82,6 @@ class GGUFModel:
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
         """The names of its control tokens, which chat templates write."""
         return ControlTokens.from_metadata(self.metadata, tokenizer)
-
-    def release(self, name: str) -> None:
-        """Let a weight's pages go from memory once it has been laid out elsewhere."""
-        self._file.release(self._stored_name(name))
 
     def close(self) -> None:
         self._file.close()

@@ -44,9 +44,6 @@ class ModelFile(Protocol):
     def weight(self, name: str) -> Weight:
         """A weight, rows of attn_q and attn_k half-split; a missing `output.weight` is the embedding."""
 
-    def release(self, name: str) -> None:
-        """Let a weight's pages go from memory once it has been laid out elsewhere."""
-
     def read_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, with a piece for each of its rows. Raises ModelFileError."""
 
@@ -54,7 +51,7 @@ class ModelFile(Protocol):
         """The names of its control tokens, which chat templates write."""
 
     def close(self) -> None:
-        """Give up the files; weights that were asked for stay good."""
+        """Give up the files; what has been read of them stays good."""
 
     def __enter__(self) -> Self: ...
 

@@ -5,11 +5,11 @@ Source: https://github.com/huggingface/safetensors#format
 
 import json
 import math
-import mmap
 from collections.abc import Mapping
+from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -17,7 +17,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.bounded_reader import Cursor
 from llama_herd.model.files.file_kind import recognise
 from llama_herd.model.files.gguf_header import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS, TensorInfo
-from llama_herd.model.files.mapped import MappedFile
+from llama_herd.model.files.tensor_file import OpenFile, TensorFile
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
 
@@ -37,8 +37,8 @@ DTYPES = {
 }
 
 
-class SafetensorsFile(MappedFile):
-    """A safetensors file, mapped into memory.
+class SafetensorsFile(TensorFile):
+    """A safetensors file.
 
     with SafetensorsFile.open("model.safetensors") as file:
         file.blocks("model.norm.weight")  # uint8 (rows, bytes of a row)
@@ -48,18 +48,19 @@ class SafetensorsFile(MappedFile):
     def open(cls, path: str | PathLike[str]) -> Self:
         """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
         path = Path(path)
-        try:
-            with path.open("rb") as file:
-                _check_kind(path, file)
-                # A private map, since torch warns about buffers that cannot be written.
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except OSError as error:
-            raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
-        return cls(path, data, _read_header(Cursor(data, len(data), str(path))))
+        with ExitStack() as stack:
+            try:
+                file = OpenFile(path)
+                stack.callback(file.close)
+                _check_kind(path, file.head(32))
+                opened = cls(file, _read_header(file.cursor(file.num_bytes)))
+            except OSError as error:
+                raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
+            stack.pop_all()
+            return opened
 
 
-def _check_kind(path: Path, file: BinaryIO) -> None:
-    head = file.read(32)
+def _check_kind(path: Path, head: bytes) -> None:
     foreign = recognise(head)
     if foreign.magic:
         raise ModelFileError(f"{path}: {foreign.kind}, a safetensors file is needed. {foreign.fix}")

@@ -93,7 +93,7 @@ class SafetensorsModel:
     def weight(self, name: str) -> Weight:
         """A weight by its GGUF name; a missing `output.weight` is the embedding."""
         file, info = self._stored(name)
-        return Weight(info.type, info.shape, file.blocks(info.name))
+        return Weight(info.type, info.shape, file.rows(info.name))
 
     def read_tokenizer(self) -> Tokenizer:
         """The folder's tokenizer, with a piece for each of the model's rows. Raises ModelFileError."""
@@ -111,11 +111,6 @@ class SafetensorsModel:
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
         """The names of its control tokens, which chat templates write."""
         return ControlTokens.from_json(self.folder / TOKENIZER_NAME, tokenizer)
-
-    def release(self, name: str) -> None:
-        """Let a weight's pages go from memory once it has been laid out elsewhere."""
-        file, info = self._stored(name)
-        file.release(info.name)
 
     def close(self) -> None:
         for file in self._files:

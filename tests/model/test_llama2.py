@@ -1,6 +1,7 @@
 """The laws of the model: equal to transformers, however its tokens are cut into batches and pages."""
 
 import ast
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -403,6 +404,18 @@ def test_blocks_give_the_logits_of_their_numbers(tmp_path: Path, type: str, tied
     torch.testing.assert_close(
         logits_after(packed, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0
     )
+
+
+def test_a_file_that_is_cut_ends_its_loading_and_harms_no_model_that_is_loaded(
+    tmp_path: Path, llama: Llama
+) -> None:
+    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf"), random_ids(40)
+    copy = load_tiny(path)
+    with GGUFModel.open(path) as file:
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(ModelFileError, match=r"tiny\.gguf: tensor 'blk\..*' ended at byte .* cut short"):
+            Llama.load(file)
+    assert logits_after(copy, ids).equal(logits_after(llama, ids))
 
 
 def test_a_model_outlives_its_file(tmp_path: Path, llama: Llama) -> None:

@@ -1,6 +1,5 @@
 """Files that gguf's own writer makes read equal to what was written; others get one clear line."""
 
-import gc
 import os
 import struct
 import warnings
@@ -15,6 +14,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
+from tests.model.open_files import open_files
 
 SCALARS = {
     "a.u8": ("uint8", 255),
@@ -105,31 +105,65 @@ def test_version_2_reads_equal(tmp_path: Path) -> None:
     assert_reads_equal(path, rows)
 
 
-def test_views_stay_good_after_close_and_writing_to_them_leaves_the_file_alone(tmp_path: Path) -> None:
+def test_what_was_read_stays_good_after_close_and_writing_to_it_leaves_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "all.gguf"
     expected = write_everything(path)["Q8_0"]
     content = path.read_bytes()
-    file = GGUFFile.open(path)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), GGUFFile.open(path) as file:
         warnings.simplefilter("error")
         blocks = file.blocks("Q8_0")
-    file.close()
-    del file
-    gc.collect()
     np.testing.assert_array_equal(blocks.numpy(), expected)
     blocks.zero_()
     assert path.read_bytes() == content
 
 
-def test_metadata_outlive_the_map(tmp_path: Path) -> None:
+def test_metadata_outlive_the_file(tmp_path: Path) -> None:
     path = tmp_path / "all.gguf"
     write_everything(path)
     file = GGUFFile.open(path)
-    file.blocks("Q8_0")
-    assert str(path) in Path("/proc/self/maps").read_text()
+    assert path in open_files()
     file.close()
-    assert str(path) not in Path("/proc/self/maps").read_text()
+    assert path not in open_files()
     assert file.metadata.array("b.ints", "i", 3).tolist() == ARRAYS["b.ints"]
+
+
+def test_a_file_that_is_refused_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "all.gguf"
+    write_everything(path)
+    os.truncate(path, path.stat().st_size - 64)
+    with pytest.raises(ModelFileError, match="ends at data byte"):
+        GGUFFile.open(path)
+    assert path not in open_files()
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_refused_by_the_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "all.gguf"
+    expected = write_everything(path)
+    with GGUFFile.open(path) as file:
+        os.truncate(path, file.tensors["Q8_0"].offset + 1)
+        np.testing.assert_array_equal(file.blocks("F16").numpy(), expected["F16"])
+        with pytest.raises(
+            ModelFileError, match=r"all\.gguf: tensor 'Q8_0' ended at byte \d+ of \d+ .* cut short"
+        ):
+            file.blocks("Q8_0")
+
+
+def test_a_file_that_is_replaced_while_it_is_open_is_read_as_it_was(tmp_path: Path) -> None:
+    path, other = tmp_path / "all.gguf", tmp_path / "other.gguf"
+    expected = write_everything(path)["Q8_0"]
+    other.write_text("something else")
+    with GGUFFile.open(path) as file:
+        other.replace(path)
+        np.testing.assert_array_equal(file.blocks("Q8_0").numpy(), expected)
+
+
+def test_rows_are_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / "all.gguf"
+    expected = write_everything(path)
+    with GGUFFile.open(path) as file:
+        for name, rows in expected.items():
+            assert len(file.rows(name)) == len(rows)
+            np.testing.assert_array_equal(file.rows(name)[1:9].numpy(), rows[1:9])
 
 
 def test_a_closed_file_gives_no_views(tmp_path: Path) -> None:
@@ -139,15 +173,6 @@ def test_a_closed_file_gives_no_views(tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match=r"all\.gguf is closed"):
         file.blocks("Q8_0")
-
-
-def test_released_pages_read_the_same_again(tmp_path: Path) -> None:
-    path = tmp_path / "all.gguf"
-    expected = write_everything(path)["Q4_0"]
-    with GGUFFile.open(path) as file:
-        blocks = file.blocks("Q4_0")
-        file.release("Q4_0")
-        np.testing.assert_array_equal(blocks.numpy(), expected)
 
 
 FOREIGN = {

@@ -16,6 +16,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
 from llama_herd.model.weight import unpermute_rows
 from tests import tiny
+from tests.model.open_files import open_files
 from tests.stored_blocks import stored_blocks
 from tests.tiny import WIDE, permute_rows, random_weights, tiny_config, write_tiny_gguf
 
@@ -99,11 +100,6 @@ def test_the_models_bytes_are_those_of_its_tensors(tmp_path: Path) -> None:
         assert model.config == tiny_config()
 
 
-def open_files() -> set[Path]:
-    """What this process has open."""
-    return {descriptor.resolve() for descriptor in Path("/proc/self/fd").iterdir()}
-
-
 def test_reading_every_weight_warns_of_nothing_and_leaves_no_file_open(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", type="Q8_0")
     with warnings.catch_warnings():
@@ -112,7 +108,6 @@ def test_reading_every_weight_warns_of_nothing_and_leaves_no_file_open(tmp_path:
             assert path in open_files()
             for name in random_weights(tiny_config(), 0, tied=False):
                 model.weight(name)
-                model.release(name)
     del model
     gc.collect()
     assert path not in open_files()

@@ -1,6 +1,7 @@
 """Safetensors files are read byte for byte; one that is wrong anywhere is refused by name."""
 
 import json
+import os
 import random
 import struct
 from collections.abc import Mapping
@@ -129,12 +130,15 @@ def test_data_may_begin_at_any_byte(tmp_path: Path, num_spaces: int) -> None:
         assert torch.equal(file.blocks("w").view(torch.float32) + 0, values)
 
 
-def test_a_released_tensor_is_read_again(tmp_path: Path) -> None:
-    save_file({"a": torch.ones(10_000)}, tmp_path / "m.safetensors")
-    with SafetensorsFile.open(tmp_path / "m.safetensors") as file:
+def test_a_file_that_is_cut_while_it_is_open_is_refused_by_the_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    save_file({"a": torch.ones(10_000)}, path)
+    with SafetensorsFile.open(path) as file:
         blocks = file.blocks("a")
-        file.release("a")
+        os.truncate(path, 5_000)
         assert torch.equal(blocks.view(torch.float32), torch.ones(1, 10_000))
+        with pytest.raises(ModelFileError, match=r"tensor 'a' ended at byte 5000 of \d+ .* cut short"):
+            file.blocks("a")
     with pytest.raises(ValueError, match="is closed"):
         file.blocks("a")
 

@@ -1,0 +1,123 @@
+"""A file of tensors, open from its header to its last weight: nothing is read before it is asked for.
+
+It is read and not mapped: a map of a file that somebody cuts short kills the process that looks into it.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.bounded_reader import Cursor
+from llama_herd.model.files.gguf_header import TensorInfo
+from llama_herd.model.quoted import quoted
+
+
+class OpenFile:
+    """A file that is read at any place. Who replaces it under its name changes nothing here."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("rb", buffering=0)
+        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        self.num_bytes = os.fstat(self._file.fileno()).st_size
+
+    def head(self, num_bytes: int) -> bytes:
+        """Its first bytes, or all if they are fewer."""
+        return os.pread(self._file.fileno(), num_bytes, 0)
+
+    def cursor(self, max_bytes: int) -> Cursor:
+        """A reader of its header, of at most `max_bytes`."""
+        return Cursor(self._read, min(self.num_bytes, max_bytes), str(self.path))
+
+    def read_into(self, bytes: Tensor, offset: int) -> int:
+        """Fill uint8 (N,) from there on. Returns how many bytes were there."""
+        array: Any = bytes.numpy()
+        view, num_read = memoryview(array), 0
+        while num_read < len(view):
+            num_more = os.preadv(self._file.fileno(), [view[num_read:]], offset + num_read)
+            if not num_more:
+                break
+            num_read += num_more
+        return num_read
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._file.closed
+
+    def _read(self, offset: int, num_bytes: int) -> bytes:
+        return os.pread(self._file.fileno(), num_bytes, offset)
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """A tensor's rows of blocks, read from the file when they are asked for."""
+
+    file: OpenFile
+    info: TensorInfo
+
+    def __len__(self) -> int:
+        return self.info.num_rows
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Their bytes as they lie in the file: uint8 (rows, bytes of a row).
+
+        Raises ModelFileError when they are there no more.
+        """
+        if self.file.is_closed:
+            raise ValueError(f"{self.file.path} is closed")
+        start, stop, _ = rows.indices(len(self))
+        row_bytes = self.info.num_bytes // len(self)
+        offset, num_bytes = self.info.offset + start * row_bytes, max(0, stop - start) * row_bytes
+        read = torch.empty(num_bytes, dtype=torch.uint8)
+        try:
+            num_read = self.file.read_into(read, offset)
+        except OSError as error:
+            raise self._error(f"cannot be read: {error.strerror}") from error
+        if num_read < num_bytes:
+            problem = f"ended at byte {offset + num_read} of {offset + num_bytes} while it was read"
+            raise self._error(f"{problem}: it was cut short meanwhile")
+        return read.view(-1, row_bytes)
+
+    def _error(self, problem: str) -> ModelFileError:
+        return ModelFileError(
+            f"{self.file.path}: tensor {quoted(self.info.name)} {problem}. Fetch or convert the file again."
+        )
+
+
+class TensorFile:
+    """Tensors by name."""
+
+    def __init__(self, file: OpenFile, tensors: Mapping[str, TensorInfo]) -> None:
+        self.path = file.path
+        self.tensors = tensors
+        self._file = file
+
+    def rows(self, name: str) -> StoredRows:
+        """A tensor's rows, to be read while the file is open."""
+        return StoredRows(self._file, self.tensors[name])
+
+    def blocks(self, name: str) -> Tensor:
+        """All bytes of a tensor as they lie in the file: uint8 (rows, bytes of a row)."""
+        return self.rows(name)[:]
+
+    def close(self) -> None:
+        """Give up the file; what has been read of it stays good."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
