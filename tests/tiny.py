@@ -80,6 +80,7 @@ def write_tiny_gguf(
     rope_factors: bool = False,
     eos: bool = True,
     chat_template: str | None = None,
+    part_tensors: int = 0,
     **config_changes: Any,
 ) -> Path:
     """Write a Llama with random weights. Matrices are stored as `type`, norms as F32.
@@ -88,10 +89,11 @@ def write_tiny_gguf(
 
     `tied` leaves output.weight out. `permute=False` breaks GGUF's convention for the rows of Q and K.
     `rope_factors` adds a rope_freqs.weight as files of Llama 3.1 have it. `eos=False` names no end of
-    sequence, so that a generation is as long as it may be.
+    sequence, so that a generation is as long as it may be. `part_tensors` splits the file into parts of so
+    many tensors each: tiny-00001-of-00003.gguf, and no tiny.gguf.
     """
     config = tiny_config(**config_changes)
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=part_tensors)
     _add_config(writer, config)
     _add_tokenizer(writer, tiny_vocabulary(), eos)
     if chat_template is not None:

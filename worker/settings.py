@@ -111,7 +111,7 @@ class WorkerSettings(Settings):
     @property
     def served_model(self) -> str:
         """The name whose queue this worker reads."""
-        return self.model_name or self.model.stem
+        return self.model_name or re.sub(r"-\d{5}-of-\d{5}$", "", self.model.stem)  # a part stands for all
 
     @property
     def queue(self) -> str:

@@ -7,8 +7,8 @@ from typing import Self
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf import GGUFFile, TensorInfo
-from llama_herd.model.files.gguf_header import OTHER_TYPE
+from llama_herd.model.files.gguf_header import OTHER_TYPE, TensorInfo
+from llama_herd.model.files.gguf_parts import GGUFParts
 from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
@@ -32,15 +32,18 @@ class GGUFModel:
     Names are GGUF's. The rows of attn_q and attn_k come in the half-split RoPE layout.
     """
 
-    def __init__(self, file: GGUFFile) -> None:
+    def __init__(self, file: GGUFParts) -> None:
         self.config = LlamaConfig.from_metadata(file.metadata)
         _check_tensor_set(file, expected_shapes(self.config))
         self._file = file
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> Self:
-        """Open a model file. Raises ModelFileError when it is missing, damaged or not a known Llama."""
-        file = GGUFFile.open(path)
+        """Open a model file, or all parts by one of them.
+
+        Raises ModelFileError when it is missing, damaged or not a known Llama.
+        """
+        file = GGUFParts.open(path)
         try:
             return cls(file)
         except ModelFileError:
@@ -127,7 +130,7 @@ def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
     }
 
 
-def _check_tensor_set(file: GGUFFile, expected: Mapping[str, Shape]) -> None:
+def _check_tensor_set(file: GGUFParts, expected: Mapping[str, Shape]) -> None:
     for name in expected:
         if name not in file.tensors and name not in OPTIONAL_WEIGHTS:
             raise ModelFileError(f"{file.path}: tensor {name} is missing. Fetch or convert the file again.")
@@ -135,7 +138,7 @@ def _check_tensor_set(file: GGUFFile, expected: Mapping[str, Shape]) -> None:
         _check_tensor(file, info, expected)
 
 
-def _check_tensor(file: GGUFFile, info: TensorInfo, expected: Mapping[str, Shape]) -> None:
+def _check_tensor(file: GGUFParts, info: TensorInfo, expected: Mapping[str, Shape]) -> None:
     """Raise ModelFileError unless a tensor is one of those expected, in its shape and of a known type."""
     tensor = f"{file.path}: tensor {quoted(info.name)}"
     if info.name.endswith(".bias"):

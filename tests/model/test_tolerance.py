@@ -31,9 +31,11 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(path, num_layers=16, hidden_size=256, num_heads=8, ffn_size=640)
 
 
-def logits_by_sequence(llama: Llama, texts: list[list[int]], rng: random.Random) -> list[Tensor]:
+def logits_by_sequence(
+    llama: Llama, dtype: torch.dtype, texts: list[list[int]], rng: random.Random
+) -> list[Tensor]:
     """Logits of every token: all sequences together, each cut at random, so that prefill meets decode."""
-    cache = Cache(llama.config, num_pages=16, dtype=llama.embedding.dtype)
+    cache = Cache(llama.config, num_pages=16, dtype=dtype)
     pages = [cache.pages.reserve(str(number), len(text)) or () for number, text in enumerate(texts)]
     done: list[list[Tensor]] = [[] for _ in texts]
     starts = [0] * len(texts)
@@ -66,6 +68,6 @@ def test_every_logit_is_near_a_plain_forward_in_float64(
     rng = random.Random(model)
     texts = [rng.choices(range(3, llama.config.vocab_size), k=length) for length in LENGTHS]
     weights = stored_weights(path)
-    for ours, text in zip(logits_by_sequence(llama, texts, rng), texts, strict=True):
+    for ours, text in zip(logits_by_sequence(llama, dtype, texts, rng), texts, strict=True):
         exact = logits64(weights, llama.config, text)
         torch.testing.assert_close(ours.double(), exact, atol=tolerance, rtol=0)
