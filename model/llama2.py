@@ -137,25 +137,20 @@ class Llama:
         file: ModelFile,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        on_layer: Callable[[int, int], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
         tiling: Tiling = FREE,
         form: Form = Form.DENSE,
     ) -> Self:
         """Load weight by weight: memory peaks at the weights and one slab of rows.
 
-        `on_layer` is told layers done and layers in all. `tiling` cuts the matrix products; batches must be
-        cut by the same. Without `output.weight` the embedding is used twice.
-        Raises ModelFileError for a file with RoPE factors.
+        `on_progress` is told bytes of the file that are done, and all. `tiling` cuts the matrix products;
+        batches must be cut by the same. `form` says which matrices stay in blocks. Without
+        `output.weight` the embedding is used twice. Raises ModelFileError for a file with RoPE factors.
         """
         cls.check(file)
-        loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile, form)
-        num_layers = file.config.num_layers
+        loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile, form, on_progress)
         embedding = loader.segment("token_embd.weight")
-        blocks = []
-        for layer in range(num_layers):
-            blocks.append(Block.load(loader, layer))
-            if on_layer is not None:
-                on_layer(layer + 1, num_layers)
+        blocks = [Block.load(loader, layer) for layer in range(file.config.num_layers)]
         norm = RMSNorm(loader.vector("output_norm.weight"), file.config.rms_eps)
         tied = "output.weight" not in file
         output = Linear((embedding,)) if tied else loader.linear("output.weight")

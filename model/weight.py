@@ -1,9 +1,10 @@
 """A model's weight as its file holds it: rows of blocks, values not yet touched."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from gguf import GGMLQuantizationType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from torch import Tensor
 
 
@@ -23,6 +24,12 @@ class Weight:
     type: GGMLQuantizationType
     shape: tuple[int, ...]  # of the values: (rows, columns) or (values,)
     rows: Rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all blocks."""
+        block_values, block_bytes = GGML_QUANT_SIZES[self.type]
+        return int(math.prod(self.shape) // block_values * block_bytes)
 
     @property
     def blocks(self) -> Tensor:

@@ -349,11 +349,14 @@ def test_only_the_cache_makes_rope_tables_and_masks() -> None:
 # Loading
 
 
-def test_loading_reports_each_layer(gqa_file: Path) -> None:
+def test_loading_reports_the_bytes_of_each_weight(gqa_file: Path) -> None:
     seen: list[tuple[int, int]] = []
     with GGUFModel.open(gqa_file) as file:
-        Llama.load(file, on_layer=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 2), (2, 2)]
+        Llama.load(file, on_progress=lambda done, total: seen.append((done, total)))
+        assert seen[0] == (file.weight("token_embd.weight").num_bytes, file.num_bytes)
+        assert seen[-1] == (file.num_bytes, file.num_bytes)
+    assert len(seen) == 1 + 2 * 6 + 2
+    assert seen == sorted(set(seen))
 
 
 class Requantised:

@@ -39,12 +39,12 @@ def ask_unless_held(channel: QueueChannel, timeout: float | None = None) -> None
 
 
 def load_unless_held(
-    settings: WorkerSettings, device: str, on_layer: Callable[[int, int], None]
+    settings: WorkerSettings, device: str, on_progress: Callable[[int, int], None]
 ) -> LoadedModel:
     (FOLDER / "loading").touch()
     while (FOLDER / "load").exists():
         sleep(0.01)
-    return load(settings, device, on_layer)
+    return load(settings, device, on_progress)
 
 
 def settle_unless_held(delivery: Delivery, outcome: Result) -> None:

@@ -20,7 +20,7 @@ class LoadingReport(threading.Thread):
     """Reports once a second, to each tenant, as long as the block lasts; the heartbeats go on after that.
 
     with LoadingReport(redis, settings, "gpu0@host") as report:
-        LoadedModel.load(settings, device, report.note_layer)
+        LoadedModel.load(settings, device, report.note_bytes)
     """
 
     def __init__(self, redis: Redis, settings: WorkerSettings, worker: str) -> None:
@@ -31,9 +31,9 @@ class LoadingReport(threading.Thread):
         self._percent = 0
         self._has_ended = threading.Event()
 
-    def note_layer(self, num_done: int, num_layers: int) -> None:
-        """So many layers are laid out."""
-        self._percent = 100 * num_done // num_layers
+    def note_bytes(self, num_done: int, num_bytes: int) -> None:
+        """So much of the model's weights is laid out."""
+        self._percent = 100 * num_done // num_bytes
 
     def __enter__(self) -> Self:
         self.start()

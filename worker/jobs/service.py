@@ -94,7 +94,7 @@ class Service:
             check_redis(redis, settings)
             started_s = monotonic()
             with LoadingReport(redis, settings, worker) as report:
-                model = LoadedModel.load(settings, process.device(), report.note_layer)
+                model = LoadedModel.load(settings, process.device(), report.note_bytes)
                 loaded_s = monotonic()
                 service = cls(model, settings, worker)
                 service._start_engine()

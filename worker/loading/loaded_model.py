@@ -47,11 +47,11 @@ class LoadedModel:
 
     @classmethod
     def load(
-        cls, settings: WorkerSettings, device: str, on_layer: Callable[[int, int], None] | None = None
+        cls, settings: WorkerSettings, device: str, on_progress: Callable[[int, int], None] | None = None
     ) -> Self:
         """Load the model file onto `device` and give its cache the room that the settings leave.
 
-        `on_layer(done, total)` is called as layers are laid out.
+        `on_progress(done, total)` is told bytes of the file as weights are laid out.
         Raises ModelFileError or SettingsError, each with the numbers and the fix.
         """
         torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
@@ -60,7 +60,7 @@ class LoadedModel:
             chat = _chat_template(servable)  # its process is started before any CUDA is
             plan = _planned(servable, device)
             try:
-                llama = Llama.load(servable.file, place, plan.dtype, on_layer, servable.tiling, plan.form)
+                llama = Llama.load(servable.file, place, plan.dtype, on_progress, servable.tiling, plan.form)
                 cache = Cache(
                     llama.config,
                     plan.num_pages,

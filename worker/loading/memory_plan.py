@@ -115,7 +115,8 @@ class MemoryPlan:
             return dense
         if self.form is Form.FASTEST:
             return f"in the file's blocks where a kernel multiplies them, else {dense}"
-        why = f"{dense} they take {self.dense_bytes:,} bytes; a step takes 10 to 30 times as long as then"
+        needed = f"{self.dense_bytes:,} bytes of {self.free_bytes:,} free"
+        why = f"{dense} they take {needed}; a step takes 10 to 30 times as long as then"
         return f"in the file's blocks: {why}"
 
     @property
