@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.worker.loading.size_text import size_text
+
 if TYPE_CHECKING:
     from llama_herd.worker.loading.model_summary import Memory, ModelSummary, TokenizerSummary, TypeShare
 
@@ -44,7 +46,7 @@ def inspect(
 def _lines(summary: "ModelSummary") -> Iterator[str]:
     total = summary.total
     yield summary.path
-    yield f"{total.num_parameters:,} parameters in {total.num_tensors} tensors, {_size(total.num_bytes)}"
+    yield f"{total.num_parameters:,} parameters in {total.num_tensors} tensors, {size_text(total.num_bytes)}"
     yield from _section("header", summary.header.items())
     yield from _section("shape", asdict(summary.shape).items())
     yield from _section("tensors", ((share.type, _share(share)) for share in summary.tensors))
@@ -61,7 +63,7 @@ def _section(title: str, facts: Iterable[tuple[str, object]]) -> Iterator[str]:
 
 
 def _share(share: "TypeShare") -> str:
-    return f"{share.num_tensors} tensors, {share.num_parameters:,} parameters, {_size(share.num_bytes)}"
+    return f"{share.num_tensors} tensors, {share.num_parameters:,} parameters, {size_text(share.num_bytes)}"
 
 
 def _tokenizer_facts(tokenizer: "TokenizerSummary") -> Iterator[tuple[str, object]]:
@@ -80,12 +82,5 @@ def _memory_facts(memory: "Memory") -> Iterator[tuple[str, object]]:
     yield "longest sequence", f"{memory.max_length:,} tokens; {memory.slots} slots"
     yield "KV a token", f"{memory.kv_bytes_per_token:,} bytes; {memory.kv_cache_tokens:,} tokens"
     for name, num_bytes in memory.parts.items():
-        yield name, _size(num_bytes)
-    yield "in all", f"{_size(memory.num_bytes)} at most, {_size(memory.free_bytes)} are free"
-
-
-def _size(num_bytes: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if num_bytes >= factor:
-            return f"{num_bytes / factor:,.1f} {unit}"
-    return f"{num_bytes / 1e3:,.1f} kB"
+        yield name, size_text(num_bytes)
+    yield "in all", f"{size_text(memory.num_bytes)} at most, {size_text(memory.free_bytes)} free"

@@ -9,6 +9,7 @@ from llama_herd.worker.doctor.finding import Finding
 from llama_herd.worker.doctor.machine import check_open_files, check_python, check_torch
 from llama_herd.worker.doctor.redis_server import check_redis
 from llama_herd.worker.loading.device import on_device, torch_name
+from llama_herd.worker.loading.size_text import size_text
 from llama_herd.worker.local.environment import unknown_variables
 from llama_herd.worker.local.requirements import missing_worker_modules
 from llama_herd.worker.settings import WorkerSettings
@@ -72,6 +73,8 @@ def check_chat(servable: "ServableModel") -> Iterator[Finding]:
 
 
 def _room(plan: "MemoryPlan", device: str) -> Finding:
-    needed = f"{plan.num_bytes:,} bytes ({plan.listed})"
-    room = f"{plan.free_bytes:,} are free on {device}"
-    return Finding("memory", "ok", f"{needed}, {room}; weights {plan.form_note}")
+    """The two largest parts, which the settings decide; `herd inspect` lists all."""
+    how = " in blocks" if plan.keeps_blocks else ""
+    parts = f"weights {size_text(plan.weight_bytes)}{how}, KV cache {size_text(plan.kv_cache_bytes)}"
+    total, free = size_text(plan.num_bytes), size_text(plan.free_bytes)
+    return Finding("memory", "ok", f"{total} at most ({parts}), {free} free on {device}")

@@ -50,7 +50,18 @@ def test_all_is_well_with_a_redis_that_keeps_what_it_gets(tiny_path: Path) -> No
     assert list(found) == subjects
     assert {state for state, _, _ in found.values()} == {"ok"}
     assert shown.exit_code == 0
-    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["ok"] * len(subjects)
+    lines = shown.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok"] * len(subjects)
+    assert len(lines[-1]) <= 100
+
+
+def test_it_says_the_same_of_memory_as_inspect(redis_url: str, tiny_path: Path) -> None:
+    _, detail, _ = findings(redis_url, exit_code=0, HERD_MODEL=str(tiny_path))["memory"]
+    shown = invoke("inspect", HERD_MODEL=str(tiny_path)).stdout
+    facts = dict(re.findall(r"^  (\S.*?)  +(.+)$", shown, re.MULTILINE))
+    parts = f"(weights {facts['weights']}, KV cache {facts['KV cache']})"
+    assert detail.startswith(f"{facts['in all'].partition(',')[0]} {parts}, ")
+    assert re.search(r", [\d,.]+ [GMk]B free on cpu$", detail)
 
 
 def test_a_redis_that_forgets_is_named_with_the_fix(redis: Redis, redis_url: str) -> None:
