@@ -1,7 +1,7 @@
-"""What the workers of this machine and user have planned to take, told to each other through files.
+"""Files in which the workers of one user on one machine tell each other how much memory they plan to take.
 
-A worker reserves memory when it starts and touches it when jobs need it. So what is free says nothing of what
-is planned, and two workers that start together would both plan to take the same.
+A worker plans its memory when it starts and touches it when jobs need it. So free memory says nothing about
+what is planned, and two workers that start together would both plan to take the same.
 """
 
 import fcntl
@@ -11,14 +11,20 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import monotonic, sleep
+from typing import TextIO
 
 import structlog
 
 log = structlog.get_logger(__name__)
 
+#: How long a worker waits for its turn. Planning takes less than a second, unless the process is frozen.
+MAX_WAIT_S = 30.0
+POLL_S = 0.05
+
 
 class PlanNotes:
-    """The notes of one device: a file for each process, which counts as long as the process lives.
+    """The notes of one device: one file per process. It counts as long as the process lives.
 
     notes = PlanNotes("cpu")
     with notes.turn():
@@ -26,12 +32,17 @@ class PlanNotes:
         notes.write(num_bytes)
     """
 
-    def __init__(self, device_key: str) -> None:
+    def __init__(self, device_key: str, max_wait_s: float = MAX_WAIT_S) -> None:
+        self._max_wait_s = max_wait_s
         self._folder = Path(tempfile.gettempdir()) / f"llama-herd-{os.getuid()}" / device_key
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Plan and write while no other process does. Without a folder of ours nobody is waited for."""
+        """Plan and write while no other process does.
+
+        A process that stands still in its turn is waited for up to `max_wait_s`, and without a folder of our
+        own there are no turns: the block then runs beside others, and a warning says so.
+        """
         with ExitStack() as stack:
             try:
                 self._make_folder()
@@ -39,15 +50,27 @@ class PlanNotes:
             except OSError as error:
                 _warn(error)
             else:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._wait_for(lock)
             yield
 
+    def _wait_for(self, lock: TextIO) -> None:
+        deadline_s = monotonic() + self._max_wait_s
+        while not _try_lock(lock):
+            if monotonic() >= deadline_s:
+                log.warning(
+                    "another process still plans its memory, not waiting any longer",
+                    lock=lock.name,
+                    waited_s=self._max_wait_s,
+                )
+                return
+            sleep(POLL_S)
+
     def write(self, num_bytes: int) -> None:
-        """Say what this process is going to have in all, in place of what it said before."""
-        if self._is_ours():  # `turn` has said if not
+        """Note how much this process is going to take in all, in place of its earlier note."""
+        if self._is_ours():  # if not, `turn` has warned
             try:
                 self._own.write_text(str(num_bytes))
-            except OSError as error:  # a full disk keeps no worker from starting
+            except OSError as error:  # a full disk must not keep a worker from starting
                 _warn(error)
 
     @property
@@ -55,7 +78,7 @@ class PlanNotes:
         return self._folder / _name_of(os.getpid())
 
     def others(self) -> dict[int, int]:
-        """The bytes that each other process has planned, by its id."""
+        """The bytes that each other process has planned, by process id."""
         if not self._is_ours():
             return {}
         planned = {}
@@ -70,11 +93,11 @@ class PlanNotes:
     def _make_folder(self) -> None:
         self._folder.parent.mkdir(mode=0o700, exist_ok=True)
         if not self._is_ours():
-            raise PermissionError(f"{self._folder.parent} is somebody else's")
+            raise PermissionError(f"{self._folder.parent} belongs to another user")
         self._folder.mkdir(exist_ok=True)
 
     def _is_ours(self) -> bool:
-        """Where all may write, anybody may make a folder of our name: only our own is believed."""
+        """Anybody may make a folder of our name in the shared temporary folder: only our own is trusted."""
         try:
             found = self._folder.parent.lstat()
         except OSError:
@@ -82,12 +105,20 @@ class PlanNotes:
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
+def _try_lock(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _warn(error: OSError) -> None:
-    log.warning("other workers do not see what this one plans to take", reason=str(error))
+    log.warning("planned memory not noted, other workers may plan to take it too", reason=str(error))
 
 
 def _name_of(pid: int) -> str:
-    """The process's id and when it began, in ticks; empty when it is gone, or dead and not yet buried."""
+    """The process's id and its start time in ticks; empty when it is gone, or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

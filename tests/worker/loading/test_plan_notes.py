@@ -145,6 +145,17 @@ def test_without_a_place_for_notes_a_worker_starts_all_the_same(
     assert free_bytes("cpu") > 0
 
 
+def test_a_process_that_stands_still_in_its_turn_keeps_no_worker_from_starting(folder: Path) -> None:
+    frozen, patient = PlanNotes("cpu"), PlanNotes("cpu", max_wait_s=0.1)
+    with frozen.turn():
+        with capture_logs() as logs, patient.turn():
+            patient.write(5)
+        assert [(entry["log_level"], entry["waited_s"]) for entry in logs] == [("warning", 0.1)]
+    with capture_logs() as logs, patient.turn():
+        pass
+    assert not logs, "its turn is over, and the lock with it"
+
+
 def test_a_full_disk_keeps_no_worker_from_starting(folder: Path) -> None:
     notes = PlanNotes("cpu")
     with notes.turn():
