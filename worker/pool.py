@@ -183,5 +183,5 @@ def _refuse_size(_: Any, **__: Any) -> dict[str, str]:
 
 def _leave(*_: Any) -> None:
     """The time to stop is over: something still waits for a Redis that does not answer."""
-    log.warning("left before all was handed over, what runs is left to its leases")
+    log.warning("stop took too long, running jobs left to their leases")
     process.end_at_once(0)

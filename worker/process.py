@@ -45,7 +45,7 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
     """End a worker that has lost one of its threads: half a worker would hold its jobs for ever."""
     details = (failure.exc_type, failure.exc_value, failure.exc_traceback)
     log.critical(
-        "a thread died, and the worker with it", thread=getattr(failure.thread, "name", "?"), exc_info=details
+        "thread died, ending the worker", thread=getattr(failure.thread, "name", "?"), exc_info=details
     )
     end_at_once(EXIT_THREAD_DIED)
 

@@ -79,7 +79,7 @@ def test_a_worker_that_takes_no_messages_ends_itself(
         wait_for_beats(client, worker, 4)  # nothing waits: no fault of its own
         client.submit(**SHORT)
         assert worker.wait_for_end() == EXIT_SILENT
-        assert "no message is taken, though some wait" in worker.log
+        assert "messages wait but none was taken, ending the worker" in worker.log
 
 
 def test_a_worker_with_a_full_batch_may_leave_messages_waiting(

@@ -121,7 +121,7 @@ def _fail(app: Celery, task_id: str, complaint: str) -> None:
     try:
         app.backend.mark_as_failure(task_id, InvalidTaskError(f"the message {complaint}"))
     except Exception as error:
-        log.error("result is not stored", task_id=task_id, error=name_of(error))
+        log.error("failure was not stored", task_id=task_id, error=name_of(error))
 
 
 def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:

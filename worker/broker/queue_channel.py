@@ -101,7 +101,7 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
         except ResponseError as error:
             if not is_wrong_type(error):
                 raise
-            log.error("message cannot be put back, its list is none")
+            log.error("message not put back, its queue is not a list")
         except UNREADABLE as error:
             # Redis reads some JSON that Python does not: noted in a lot, and then its worker died.
             self.channel.put_aside_note(tag, type(error).__name__)
@@ -209,7 +209,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         except ResponseError as error:
             if not is_wrong_type(error):
                 raise
-            log.error("senders are not told of a queue, its binding is no set", queue=queue)
+            log.error("queue not announced to senders, its binding is not a set", queue=queue)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for a message as kombu does, but in an order of our own."""

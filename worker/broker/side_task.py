@@ -38,7 +38,7 @@ class SideTask:
         except TaskPredicate:  # such as Reject, which a receiver of Celery's signals may raise
             self._call_soon(self._guard, self._fail, ExceptionInfo())
         except BaseException as error:
-            self._log("task would have ended its worker", error)
+            self._log("task raised an error that would end the worker", error)
             self._call_soon(self._guard, self._fail, _lost_by(error))
         else:
             self._call_soon(self._guard, self._finish, traced)
@@ -62,7 +62,7 @@ class SideTask:
         try:
             tell(*args)
         except Exception as error:
-            self._log("task cannot be answered", error)
+            self._log("Celery callback failed", error)
             if tell != self._announce:
                 self._request.acknowledge()
 

@@ -64,7 +64,7 @@ class SpoiltQueues:
         for queue in found.keys() - self.names:
             spoilt = found[queue]
             log.error(
-                "queue left out, what is in the place of its list is none",
+                "queue left out, its key is not a list",
                 queue=queue,
                 key=spoilt.key,
                 type=spoilt.type,

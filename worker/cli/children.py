@@ -108,4 +108,4 @@ class Child:
         first_s, most_s, sound_s = self._backoff
         self._pause_s = first_s if ran_s >= sound_s else min(most_s, max(first_s, 2 * self._pause_s))
         self._start_s = monotonic() + self._pause_s
-        log.error("child died, and is started again", **facts, pause_s=self._pause_s)
+        log.error("child died, restarting it", **facts, pause_s=self._pause_s)

@@ -166,7 +166,7 @@ class Engine:
                 log.exception("row failed", job_id=rows[0].sequence.job_id)
             elif is_lack_of_memory(error):
                 self._size_limits.note_lack(rows)
-                log.warning("forward lacks memory, going on in halves", num_rows=len(rows))
+                log.warning("forward ran out of memory, splitting its rows", num_rows=len(rows))
             return failure_of(error)
         self._size_limits.note_run()
         self._note_time(rows, monotonic() - started_s)

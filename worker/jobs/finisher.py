@@ -186,7 +186,7 @@ class Finisher:
         # Of an error of our own where it was raised, not its words, which may be the job's.
         is_ours = not isinstance(error, GenerationError | RedisError)
         stack = "".join(format_tb(error.__traceback__)) if is_ours else None
-        log.error("job's result is refused", job_id=job_id, error=str(refused), stack=stack)
+        log.error("job's result was not stored", job_id=job_id, error=str(refused), stack=stack)
         try:
             for delivery in deliveries[:1]:
                 self._insist(delivery.fail, refused)
@@ -194,7 +194,7 @@ class Finisher:
         except Stopped:
             raise
         except Exception as again:
-            log.error("job's failure is refused, too", job_id=job_id, error=str(refusal(again)))
+            log.error("job's failure was not stored either", job_id=job_id, error=str(refusal(again)))
         return deliveries
 
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:

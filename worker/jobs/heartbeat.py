@@ -86,7 +86,7 @@ class Heartbeat(threading.Thread):
     def _beat(self) -> None:
         """First what jobs depend on: the rest is refused for as long as a key of the tenant's is spoilt."""
         if self._engine.is_stalled(self._stall_s):
-            log.error("engine stands still, its jobs will go to other workers", stall_s=self._stall_s)
+            log.error("engine stalled, other workers will take its jobs", stall_s=self._stall_s)
         else:
             self._renew()
         run(self._redis, self._reports.report_worker(self._status()))

@@ -211,7 +211,7 @@ class Intake(threading.Thread):
         try:
             answers = run_many(self._redis, calls)
         except RedisError as error:
-            log.warning("redis does not answer claims, trying on", error=type(error).__name__)
+            log.warning("Redis did not answer claims, retrying", error=type(error).__name__)
             self._try_again(lot, error)
             return
         first_parts = self._first_parts(lot, answers)
@@ -272,7 +272,7 @@ class Intake(threading.Thread):
             case Early():
                 delivery.acknowledge()  # a sweep pushes another message when the job is due
             case Unknown():
-                log.warning("message names a job that is forgotten", job_id=delivery.job_id)
+                log.warning("message names a forgotten job", job_id=delivery.job_id)
                 delivery.acknowledge()
             case ResponseError():
                 self._act_on_error(delivery, message, answer)
@@ -280,13 +280,11 @@ class Intake(threading.Thread):
     def _act_on_error(self, delivery: Delivery, message: TaskMessage, error: RedisError) -> None:
         """Try again what passes. Else put the message on record without what it brings, to be ended there."""
         if passes(error):
-            log.warning(
-                "redis refuses a claim, trying on", job_id=delivery.job_id, error=type(error).__name__
-            )
+            log.warning("Redis refused a claim, retrying", job_id=delivery.job_id, error=type(error).__name__)
             self._put_off(delivery, RETRY_S)
             return
         reason = said(error)[:MAX_REASON]
-        log.error("redis refuses a claim", job_id=delivery.job_id, error=reason)
+        log.error("Redis refused a claim, ending the job", job_id=delivery.job_id, error=reason)
         envelope = Envelope.of(delivery.job_id, self._settings.queue)
         claim = self._ledger.claim(delivery.job_id, self._owner_id, job=NO_JOB, envelope=envelope)
         refusal = InvalidJob([FieldError("job", f"cannot be put on record: Redis says {reason}")])
@@ -339,5 +337,7 @@ class Intake(threading.Thread):
         except RedisError as error:
             if passes(error):
                 raise
-            log.error("job's stream is not what workers write", job_id=job_id, error=said(error)[:MAX_REASON])
+            log.error(
+                "job's stream was not written by workers", job_id=job_id, error=said(error)[:MAX_REASON]
+            )
             return NOTHING

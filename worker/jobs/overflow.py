@@ -70,7 +70,7 @@ class Overflow:
             self._release(newest, "jobs released to workers with room")
         leaving = [attempt for attempt in in_hand if self._gate.must_leave(attempt)]
         if leaving:
-            self._release(leaving, "jobs released, one must run alone")
+            self._release(leaving, "jobs released, a suspect must run alone")
 
     def _release(self, attempts: list[Attempt], what: str) -> None:
         releases = [

@@ -192,7 +192,7 @@ class Preparer:
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # also a panic of native code: whatever it is, the others go on
-            log.exception("job cannot be prepared", job_id=attempt.job_id)
+            log.exception("job preparation failed", job_id=attempt.job_id)
             message = f"{type(error).__name__} while the job was made ready"
             self._refuse(attempt, Failure(code=ErrorCode.PREPARATION_ERROR, message=message))
 

@@ -127,7 +127,7 @@ class Publisher(threading.Thread):
     def put(self, outputs: Rows[Said]) -> None:
         """Hand on what a step brought; blocks while too many steps wait for Redis."""
         if self._inbox.full():
-            log.warning("engine pauses until redis answers", waiting_steps=MAX_WAITING_STEPS)
+            log.warning("engine paused until Redis answers", waiting_steps=MAX_WAITING_STEPS)
         self._inbox.put(outputs)
 
     def stop(self) -> None:
@@ -226,7 +226,7 @@ class Publisher(threading.Thread):
                 if not passes(error):
                     raise Refused(said(error)[:MAX_REASON]) from None
                 if num_tries == 1:
-                    log.warning("redis does not take events, trying on", error=type(error).__name__)
+                    log.warning("Redis did not accept events, retrying", error=type(error).__name__)
                 if breaks is not None:
                     breaks.note(self._holder.redis, error)
                     if breaks.are_too_many:
@@ -240,7 +240,7 @@ class Publisher(threading.Thread):
         again: list[Entry] = []
         settled: set[str] = set()
         if any(answer.is_full for _, answer in answered):
-            log.warning("redis is full, trying on")
+            log.warning("Redis is full, retrying")
             sleep(RETRY_S)
         for entry, answer in answered:
             attempt = self._claims.get(entry.job_id)
@@ -276,7 +276,7 @@ class Publisher(threading.Thread):
         if answer.kind is Emission.FINISHED:
             self._close(attempt, self._on_end)
             return []
-        log.warning("job is lost", job_id=attempt.job_id, answer=answer.kind, reason=answer.reason)
+        log.warning("job was lost", job_id=attempt.job_id, answer=answer.kind, reason=answer.reason)
         self._close(attempt, self._on_lost)
         return []
 
@@ -284,7 +284,7 @@ class Publisher(threading.Thread):
         """End a job after its last recorded event, since Redis does not take what follows."""
         attempt.is_cut_short = True
         num_bytes = len(entry.event)
-        log.error("redis refuses a job's event", job_id=attempt.job_id, num_bytes=num_bytes, reason=reason)
+        log.error("Redis refused a job's event", job_id=attempt.job_id, num_bytes=num_bytes, reason=reason)
         with suppress(Refused):
             record = self._insist(self._holder.ledger.record(attempt.job_id))
             if record is not None:

@@ -41,7 +41,7 @@ def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PRO
             if not _passes(error, monotonic() - started_s < promotion_s):
                 raise SettingsError(complaint) from None
         if complaint != said:
-            log.warning("redis is waited for", reason=complaint)
+            log.warning("waiting for Redis", reason=complaint)
             said = complaint
         sleep(POLL_S)
 

@@ -49,7 +49,7 @@ class Sweeper(threading.Thread):
         """Say once what does not pass, as of a key that somebody has spoilt; the publisher says the rest."""
         complaint = said(error)[:MAX_COMPLAINT]
         if not passes(error) and complaint != self._complaint:
-            log.error("nothing can be swept", error=complaint)
+            log.error("sweep failed", error=complaint)
             self._complaint = complaint
 
     def _sweep(self) -> None:

@@ -137,9 +137,11 @@ class Tenancy:
         releases = [holder.ledger.release(a.job_id, holder.id, a.stream.epoch) for a in attempts]
         try:
             run_many(holder.redis, releases)
-            log.info("jobs handed over", num_jobs=len(attempts))
+            log.info("jobs released", num_jobs=len(attempts))
         except RedisError as error:
-            log.warning("jobs are left to their leases", num_jobs=len(attempts), error=type(error).__name__)
+            log.warning(
+                "jobs not released, left to their leases", num_jobs=len(attempts), error=type(error).__name__
+            )
 
     def _finish(self, attempt: Attempt) -> None:
         self._finisher.settle(attempt.job_id, attempt.deliveries)

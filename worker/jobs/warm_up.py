@@ -64,7 +64,7 @@ class WarmUp:
         """Hear what the engine says of them."""
         for output in outputs:
             if output.error is not None:
-                log.warning("warm-up failed, jobs may, too", error=output.error.message)
+                log.warning("warm-up failed, jobs may fail too", error=output.error.message)
             if output.finish_reason:
                 self._left.discard(output.sequence)
         if not self._left:

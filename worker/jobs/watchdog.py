@@ -119,7 +119,9 @@ class Watchdog(threading.Thread):
                 self._num_silent_looks = self._num_silent_looks + 1 if self._is_silent(self._poller) else 0
             if self.silent_s >= self._silence_s:
                 log.critical(
-                    "no message is taken, though some wait", queue=self._queues, seconds=self.silent_s
+                    "messages wait but none was taken, ending the worker",
+                    queue=self._queues,
+                    seconds=self.silent_s,
                 )
                 process.end_at_once(process.EXIT_SILENT)
             for name, pace in self._paces.items():
@@ -140,9 +142,9 @@ class Watchdog(threading.Thread):
         pace.num_still_looks = pace.num_still_looks + 1 if is_still else 0
         seconds = pace.num_still_looks * INTERVAL_S
         if seconds == UNREADY_S:
-            log.error("a part makes no progress", part=name, waiting=pace.num_waiting, seconds=seconds)
+            log.error("part makes no progress", part=name, waiting=pace.num_waiting, seconds=seconds)
         if seconds >= STUCK_FACTOR * self._silence_s:
-            log.critical("a part is stuck, and the worker ends", part=name, seconds=seconds)
+            log.critical("part is stuck, ending the worker", part=name, seconds=seconds)
             process.end_at_once(process.EXIT_STUCK)
 
     def _takes_writes(self) -> bool:

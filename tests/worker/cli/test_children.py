@@ -104,7 +104,7 @@ def test_a_signal_ends_them_also_while_one_waits_for_its_start(number: signal.Si
     try:
         assert parent.stderr is not None
         entry = json.loads(parent.stderr.readline())
-        assert (entry["event"], entry["child"]) == ("child died, and is started again", "dead")
+        assert (entry["event"], entry["child"]) == ("child died, restarting it", "dead")
         parent.send_signal(number)
         assert parent.wait(timeout=30) == 128 + 15, "as the sleeper, which has no handler"
     finally:

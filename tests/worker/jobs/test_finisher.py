@@ -297,7 +297,10 @@ def test_a_result_that_can_never_be_stored_is_acked_and_logged_without_its_text(
         wait_until(lambda: delivery.told, "the message is acked")
     assert delivery.told == ["acked"]
     errors = [line for line in lines if line["log_level"] == "error"]
-    assert [line["event"] for line in errors] == ["job's result is refused", "job's failure is refused, too"]
+    assert [line["event"] for line in errors] == [
+        "job's result was not stored",
+        "job's failure was not stored either",
+    ]
     assert "WRONGTYPE" in errors[0]["error"]
 
 
