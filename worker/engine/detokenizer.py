@@ -8,14 +8,14 @@ from operator import itemgetter
 class Detokenizer:
     """Turns the ids of one sequence into the text that may be shown.
 
-    What has been released after n ids depends on those n ids alone. So a worker that takes a job over replays
-    the recorded ids through a new Detokenizer and goes on where the stream ends; nothing else need be saved.
+    The text shown after n ids depends on those n ids alone. So a worker that takes over a job replays the
+    recorded ids through a new Detokenizer and continues where the stream ends. Nothing else need be saved.
 
         writer = Detokenizer(tokenizer.pieces, stop=("END",))
         text = "".join(writer.write(i) for i in ids) + writer.close()
 
-    Without stop strings the joined text equals the decode of all ids at once, for any ids: bytes that are no
-    UTF-8 become U+FFFD, and a character that is cut by the end does too.
+    Without stop strings the joined text equals the decode of all ids at once, for any ids: bytes that are not
+    UTF-8 become U+FFFD, and so does a character that is cut off at the end.
     """
 
     def __init__(self, pieces: Sequence[bytes], stop: Sequence[str] = ()) -> None:
@@ -23,35 +23,35 @@ class Detokenizer:
         self._pieces = pieces
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""
+        self._withheld = ""  # text that may be the beginning of a stop string
         self.has_stopped = False
-        #: The stop string that was met, of several at the same place the first one asked for.
+        #: The stop string that was found. If several begin at the same place: the first in the job's list.
         self.met = ""
 
     def write(self, token_id: int, *, may_stop: bool = True) -> str:
-        """Take one more id; return the text that it releases, often one token's, sometimes none.
+        """Take one more id; return the text that may be shown now: often one token's, sometimes none.
 
-        Until `may_stop`, stop strings are text like any other.
+        Without `may_stop`, stop strings are text like any other.
         """
         text = self._decoder.decode(self._pieces[token_id])
-        return self._release(text, is_last=False) if may_stop else text
+        return self._shown(text, is_last=False) if may_stop else text
 
     def close(self) -> str:
-        """Return what was held back; call once, after the last id."""
-        return self._release(self._decoder.decode(b"", final=True), is_last=True)
+        """Return the text that was withheld; call once, after the last id."""
+        return self._shown(self._decoder.decode(b"", final=True), is_last=True)
 
-    def _release(self, text: str, *, is_last: bool) -> str:
+    def _shown(self, text: str, *, is_last: bool) -> str:
         if self.has_stopped:
             return ""
-        text = self._held + text
+        text = self._withheld + text
         found = [(text.find(stop), stop) for stop in self._stop if stop in text]
         if found:
             start, self.met = min(found, key=itemgetter(0))
             self.has_stopped = True
             return text[:start]
-        num_held = 0 if is_last else self._num_ambiguous(text)
-        self._held = text[len(text) - num_held :]
-        return text[: len(text) - num_held]
+        num_withheld = 0 if is_last else self._num_ambiguous(text)
+        self._withheld = text[len(text) - num_withheld :]
+        return text[: len(text) - num_withheld]
 
     def _num_ambiguous(self, text: str) -> int:
         """Length of the longest end of `text` that a stop string could begin with."""

@@ -24,10 +24,10 @@ log = structlog.get_logger(__name__)
 
 NUMERIC_ERROR = Failure(
     code=ErrorCode.NUMERIC_ERROR,
-    message="the logits are no finite numbers, as the model or the job's penalties make them",
+    message="the logits contain NaN or infinity: a fault of the model, or of extreme penalties of the job",
 )
 
-#: Where outputs go: a list a step.
+#: Where outputs go: one list per step.
 Sink = Callable[[list[StepOutput]], None]
 
 
@@ -40,7 +40,8 @@ class Engine:
         while engine.has_work:
             engine.step()
 
-    `sink` gets a list of outputs: those admitted before their prompts are computed, then what the step drew.
+    `sink` gets lists of outputs: first the admitted sequences, before their prompts are computed, then the
+    tokens that the step drew.
     """
 
     def __init__(
@@ -65,24 +66,24 @@ class Engine:
         return self.scheduler.has_work
 
     def submit(self, sequence: Sequence) -> None:
-        """Take a sequence. From now on nobody else looks at it."""
+        """Take a sequence. From now on no other thread may touch it."""
         self._sequences[sequence.info] = sequence
         self.scheduler.submit(sequence)
 
     def confirm(self, infos: Iterable[SequenceInfo]) -> None:
-        """Let sequences be computed whose start is on record now."""
+        """Note that the start of these sequences is on record: now they may be computed."""
         for info in infos:
             if sequence := self._sequences.get(info):
-                sequence.is_held = False
+                sequence.is_confirmed = True
 
     def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
-        """End sequences at the next step; `dropped` ends them without a word. The first reason stays."""
+        """End sequences at the next step; `dropped` ends them without an output. The first reason stays."""
         for info in infos:
             if sequence := self._sequences.get(info):
                 sequence.abort = sequence.abort or reason
 
     def step(self) -> None:
-        """End what is cancelled or overdue, admit, prefill and decode in one forward, draw, hand on."""
+        """End cancelled and overdue sequences, admit, prefill and decode in one forward, draw, hand on."""
         self._end_aborted()
         self._begin(self.scheduler.admit())
         self._compute(self.scheduler.next_batch())
@@ -90,7 +91,7 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        """How the engine stands now; only its own thread may ask."""
+        """The engine's figures at this moment; only its own thread may ask."""
         pages, prefixes = self.prefixes.pages, self.prefixes
         return EngineStats(
             num_steps=self._num_steps,
@@ -103,7 +104,7 @@ class Engine:
         )
 
     def fail_running(self, error: Failure) -> None:
-        """End every sequence of the batch with an error; those that wait are untouched."""
+        """End every running sequence with an error; those that wait are untouched."""
         self._hand_on([self._failed(sequence, error) for sequence in list(self.scheduler.running)])
 
     def _end_aborted(self) -> None:
@@ -123,11 +124,11 @@ class Engine:
         )
 
     def _begin(self, admitted: list[Sequence]) -> None:
-        """Fetch what is known of their prompts, in the order of admission, and announce them."""
+        """Copy the known parts of their prompts, in the order of admission, and announce them."""
         self._hand_on([self._begin_alone(sequence) for sequence in admitted])
 
     def _begin_alone(self, sequence: Sequence) -> StepOutput:
-        """Copy what one sequence has from others; what goes wrong ends it alone."""
+        """Copy the pages that one sequence takes over; an error ends this sequence alone."""
         try:
             self.runner.copy_pages(sequence.copies)
         except torch.AcceleratorError:
@@ -139,10 +140,10 @@ class Engine:
         return StepOutput(sequence.info, has_started=True)
 
     def _compute(self, rows: Rows[Row]) -> None:
-        """Run rows in one forward; in halves where that breaks off, so that only who breaks it alone fails.
+        """Run rows in one forward. If it fails, run each half by itself: only a row that fails alone ends.
 
-        Halves from the first where as large a forward has lacked memory before. Raises torch.AcceleratorError
-        when the device is lost to this process.
+        A forward that is known to be too large for the memory is halved at once. Raises
+        torch.AcceleratorError when this process has lost the device.
         """
         if not rows:
             return
@@ -155,7 +156,7 @@ class Engine:
             self._compute(rows[middle:])
 
     def _run(self, rows: Rows[Row]) -> Failure | None:
-        """Run one forward and hand on what it brings; why it broke off, once all that it held is free."""
+        """Run one forward and hand on its outputs. Returns why it failed, once all of its memory is free."""
         started_s = monotonic()
         try:
             readings = self.runner.run(rows)
@@ -179,7 +180,7 @@ class Engine:
         self.scheduler.prefill.note(num_tokens - num_decoding, num_decoding, seconds)
 
     def _advance_alone(self, reading: Reading) -> list[StepOutput]:
-        """The same as `_advance`, but what goes wrong ends the one sequence."""
+        """The same as `_advance`, but an error ends this sequence alone."""
         sequence = reading.row.sequence
         try:
             return self._advance(reading)
@@ -188,7 +189,7 @@ class Engine:
             return [self._failed(sequence, failure_of(error))]
 
     def _advance(self, reading: Reading) -> list[StepOutput]:
-        """Note what a row's sequence has now; what there is to say of it."""
+        """Update a row's sequence with what was computed; return the outputs."""
         sequence, token = reading.row.sequence, reading.token
         sequence.prompt_scores += reading.prompt_scores
         prompt_scores = tuple(sequence.prompt_scores) if sequence.scores_prompt else None
@@ -212,7 +213,7 @@ class Engine:
         ]
 
     def _failed(self, sequence: Sequence, error: Failure) -> StepOutput:
-        """End one sequence; nothing that it has computed may serve another."""
+        """End one sequence; its computed pages may not serve others."""
         self._remove(sequence, is_sound=False)
         return StepOutput(sequence.info, finish_reason="error", error=error)
 
@@ -226,8 +227,8 @@ class Engine:
 
 
 def failure_of(error: Exception) -> Failure:
-    """What a job is told of an error in its step: the kind, since the text may quote a prompt."""
+    """The error that a job gets for an exception in its step: its type only, as texts may quote prompts."""
     if is_lack_of_memory(error):
         return memory_failure(error)
-    message = f"{type(error).__name__} in the model's forward"
+    message = f"{type(error).__name__} in the model's forward pass"
     return Failure(code=ErrorCode.MODEL_ERROR, message=message)

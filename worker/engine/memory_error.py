@@ -1,4 +1,4 @@
-"""What is said when the device lacks memory: what was asked for, what was free, and the fix."""
+"""The error for a device without enough memory: what was asked for, what was free, and the fix."""
 
 import re
 
@@ -9,12 +9,12 @@ from llama_herd.tasks.events import Failure
 
 FIX = "Fix: lower HERD_SLOTS, HERD_PREFILL_TOKENS or HERD_KV_CACHE_TOKENS of the worker"
 
-#: Of a lack that came without numbers.
+#: For an error that names no numbers.
 MEMORY_ERROR = Failure(
-    code=ErrorCode.OUT_OF_MEMORY, message=f"the device lacks memory for its next tokens. {FIX}"
+    code=ErrorCode.OUT_OF_MEMORY, message=f"the device lacks memory for the job's next tokens. {FIX}"
 )
 
-#: How torch speaks of it: of a GPU with an error of its own, of a CPU in the words of its allocator.
+#: torch raises OutOfMemoryError for a GPU. For a CPU only its allocator's words tell the error.
 _CPU_WORDS = "DefaultCPUAllocator: can't allocate memory"
 _ASKED = re.compile(r"tried to allocate ([\d.]+ \w+)", re.IGNORECASE)
 _FREE = re.compile(r"of which ([\d.]+ \w+) is free")
@@ -26,17 +26,17 @@ def is_lack_of_memory(error: Exception) -> bool:
 
 
 def numbers_of(error: Exception) -> str | None:
-    """What was asked for and what was free, as far as torch says it."""
+    """How much was asked for and how much was free, if torch says so."""
     asked, free = _ASKED.search(str(error)), _FREE.search(str(error))
     if asked is None:
         return None
-    return f"{asked[1]} more were wanted, {free[1] if free else 'less'} were free"
+    return f"{asked[1]} more were needed, {free[1] if free else 'less'} were free"
 
 
 def memory_failure(error: Exception) -> Failure:
-    """What a job is told of it."""
+    """The error that a job gets, with the numbers if torch names them."""
     numbers = numbers_of(error)
     if numbers is None:
         return MEMORY_ERROR
-    message = f"the device lacks memory for its next tokens: {numbers}. {FIX}"
+    message = f"the device lacks memory for the job's next tokens: {numbers}. {FIX}"
     return MEMORY_ERROR.model_copy(update={"message": message})

@@ -1,4 +1,4 @@
-"""One forward: the rows of a step through the model, and what is read off their logits.
+"""One forward: the rows of a step go through the model, and their logits become tokens and scores.
 
 Letters: R rows of logits, V vocabulary.
 """
@@ -20,7 +20,7 @@ from llama_herd.worker.engine.scheduler import Row
 
 
 class Reading(NamedTuple):
-    """What a forward says of one row: how likely prompt tokens were, and the next token if it got so far."""
+    """What a forward tells about one row: how likely its prompt tokens were, and its next token if due."""
 
     row: Row
     prompt_scores: list[SampledToken]
@@ -28,10 +28,10 @@ class Reading(NamedTuple):
 
 
 class ModelRunner:
-    """The model and its cache as the engine knows them: rows go in, readings come out, no tensor does.
+    """The model and its cache as the engine sees them: rows go in, readings come out, and no tensors.
 
-    Running changes no sequence and nothing that its next token depends on, so a forward that broke off may
-    be repeated, in any parts: it writes the same keys and values to the same cells.
+    A run changes no sequence and nothing that its next token depends on. So a forward that failed may be
+    repeated, in any parts: it writes the same keys and values to the same cells.
     """
 
     def __init__(self, llama: Llama, cache: Cache) -> None:
@@ -41,11 +41,11 @@ class ModelRunner:
         self.on_layer: Callable[[], None] | None = None
 
     def copy_pages(self, copies: Rows[Copy]) -> None:
-        """Copy what a sequence takes over from others."""
+        """Copy the pages that a sequence takes over from others."""
         self._cache.copy_pages(copies)
 
     def run(self, rows: Rows[Row]) -> list[Reading]:
-        """Compute the rows' tokens, keep their keys and values, draw what comes next."""
+        """Compute the rows' tokens, keep their keys and values, draw the next tokens."""
         cache, tiling = self._cache, self._llama.tiling
         batch = Batch.of([_chunk(row) for row in rows], cache.device, tiling.span_tokens)
         logits = self._llama.forward(batch, cache, self.on_layer)  # (R, V)
@@ -73,7 +73,7 @@ def _chunk(row: Row) -> Chunk:
 
 
 def _prompt_scores(row: Row, logits: Tensor) -> list[SampledToken]:
-    """How likely each prompt token was that follows one of the row's."""
+    """How likely each prompt token was that follows a token of the row."""
     if not row.num_scores:
         return []
     start = row.sequence.num_cached + 1

@@ -8,7 +8,7 @@ from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.wait_queue import WaitEntry, WaitQueue
 
-#: Most prompt tokens of a step that are scored: the logits of each are a row of the whole vocabulary.
+#: Most prompt tokens that a step scores: each takes a row of logits over the whole vocabulary.
 MAX_SCORED_TOKENS = 512
 
 
@@ -21,24 +21,24 @@ class Row:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the step brings the sequence so far that its next token can be drawn."""
+        """Whether the sequence's next token can be drawn after the step."""
         return self.num_tokens == self.sequence.num_uncached
 
     @property
     def num_scores(self) -> int:
-        """Prompt tokens of which the step is to say how likely they were: those after the row's own."""
+        """How many prompt tokens the step scores: the ones that follow the row's tokens."""
         return self.num_tokens - self.is_complete if self.sequence.scores_prompt else 0
 
     @property
     def num_logits(self) -> int:
-        """Tokens, the row's last ones, whose logits are wanted."""
+        """How many of the row's last tokens need logits."""
         return self.num_scores + self.is_complete
 
 
 class Scheduler:
-    """Sequences wait, run and leave. A sequence is admitted when the cache has room for all it may become.
+    """Sequences wait, run and leave. One is admitted when the cache has room for its prompt and max_tokens.
 
-    So memory cannot run out on the way, and nothing is ever put back. WaitQueue says who is next.
+    So memory cannot run out on the way, and no sequence is ever put back. WaitQueue says which one is next.
     """
 
     def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill: PrefillBudget) -> None:
@@ -46,21 +46,21 @@ class Scheduler:
         self._prefixes = prefixes
         self._max_rows = max_rows
         self.prefill = prefill
-        self._may_fit = False  # whether anything has changed since all who wait were found not to fit
+        self._may_fit = False  # whether anything has changed since no waiting sequence was found to fit
         self.waiting = WaitQueue()
         self.running: list[Sequence] = []
 
     @property
     def has_work(self) -> bool:
         """Whether a step would admit or compute anything."""
-        return bool(self.waiting and self._may_fit) or any(not sequence.is_held for sequence in self.running)
+        return bool(self.waiting and self._may_fit) or any(sequence.is_confirmed for sequence in self.running)
 
     def submit(self, sequence: Sequence) -> None:
         self.waiting.join(sequence)
         self._may_fit = True
 
     def admit(self) -> list[Sequence]:
-        """Let in what has room, in the order of the line; return whom."""
+        """Admit the sequences that there is room for, in the order of the queue, and return them."""
         admitted: list[Sequence] = []
         while self._may_fit and len(self.running) < self._max_rows:
             entry = self._reserve_first()
@@ -73,8 +73,8 @@ class Scheduler:
         return admitted
 
     def next_batch(self) -> list[Row]:
-        """All that decode, and of those that prefill as much as the token budget allows."""
-        running = [sequence for sequence in self.running if not sequence.is_held]
+        """All sequences that decode, and as much prefill as the token budget allows."""
+        running = [sequence for sequence in self.running if sequence.is_confirmed]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
         is_alone = len(prefilling) == len(running)
         budget = self.prefill.alone if is_alone else self.prefill.beside
@@ -82,7 +82,7 @@ class Scheduler:
         return [Row(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
 
     def note_computed(self, row: Row) -> None:
-        """The row's tokens are in the cache now; full pages may serve others."""
+        """Note that the row's tokens are in the cache; from now on full pages may serve others."""
         sequence, first = row.sequence, row.sequence.num_cached // PAGE_TOKENS
         had_prompt = sequence.has_prompt_cached
         sequence.num_cached += row.num_tokens
@@ -95,7 +95,7 @@ class Scheduler:
             self._may_fit = True
 
     def remove(self, sequence: Sequence, *, is_sound: bool = True) -> None:
-        """Take a sequence out, wherever it is, and free its pages; unsound ones are not kept for others."""
+        """Remove a sequence, waiting or running, and free its pages; unsound ones are not reused."""
         if sequence in self.running:
             self.running.remove(sequence)
             if not is_sound:
@@ -106,10 +106,10 @@ class Scheduler:
         self._may_fit = True
 
     def _reserve_first(self) -> WaitEntry | None:
-        """Reserve for the first in line that has room now.
+        """Reserve pages for the first sequence in the queue that fits now.
 
-        Smaller ones may pass a first that has none, so that rows are not idle while it waits, but together
-        no more tokens than it reserves itself: so they delay it by no more steps than it has tokens.
+        Smaller sequences may pass one that does not fit, so that rows are not idle meanwhile. Together they
+        reserve no more tokens than the one they pass, so they delay it by no more steps than it has tokens.
         """
         blocked: WaitEntry | None = None
         max_tokens = self._prefixes.pages.num_pages * PAGE_TOKENS
@@ -126,9 +126,9 @@ class Scheduler:
         return None
 
     def _awaits_prefix(self, entry: WaitEntry) -> bool:
-        """Whether somebody is just computing what comes next in the prompt: to wait is the cheaper way.
+        """Whether another sequence is computing the next part of this prompt: waiting for it is cheaper.
 
-        Those behind need not wait along, since this one takes no room yet.
+        Sequences behind need not wait too, since this one takes no room yet.
         """
         relatives = self._running_relatives(entry.sequence)
         if relatives:
@@ -138,7 +138,7 @@ class Scheduler:
         return entry.awaited is not None
 
     def _reserve(self, sequence: Sequence) -> bool:
-        """Reserve all that a sequence may become; a relative's prompt is taken over as it is."""
+        """Reserve pages for prompt and max_tokens; the prompt of another output of the job is taken over."""
         num_tokens, relatives = sequence.num_reserved, self._running_relatives(sequence)
         if relatives:
             num_common = len(sequence.prompt_ids) - 1
@@ -152,16 +152,16 @@ class Scheduler:
         return True
 
     def _running_relatives(self, sequence: Sequence) -> list[Sequence]:
-        """Those with the same prompt, the one that was admitted first before the others."""
+        """The running outputs of the same job, in the order of admission."""
         if sequence.params.n == 1:
             return []
         return [one for one in self.running if one.is_of_one_job_with(sequence)]
 
 
 def _shares(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
-    """Tokens for each that prefills: half of the budget to the oldest, the rest to who needs least.
+    """Tokens for each prefilling sequence: half of the budget for the oldest, the rest for the shortest.
 
-    So no prompt waits for ever, and a short one does not wait for a long one.
+    So no prompt waits for ever, and a short prompt does not wait for a long one.
     """
     if not prefilling:
         return {}
@@ -177,7 +177,7 @@ def _shares(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
 
 
 def _wanted_tokens(prefilling: list[Sequence]) -> dict[Sequence, int]:
-    """How many tokens each lacks; of prompts that are scored together no more than may be in a step."""
+    """How many tokens each needs; scored prompts together no more than a step may score."""
     wanted, left = {}, MAX_SCORED_TOKENS
     for sequence in prefilling:
         wanted[sequence] = sequence.num_uncached
@@ -188,5 +188,5 @@ def _wanted_tokens(prefilling: list[Sequence]) -> dict[Sequence, int]:
 
 
 def _wanted_digests(sequence: Sequence) -> list[Digest]:
-    """Of the pages worth finding: never the one of the last token, whose logits are wanted."""
+    """Digests of the pages worth finding: never the last token's page, since its logits are needed."""
     return [] if sequence.scores_prompt else sequence.digest_pages(sequence.length - 1)

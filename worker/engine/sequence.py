@@ -1,4 +1,4 @@
-"""One output of a job inside the engine: what is asked, what it has so far, and whether it is at its end."""
+"""One output of a job inside the engine: its request, its tokens so far, and whether it has ended."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One sequence. Once it is submitted, the engine's thread alone looks at it; others have its `info`.
+    """One sequence. Once it is submitted, only the engine's thread touches it; others have its `info`.
 
-    A job with several outputs has a sequence for each, and these share the prompt's prefill.
+    A job with several outputs has one sequence for each, and these share the prompt's prefill.
     """
 
     job_id: str
@@ -32,7 +32,7 @@ class Sequence:
     deadline_s: float | None = None  # on the clock of time.monotonic
     time_limit_s: float | None = None  # from admission
     tenant: str = ""  # sequences of different tenants share no pages
-    priority: int = 0  # while it waits, higher goes first
+    priority: int = 0  # higher is admitted first
     choice: int = 0
     ids: list[int] = field(init=False, default_factory=list)
     pages: tuple[int, ...] = ()
@@ -43,11 +43,9 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
     abort: Abort | None = None
-    is_held: bool = (
-        False  # admitted or not, it is not computed yet: that it has started is to be on record first
-    )
+    is_confirmed: bool = True  # False: not computed yet, since its start is not on record
     info: SequenceInfo = field(init=False)
-    penalties: Penalties | None = field(init=False)  # what they look at: it grows with `ids`
+    penalties: Penalties | None = field(init=False)  # the tokens they look at grow with `ids`
 
     def __post_init__(self) -> None:
         self.info = SequenceInfo(self.job_id, self.tenant, self.choice, self.seed, len(self.prompt_ids))
@@ -63,12 +61,12 @@ class Sequence:
 
     @property
     def has_prompt_cached(self) -> bool:
-        """Whether the prompt is computed as far as relatives can use it."""
+        """Whether the prompt is computed as far as other outputs of the job can use it."""
         return self.num_cached >= len(self.prompt_ids) - 1
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether it is to say how likely its prompt was; once it has tokens, that has been said."""
+        """Whether its prompt's log-probabilities are still to be computed; the first token brings them."""
         return self.params.prompt_logprobs is not None and self.choice == 0 and not self.ids
 
     @property
@@ -83,11 +81,11 @@ class Sequence:
 
     @property
     def num_reserved(self) -> int:
-        """Tokens that the cache must have room for, to the very end."""
+        """Tokens that the cache must have room for: the prompt and all that may follow."""
         return min(len(self.prompt_ids) + self.params.max_tokens, self.max_length)
 
     def note_admitted(self) -> None:
-        """The time that it may take counts from now on."""
+        """Start the clock of its time limit."""
         if self.time_limit_s is not None:
             self.deadline_s = min(self.deadline_s or inf, monotonic() + self.time_limit_s)
 
@@ -96,7 +94,7 @@ class Sequence:
         return self.deadline_s is not None and monotonic() >= self.deadline_s
 
     def tokens(self, start: int, stop: int) -> list[int]:
-        """The ids from position `start` up to `stop`, of prompt and completion."""
+        """The ids of prompt and completion from position `start` up to `stop`."""
         num_prompt = len(self.prompt_ids)
         if start >= num_prompt:
             return self.ids[start - num_prompt : stop - num_prompt]
@@ -116,7 +114,7 @@ class Sequence:
         return self.digests[:num_pages]
 
     def append(self, token_id: int) -> str:
-        """Add a drawn token, set why it has ended if it was the last; return the text it releases."""
+        """Add a drawn token and return the text that may be shown now. The last one sets `finish_reason`."""
         self.ids.append(token_id)
         if self.penalties is not None:
             self.penalties.add(token_id)

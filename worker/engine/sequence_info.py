@@ -1,15 +1,15 @@
-"""What other threads know of a sequence: what never changes of it."""
+"""What other threads know of a sequence: the facts that never change."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: Why a sequence ends from outside; one that is dropped ends without a word, since its job lives elsewhere.
+#: Why a sequence is ended from outside. A dropped one ends without an output: its job is another worker's.
 Abort = Literal["cancelled", "deadline", "dropped"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SequenceInfo:
-    """Stands for one sequence outside the engine. Another attempt at the same output is another one."""
+    """Stands for one sequence outside the engine. Each attempt at an output has another one."""
 
     job_id: str
     tenant: str = ""
@@ -19,5 +19,5 @@ class SequenceInfo:
 
     @property
     def name(self) -> str:
-        """What no other sequence of the engine is called; a tenant has no /, an id no #."""
+        """A name that no other sequence in the engine has: a tenant contains no /, and an id no #."""
         return f"{self.tenant}/{self.job_id}#{self.choice}"

@@ -1,16 +1,16 @@
-"""How large a forward may be, as those that lacked memory have shown. Plain Python: no tensor."""
+"""How large a forward may be, learnt from those that ran out of memory. Plain Python: no tensor."""
 
 from collections.abc import Sequence as Rows
 from typing import NamedTuple
 
 from llama_herd.worker.engine.scheduler import Row
 
-#: After so many forwards within the limits something larger is tried again.
+#: After this many forwards within the limits a larger one is tried again.
 RETRY_FORWARDS = 1024
 
 
 class Size(NamedTuple):
-    """What a forward's memory grows with: logits by rows, activations by tokens."""
+    """What a forward's memory grows with: rows for the logits, tokens for the activations."""
 
     num_rows: int
     num_tokens: int
@@ -21,18 +21,18 @@ class Size(NamedTuple):
 
     @property
     def half(self) -> "Size":
-        """Rounded up, so that a row alone is never more."""
+        """Rounded up, so that a single row never exceeds it."""
         return Size((self.num_rows + 1) // 2, (self.num_tokens + 1) // 2)
 
     def exceeds(self, limit: "Size") -> bool:
-        """In both: many rows of one token say nothing of a long prompt, nor the other way round."""
+        """Whether both figures exceed: many rows of one token tell nothing about a long prompt."""
         return self.num_rows > limit.num_rows and self.num_tokens > limit.num_tokens
 
 
 class SizeLimits:
-    """Keeps a forward from being tried again and again where one as large lacked memory.
+    """Prevents forwards that are as large as one that ran out of memory.
 
-    Each that failed leaves half of its size as a limit. The last one left is the first to be given up.
+    Each failed forward leaves half of its size as a limit. The newest limit is the first to be lifted.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class SizeLimits:
         return not any(Size.of(rows).exceeds(limit) for limit in self._limits)
 
     def note_lack(self, rows: Rows[Row]) -> None:
-        """A forward of these rows lacked memory."""
+        """Note that a forward of these rows ran out of memory."""
         self._limits.append(Size.of(rows).half)
         self._num_forwards = 0
 
     def note_run(self) -> None:
-        """A forward was done."""
+        """Note that a forward has succeeded."""
         self._num_forwards += 1
         if self._limits and self._num_forwards >= RETRY_FORWARDS:
             self._limits.pop()

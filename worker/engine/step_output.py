@@ -1,4 +1,4 @@
-"""What the engine says of a sequence, step by step."""
+"""What the engine reports of a sequence, step by step."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from llama_herd.worker.engine.sequence_info import SequenceInfo
 
 
 class StepOutput(NamedTuple):
-    """One sequence: that it has begun, what it got, that it has ended."""
+    """One sequence: that it has started, its new tokens, or that it has ended."""
 
     sequence: SequenceInfo
     tokens: tuple[SampledToken, ...] = ()
@@ -17,7 +17,7 @@ class StepOutput(NamedTuple):
     finish_reason: FinishReason | None = None
     error: Failure | None = None
     prompt_scores: tuple[SampledToken, ...] | None = None  # with the first token, if asked for
-    stop_reason: StopReason = None  # with its last tokens, if it has ended by itself: by what
+    stop_reason: StopReason = None  # with its last tokens: what ended it, if nothing outside did
 
     @property
     def ids(self) -> tuple[int, ...]:

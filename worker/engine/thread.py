@@ -23,14 +23,14 @@ STOP_S = 2.0
 class EngineThread(threading.Thread):
     """Steps the engine while there is work and sleeps while there is none.
 
-    Other threads talk to it by `submit`, `confirm` and `abort` only, which are the engine's own, and read
-    `stats`; what it has to say goes to the engine's sink.
+    Other threads only call `submit`, `confirm` and `abort`, which pass to the engine, and read `stats`.
+    Outputs go to the engine's sink.
     """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(name="engine", daemon=True)
         self._engine = engine
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()  # what the engine is to be told
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()  # calls to the engine
         self._is_stopping = False
         self._stats = engine.stats
         self._moved_s = monotonic()
@@ -38,16 +38,16 @@ class EngineThread(threading.Thread):
 
     @property
     def stats(self) -> EngineStats:
-        """How the engine stood after its last step, or after somebody came while it had nothing to do."""
+        """The engine's figures after its last step, or after the last call while it was idle."""
         return self._stats
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that are not admitted yet, those included that the engine has not looked at."""
+        """Sequences that are not admitted yet, including those that the engine has not seen."""
         return self._stats.num_waiting + self._inbox.qsize()
 
     def is_stalled(self, stall_s: float) -> bool:
-        """Whether there is work, but neither a step nor a layer of one has ended for `stall_s`."""
+        """Whether there is work, but no step and no layer has finished for `stall_s`."""
         return self._stats.has_work and monotonic() - self._moved_s > stall_s
 
     def submit(self, sequence: Sequence) -> None:
@@ -60,9 +60,9 @@ class EngineThread(threading.Thread):
         self._inbox.put(partial(self._engine.abort, tuple(infos), reason))
 
     def stop(self) -> None:
-        """Stop after the step that is under way; what runs is left as it is.
+        """Stop after the current step; running sequences stay as they are.
 
-        A step that does not end, or cannot hand on since Redis is away, is left behind with the process.
+        A step that does not end, or cannot hand on its outputs since Redis is away, ends with the process.
         """
         self._is_stopping = True
         self._inbox.put(_wake_up)
@@ -76,28 +76,28 @@ class EngineThread(threading.Thread):
             try:
                 self._engine.step()
             except torch.AcceleratorError:
-                raise  # a device that has failed answers nobody any more: end, and leave all jobs to others
+                raise  # a failed device never answers again: end, and leave all jobs to other workers
             except Exception as error:
                 if not self._engine.stats.num_running:
-                    raise  # none to blame, so the next step would fail the same way: others take what waits
+                    raise  # no sequence to blame: the next step would fail too, so leave the jobs to others
                 log.exception("step failed")
                 self._engine.fail_running(failure_of(error))
             self._note_move()
             self._stats = self._engine.stats
 
     def _take_waiting(self) -> None:
-        """Move what has arrived into the engine; sleep here only while the engine has nothing to do.
+        """Run the calls that have arrived; sleep here only while the engine has nothing to do.
 
-        Whatever wakes it up is worth a step: a sequence, one that may be computed now, one to be ended.
+        Every call is worth a step: a new sequence, one that may be computed now, or one to end.
         """
-        tell = _wake_up if self._engine.has_work else self._inbox.get()
+        call = _wake_up if self._engine.has_work else self._inbox.get()
         self._note_move()
-        self._take(tell)
+        self._take(call)
         while not self._inbox.empty():
             self._take(self._inbox.get())
 
-    def _take(self, tell: Callable[[], None]) -> None:
-        tell()
+    def _take(self, call: Callable[[], None]) -> None:
+        call()
         self._stats = self._engine.stats
 
     def _note_move(self) -> None:
@@ -105,4 +105,4 @@ class EngineThread(threading.Thread):
 
 
 def _wake_up() -> None:
-    """There is nothing to tell."""
+    """A call that does nothing."""

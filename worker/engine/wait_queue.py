@@ -1,4 +1,4 @@
-"""Who waits to be admitted, and in which order. Its only clock is the work let in: no time, no tensor."""
+"""Which sequences wait for admission, in which order. It counts admitted tokens: no clock, no tensor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from llama_herd.model.prefix_cache import Digest
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.worker.engine.sequence import Sequence
 
-#: All who wait at a priority rise by one for so many tokens that were admitted from higher ones.
+#: All sequences that wait at a priority rise by one each time this many tokens were admitted from above.
 RISE_TOKENS = 8192
 
 
 @dataclass(eq=False, slots=True)
 class WaitEntry:
-    """Where a sequence stands in line; `number` counts arrivals."""
+    """Where a sequence stands in the queue; `number` counts arrivals."""
 
     sequence: Sequence
     number: int
     priority: int
-    num_passed: int = 0  # tokens let in from behind while this was first
-    awaited: Digest | None = None  # page of its prompt that another was computing when last looked at
+    num_passed: int = 0  # tokens admitted from behind while this was first
+    awaited: Digest | None = None  # a page of its prompt that another sequence was computing at the last look
 
     @property
     def tenant(self) -> str:
@@ -29,14 +29,14 @@ class WaitEntry:
 
 
 class PriorityLevel:
-    """Those of one priority: first come, first served within a tenant, and least served tenant first.
+    """Sequences of one priority: the least served tenant first, and within a tenant first come, first served.
 
-    Served is counted in tokens reserved, since the line is about room. A tenant that comes starts even with
-    the least served that waits, so nobody saves up by staying away.
+    Service is counted in reserved tokens, since the queue is about room. A new tenant starts level with the
+    least served one that waits, so staying away earns nothing.
     """
 
     def __init__(self) -> None:
-        self.num_overtaken = 0  # tokens admitted from higher levels since somebody came or all rose
+        self.num_overtaken = 0  # tokens admitted from higher levels since the first arrival or the last rise
         self._lines: dict[str, list[WaitEntry]] = {}  # by tenant, none empty
         self._served: dict[str, int] = {}
 
@@ -72,7 +72,7 @@ class PriorityLevel:
         self._served[tenant] += num_tokens
 
     def rise_to(self, above: "PriorityLevel") -> None:
-        """Move everybody one level up."""
+        """Move all entries one level up."""
         for tenant, entries in self._lines.items():
             for entry in entries:
                 entry.priority += 1
@@ -83,10 +83,10 @@ class PriorityLevel:
 class WaitQueue:
     """Sequences in the order in which they are to be admitted.
 
-    Highest priority first; but all who wait at one rise to the next for each RISE_TOKENS that are admitted
-    from above. So nobody starves: who comes with priority p is overtaken from above by at most MAX_PRIORITY
-    - p times RISE_TOKENS and one sequence. At its own level it comes after the older ones of its tenant; each
-    other tenant gets as much as these there, and at most two sequences more on each level.
+    Highest priority first, but all that wait at one rise to the next for each RISE_TOKENS that are admitted
+    from above. So none starves: a sequence of priority p is overtaken from above by at most MAX_PRIORITY - p
+    times RISE_TOKENS and one sequence. At its own level it comes after the older ones of its tenant. Each
+    other tenant gets as much there as these, and at most two sequences more on each level.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class WaitQueue:
         return iter(self._entries)
 
     def in_order(self) -> Iterator[WaitEntry]:
-        """All entries, the next one to be admitted first. Ask anew after each change."""
+        """All entries, the next to be admitted first. Ask again after each change."""
         for level in reversed(self._levels):
             yield from level.in_order()
 
@@ -112,12 +112,12 @@ class WaitQueue:
         self._level(entry).add(entry.tenant, [entry])
 
     def leave(self, sequence: Sequence) -> None:
-        """Go without having been admitted."""
+        """Remove a sequence that was not admitted."""
         entry = self._entries.pop(sequence)
         self._level(entry).remove(entry)
 
     def admit(self, entry: WaitEntry) -> None:
-        """Let one in, at the cost of what it reserves; who is overtaken may rise."""
+        """Admit one, charge its tenant what it reserves, and let those rise that it has overtaken."""
         num_tokens = entry.sequence.num_reserved
         self._level(entry).charge(entry.tenant, num_tokens)
         self.leave(entry.sequence)

@@ -212,7 +212,7 @@ class Preparer:
         for sequence in sequences:
             sequence.time_limit_s = attempt.deliveries[0].time_limit_s
             sequence.replay(recorded.ids.get(sequence.choice, ()))
-            sequence.is_held = True  # until it is on record that the job starts
+            sequence.is_confirmed = False  # until the job's start is on record
         attempt.stream.flush_s = job.flush_ms / 1000
         attempt.stream.num_choices = len(sequences)
         attempt.sequences = [sequence.info for sequence in sequences]

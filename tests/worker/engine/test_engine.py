@@ -124,7 +124,7 @@ def test_what_is_said_to_a_sequence_that_is_not_there_is_not_heard(
     engine.abort([earlier.info], "cancelled")
     engine.submit(earlier)
     finish(engine)
-    later.is_held = True
+    later.is_confirmed = False
     engine.submit(later)
     engine.confirm([earlier.info])
     engine.abort([earlier.info], "dropped")

@@ -15,7 +15,7 @@ CUDA_WORDS = (
 def test_the_numbers_of_a_gpu_and_the_fix_are_named() -> None:
     failure = failure_of(torch.OutOfMemoryError(CUDA_WORDS))
     assert (failure.code, failure.retriable) == ("out_of_memory", True)
-    assert failure.message.endswith(f": 20.00 MiB more were wanted, 10.50 MiB were free. {FIX}")
+    assert failure.message.endswith(f": 20.00 MiB more were needed, 10.50 MiB were free. {FIX}")
 
 
 def test_an_allocation_that_a_cpu_refuses_is_one_too() -> None:
@@ -23,7 +23,7 @@ def test_an_allocation_that_a_cpu_refuses_is_one_too() -> None:
         torch.empty(1 << 50, dtype=torch.uint8)
     failure = failure_of(refusal.value)
     assert failure.code == "out_of_memory"
-    assert f"{1 << 50} bytes more were wanted" in failure.message
+    assert f"{1 << 50} bytes more were needed" in failure.message
 
 
 def test_a_lack_without_numbers_and_other_errors_are_told_apart() -> None:

@@ -164,7 +164,7 @@ def look(thread: EngineThread) -> list[int]:
 
 def test_what_has_not_started_on_record_is_not_computed(desk: Desk, model: LoadedModel) -> None:
     held, free = sequence(model, "held"), sequence(model, "free")
-    held.is_held = True
+    held.is_confirmed = False
     desk.thread.submit(held)
     assert desk.said.get(timeout=TIMEOUT_S).has_started
     desk.thread.submit(free)
@@ -176,7 +176,7 @@ def test_what_has_not_started_on_record_is_not_computed(desk: Desk, model: Loade
 
 def test_what_waits_to_start_on_record_can_be_ended(desk: Desk, model: LoadedModel) -> None:
     held = sequence(model, "held")
-    held.is_held = True
+    held.is_confirmed = False
     desk.thread.submit(held)
     assert desk.said.get(timeout=TIMEOUT_S).has_started
     desk.thread.abort([held.info], "cancelled")

@@ -172,6 +172,6 @@ def test_memory_that_is_gone_when_it_is_wanted_is_a_refusal_with_the_numbers(
     settings = tiny_settings.model_copy(update={"kv_cache_tokens": 1 << 40})
     with pytest.raises(
         SettingsError,
-        match=r"\(weights .*cpu had [\d,]+ free, but then \d+ bytes more were wanted.*Fix: a small",
+        match=r"\(weights .*cpu had [\d,]+ free, but then \d+ bytes more were needed.*Fix: a small",
     ):
         LoadedModel.load(settings, "cpu")

@@ -1,7 +1,7 @@
-"""What a job's wishes and its text so far do to its logits, before a token is drawn.
+"""Penalties, biases and min_tokens: how a job's parameters and text change its logits before the draw.
 
-Letters: B rows, V vocabulary, N entries over all rows. Rows are told apart by index, so that each rule is a
-few operations for the whole batch, and rows that do not use it pay nothing.
+Letters: B rows, V vocabulary, N entries over all rows. Each rule is a few indexed operations for the whole
+batch, and rows that do not use it pay nothing.
 """
 
 from array import array
@@ -15,21 +15,21 @@ from llama_herd.model.upload import upload
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SamplingRow
 
-#: Penalised at once: what a core's cache holds.
+#: Most entries penalised at once: as many as fit in a core's cache.
 MOST_CELLS = 2**14
 
 MINUS_INFINITY = float("-inf")
 
 
 class Cells(NamedTuple):
-    """Places in the logits."""
+    """Positions in the logits."""
 
     rows: Tensor  # (N,)
     tokens: Tensor  # (N,)
 
     @classmethod
     def of(cls, tokens_by_row: Mapping[int, Collection[int]], device: torch.device) -> "Cells | None":
-        """Some tokens of some rows, in this order; None when there are none."""
+        """The given tokens of the given rows, in this order; None if there are none."""
         rows, tokens = list[int](), list[int]()
         for row, some in tokens_by_row.items():
             rows += [row] * len(some)
@@ -38,7 +38,7 @@ class Cells(NamedTuple):
 
 
 def apply_rules(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
-    """Penalties, then biases, then tokens that may not come yet: (B, V), a copy if anything changes.
+    """Apply penalties, then biases, then forbid tokens before min_tokens: (B, V), a copy if anything changes.
 
     Repetition penalty (https://arxiv.org/abs/1909.05858): a positive logit is divided by it, a negative one
     multiplied. Frequency and presence penalties are subtracted after it.
@@ -53,9 +53,9 @@ def apply_rules(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
 
 
 def _penalise(logits: Tensor, rows: Rows[SamplingRow]) -> None:
-    """Change the logits (B, V), contiguous ones, of the ids that each row's penalties look at.
+    """Change the logits of the ids that each row's penalties look at. logits: (B, V), contiguous.
 
-    Rows of like length go together, padded to the longest, so that the host copies memory and no more.
+    Rows of similar length go together, padded to the longest, so that the host only copies memory.
     """
     flat, device = logits.view(-1), logits.device
     for group in _by_length(rows):
@@ -74,7 +74,7 @@ def _penalise(logits: Tensor, rows: Rows[SamplingRow]) -> None:
 
 
 def _by_length(rows: Rows[SamplingRow]) -> Iterator[list[tuple[int, Penalties]]]:
-    """The rows that have something to penalise, with their numbers: the shortest first, as many as fit."""
+    """The rows with something to penalise, and their numbers: the shortest first, in groups that fit."""
     numbered = [(number, row.penalties) for number, row in enumerate(rows) if row.penalties is not None]
     group: list[tuple[int, Penalties]] = []
     for number, penalties in sorted(numbered, key=lambda one: len(one[1].ids)):
@@ -92,13 +92,13 @@ def _add_biases(logits: Tensor, rows: Rows[SamplingRow]) -> None:
 
 
 def _hold_back_ends(logits: Tensor, rows: Rows[SamplingRow]) -> None:
-    """No end of sequence before min_tokens."""
+    """Forbid every token that ends the sequence before min_tokens."""
     forbidden = {number: row.forbidden_ids for number, row in enumerate(rows)}
     _add(logits, {number: dict.fromkeys(ids, MINUS_INFINITY) for number, ids in forbidden.items()})
 
 
 def _add(logits: Tensor, numbers: Mapping[int, Mapping[int, float]]) -> None:
-    """Add numbers, by row and token."""
+    """Add numbers to the logits of the given rows and tokens."""
     cells = Cells.of(numbers, logits.device)
     if cells is not None:
         values = [value for row in numbers.values() for value in row.values()]

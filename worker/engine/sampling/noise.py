@@ -4,7 +4,7 @@ It is MurmurHash3_x86_32 (Appleby's reference, seed 0) over five little-endian 3
 seed (low word), seed (high word), choice, position, token id. Whoever knows these five numbers can draw a
 job's tokens again, in any batch, after any crash, in any language.
 
-On the device the 32 bits are held in int32, whose products and sums wrap as the hash wants them.
+On the device the 32 bits are an int32, whose products and sums wrap as the hash needs.
 """
 
 import torch
@@ -44,8 +44,8 @@ def hash_tokens(prefixes: Tensor, token_ids: Tensor) -> Tensor:
 def gumbel(prefixes: Tensor, token_ids: Tensor) -> Tensor:
     """Gumbel noise, float32: the largest of logits + noise is a draw from their softmax (Gumbel-max).
 
-    It is -log of an exponential, whose small values decide the draw: log1p keeps them exact, where -log(u) of
-    a float32 u next to 1 would be 0 once in 2^25 tokens and win every time.
+    It is -log of an exponential, whose small values decide the draw. log1p keeps them exact. The plain
+    -log(u) of a float32 u close to 1 would be 0 once in 2^25 tokens, and such a token would always win.
     """
     bits = hash_tokens(prefixes, token_ids)
     unsigned = bits.to(torch.float32).add_((bits < 0).to(torch.float32), alpha=2.0**32)
@@ -54,7 +54,7 @@ def gumbel(prefixes: Tensor, token_ids: Tensor) -> Tensor:
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
-    """A logical shift to the right; that of int32 copies the sign."""
+    """A logical shift to the right; torch's shift of an int32 copies the sign."""
     return (bits >> places).bitwise_and_((1 << 32 - places) - 1)
 
 

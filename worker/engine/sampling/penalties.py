@@ -9,10 +9,10 @@ from llama_herd.tasks.sampling import SamplingParams
 
 
 class Penalties:
-    """Which ids one row is penalised for, and how; told of each token that is drawn, and of nothing else.
+    """Which ids one row is penalised for, and by how much. It is told each drawn token, and nothing else.
 
-    The repetition penalty looks at prompt and output, those of presence and frequency at the output, all of
-    them at the last `repeat_last_n` tokens. A token takes as long after ten others as after ten thousand.
+    The repetition penalty looks at prompt and output, the presence and frequency penalties at the output, and
+    all of them only at the last `repeat_last_n` tokens. The cost of a token does not grow with the text.
     """
 
     def __init__(self, params: SamplingParams, prompt_ids: Ids[int]) -> None:
@@ -20,13 +20,13 @@ class Penalties:
         self.repetition = params.repetition_penalty
         #: Each id once, in no order.
         self.ids: array[int] = array("q")
-        #: What presence and frequency penalties add to the logit of each.
+        #: For each id: what presence and frequency penalties add to its logit.
         self.addends: array[float] = array("f")
-        self._slots: dict[int, int] = {}  # where each id stands
-        self._num_drawn: list[int] = []  # how often each stands in the output
-        self._num_given: list[int] = []  # and in the prompt
+        self._slots: dict[int, int] = {}  # the index of each id
+        self._num_drawn: list[int] = []  # how often each id is in the output
+        self._num_given: list[int] = []  # how often each id is in the prompt
         self._most = params.repeat_last_n
-        self._window: deque[int] = deque()  # the last tokens, where not all count; the prompt's come first
+        self._window: deque[int] = deque()  # the last tokens, the prompt's first; unused if all count
         given = prompt_ids if self.repetition != 1 else ()
         for token_id in given if self._most < 0 else given[max(0, len(given) - self._most) :]:
             self._num_given[self._slot(token_id)] += 1
@@ -41,7 +41,7 @@ class Penalties:
         return cls(params, prompt_ids) if is_any else None
 
     def add(self, token_id: int) -> None:
-        """A token has been drawn; with a window, an older one may leave it."""
+        """Note a drawn token; with a window, an older one may leave it."""
         slot = self._slot(token_id)
         self._num_drawn[slot] += 1
         self._weigh(slot)
@@ -51,11 +51,11 @@ class Penalties:
                 self._leave(self._window.popleft())
 
     def padded_ids(self, num_ids: int) -> "array[int]":
-        """The ids, of which there is one at least, with its first one at the end again and again."""
+        """The ids, padded to `num_ids` with the first one. There must be at least one."""
         return self.ids + self.ids[:1] * (num_ids - len(self.ids))
 
     def padded_addends(self, num_ids: int) -> "array[float]":
-        """What belongs to these."""
+        """The addends of `padded_ids`."""
         return self.addends + self.addends[:1] * (num_ids - len(self.ids))
 
     def _leave(self, token_id: int) -> None:
@@ -70,7 +70,7 @@ class Penalties:
             self._free(slot)
 
     def _slot(self, token_id: int) -> int:
-        """Where an id stands, at the end if it is new."""
+        """The index of an id; a new one is appended."""
         slot = self._slots.setdefault(token_id, len(self.ids))
         if slot == len(self.ids):
             self.ids.append(token_id)

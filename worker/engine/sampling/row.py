@@ -1,4 +1,4 @@
-"""What a row's next token depends on besides its logits, and what is drawn."""
+"""What a row's next token depends on besides its logits, and the token that was drawn."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,17 +6,17 @@ from typing import NamedTuple
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.penalties import Penalties
 
-#: Below it the likeliest token is taken, as in vLLM: logits divided by less would not be finite.
+#: Below this the likeliest token is taken, as in vLLM: logits divided by less would not be finite.
 LEAST_TEMPERATURE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
-    """One row: its parameters, its noise, and what its penalties look at. Drawing changes none of it."""
+    """One row: its parameters, its noise, and its penalties. Drawing changes none of these."""
 
     params: SamplingParams
     seed: int
-    position: int = 0  # of the next token among the drawn ones
+    position: int = 0  # index of the next token in the output
     penalties: Penalties | None = None  # None: no token is penalised
     eos_ids: frozenset[int] = frozenset()
     choice: int = 0
@@ -27,7 +27,7 @@ class SamplingRow:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the logits are taken as they are."""
+        """Whether the logits are used unchanged."""
         is_penalised = self.penalties is not None
         return not (is_penalised or self.params.logit_bias or self.position < self.params.min_tokens)
 
@@ -39,12 +39,12 @@ class SamplingRow:
         return self.eos_ids.union(self.params.stop_token_ids)
 
 
-#: Stands for a token where a row's logits are no numbers.
+#: Stands for the token of a row whose logits contain NaN or infinity.
 NO_TOKEN = -1
 
 
 class SampledToken(NamedTuple):
-    """One row's next token; with `logprobs`, how likely it was, and the likeliest in its place."""
+    """One row's next token; with `logprobs` also how likely it was, and the likeliest alternatives."""
 
     token_id: int
     logprob: float | None = None

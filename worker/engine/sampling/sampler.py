@@ -1,6 +1,6 @@
 """Logits to token ids, the whole batch at once, each row by its own parameters.
 
-Letters: B rows, V vocabulary, N tokens that are looked at.
+Letters: B rows, V vocabulary, N candidate tokens.
 """
 
 from collections import defaultdict
@@ -16,16 +16,16 @@ from llama_herd.worker.engine.sampling.logits_processors import MINUS_INFINITY, 
 from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken, SamplingRow
 
-#: So many of the likeliest tokens nearly always hold what top_p keeps.
+#: This many of the likeliest tokens nearly always include all that top_p keeps.
 NUCLEUS_TOKENS = 1024
 
 
 def sample(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
-    """Draw one token a row. logits: (B, V) float32. One read from the device, whatever the number of rows.
+    """Draw one token per row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
-    Penalties and biases come first. Then temperature 0, or next to it, takes the largest logit; else
+    Penalties and biases come first. A temperature of 0 or close to it takes the largest logit. Otherwise
     temperature, min_p, top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one
-    of them. A row with logits that are no numbers gets NO_TOKEN, and no other row is touched by it.
+    of them. A row whose logits contain NaN or infinity gets NO_TOKEN, and no other row is affected.
     """
     ruled = apply_rules(logits, rows)
     largest, ids = ruled.max(dim=-1)  # (B,) each; NaN counts as the largest
@@ -39,12 +39,12 @@ def sample(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
 
 
 def sample_each(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
-    """The same, row by row: the bits of a row do not depend on how many there are."""
+    """The same, row by row: the bits of a row do not depend on the number of rows."""
     return [sample(logits[number : number + 1], [row])[0] for number, row in enumerate(rows)]
 
 
 def _groups(rows: Rows[SamplingRow]) -> Iterable[list[int]]:
-    """The rows that are drawn at random, those together that need as much sorting."""
+    """The rows that are drawn at random, grouped by how much sorting they need."""
     groups: dict[Sorting, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         if row.is_random:
@@ -53,7 +53,7 @@ def _groups(rows: Rows[SamplingRow]) -> Iterable[list[int]]:
 
 
 class Sorting(Enum):
-    """How much of the vocabulary a row's filters must see in order; each costs far more than the last."""
+    """How much of the vocabulary a row's filters need sorted; each costs far more than the one before."""
 
     NONE = 1
     TOP_K = 2
@@ -78,7 +78,7 @@ def _draw(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
 
 
 def _above_min_p(scaled: Tensor, rows: Rows[SamplingRow]) -> Tensor:
-    """Without the tokens that are too unlikely against the likeliest: (B, V)."""
+    """Drop tokens less likely than min_p times the likeliest: (B, V)."""
     if not any(row.params.min_p for row in rows):
         return scaled
     least = _column([row.params.min_p for row in rows], scaled).log()
@@ -86,7 +86,7 @@ def _above_min_p(scaled: Tensor, rows: Rows[SamplingRow]) -> Tensor:
 
 
 def _likeliest(scaled: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]:
-    """What top_k and top_p leave of one group, and the ids: (B, N) each, as few as will do."""
+    """The logits that top_k and top_p leave of one group, and their ids: (B, N) each, N kept small."""
     num_tokens = scaled.shape[-1]
     match Sorting.wanted_by(rows[0].params):
         case Sorting.NONE:
@@ -104,10 +104,10 @@ def _likeliest(scaled: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]
 
 
 def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens from the top down, at least as many as top_p keeps: values and ids, (B, N) each.
+    """The likeliest tokens in order, at least as many as top_p keeps: values and ids, (B, N) each.
 
-    On a CPU a few are tried first: to sort a vocabulary takes many times as long. On a GPU to look whether
-    they suffice would make the host wait for the device.
+    On a CPU a few are tried first: sorting the whole vocabulary takes many times as long. On a GPU the check
+    whether they suffice would make the host wait for the device.
     """
     if scaled.device.type == "cpu" and scaled.shape[-1] > NUCLEUS_TOKENS:
         values, token_ids = scaled.topk(NUCLEUS_TOKENS, dim=-1)
@@ -119,19 +119,19 @@ def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> t
 
 
 def _within_nucleus(values: Tensor, probs: Tensor, rows: Rows[SamplingRow]) -> Tensor:
-    """The smallest set whose probability reaches top_p; so the likeliest token always stays: (B, N)."""
+    """Keep the smallest set whose probability reaches top_p, so the likeliest token always stays: (B, N)."""
     top_p = _column([row.params.top_p for row in rows], values)
     before = probs.cumsum(dim=-1) - probs
     return values.masked_fill((before >= top_p) & (top_p < 1), MINUS_INFINITY)
 
 
 def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledToken]:
-    """Tokens with the log-probabilities that logits (B, V) give them, and the likeliest in their place."""
+    """Tokens with the log-probabilities that logits (B, V) give them, and the likeliest alternatives."""
     return _scored(logits, upload(token_ids, logits.device), num_top)
 
 
 def _with_logprobs(logits: Tensor, ids: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
-    """What was drawn with the model's own log-probabilities, before any rule or temperature."""
+    """The drawn tokens with the model's own log-probabilities, before any rule or temperature."""
     scored = _scored(logits, ids, max(row.params.top_logprobs for row in rows))
     return [
         token._replace(top=token.top[: row.params.top_logprobs])
@@ -142,7 +142,7 @@ def _with_logprobs(logits: Tensor, ids: Tensor, rows: Rows[SamplingRow]) -> list
 
 
 def _scored(logits: Tensor, ids: Tensor, num_top: int) -> list[SampledToken]:
-    """The same for ids (B,) on the device; one may be NO_TOKEN."""
+    """The same for ids (B,) on the device, of which any may be NO_TOKEN."""
     total = logits.logsumexp(dim=-1, keepdim=True)  # (B, 1)
     chosen = (logits.gather(-1, ids.clamp(min=0)[:, None]) - total).squeeze(-1)  # (B,)
     top, top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1)  # (B, N)
@@ -154,6 +154,6 @@ def _scored(logits: Tensor, ids: Tensor, num_top: int) -> list[SampledToken]:
 
 
 def _column(values: list[int] | list[float], like: Tensor) -> Tensor:
-    """One number a row: (B, 1)."""
+    """One number per row: (B, 1)."""
     dtype = torch.float32 if isinstance(values[0], float) else torch.int64
     return upload(values, like.device, dtype).unsqueeze(-1)
