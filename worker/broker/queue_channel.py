@@ -60,7 +60,7 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
     """Notes which messages are held; those that this worker holds are not taken for lost, however long."""
 
     def can_consume(self) -> bool:
-        return not self.channel.is_closed and bool(super().can_consume())
+        return not self.channel.is_paused and bool(super().can_consume())
 
     def append(self, message: Message, delivery_tag: str) -> None:
         if delivery_tag == self.channel.noted_tag:
@@ -116,7 +116,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     #: Answers to "is there a message?", also those that there is none.
     num_polls = 0
     #: Queues that this worker is to ask for no more messages, although there would be room for some.
-    closed_queues: AbstractSet[str] = frozenset()
+    paused_queues: AbstractSet[str] = frozenset()
     #: The tag of the last message of a lot: Redis has noted already that it is held.
     noted_tag = ""
     _last_reply: Any = None
@@ -133,13 +133,13 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         return bool(self.qos.can_consume())
 
     @property
-    def open_queues(self) -> list[str]:
-        return [queue for queue in self.active_queues if queue not in self.closed_queues]
+    def unpaused_queues(self) -> list[str]:
+        return [queue for queue in self.active_queues if queue not in self.paused_queues]
 
     @property
-    def is_closed(self) -> bool:
-        """Whether there are queues, and all are closed; a channel of remote control has none."""
-        return bool(self.active_queues) and not self.open_queues
+    def is_paused(self) -> bool:
+        """Whether there are queues, and all are paused; a channel of remote control has none."""
+        return bool(self.active_queues) and not self.unpaused_queues
 
     @property
     def queue_read(self) -> str:
@@ -217,7 +217,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             self._look_for_spoilt()
         num_in_hand = self._num_in_hand
         allowed = self._with_places(num_in_hand) - self._spoilt.names
-        lists = self._order.lists([one for one in self.open_queues if one in allowed], num_in_hand)
+        lists = self._order.lists([one for one in self.unpaused_queues if one in allowed], num_in_hand)
         if lists:
             self._in_poll = self.client.connection
             self._brpop_sent_at = monotonic()

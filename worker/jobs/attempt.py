@@ -1,4 +1,4 @@
-"""One try at running a job: the claim, the sequences in the engine, the stream, the messages to settle."""
+"""One try at running a job: its claim, its sequences in the engine, its stream, its messages to settle."""
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
@@ -16,22 +16,22 @@ from llama_herd.worker.jobs.event_log import EventLog
 
 @dataclass(eq=False, slots=True)
 class Attempt:
-    """What this worker knows of a job that it has claimed."""
+    """All that this worker knows of a job that it has claimed."""
 
     stream: EventLog
     deliveries: list[Delivery]
-    sequences: Rows[SequenceInfo] = ()  # one for each output; none: the job can't be run, only ended
-    is_last: bool = False  # if this worker dies of it, too, the job is given up
-    waited_s: float = 0.0  # from submit to claim, by Redis's clock
+    sequences: Rows[SequenceInfo] = ()  # one per output; none: the job cannot be run, only ended
+    is_last: bool = False  # if this worker dies of it too, the job is given up
+    waited_s: float = 0.0  # from submission to claim, by Redis's clock
     claimed_s: float = field(default_factory=monotonic)
     started_s: float | None = None
     first_token_s: float | None = None
-    abort: Abort | None = None  # why it is to end early, also before it has sequences
+    abort: Abort | None = None  # why it must end early; may be set before it has sequences
     deadline_s: float | None = None  # on the clock of time.monotonic
     reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
     has_ended: bool = False
-    is_cut_short: bool = False  # Redis takes nothing of it but perhaps a short end
-    is_over: bool = False  # this worker has nothing to do with the job any more
+    is_cut_short: bool = False  # Redis has refused an event; at most a short end is still sent
+    is_over: bool = False  # the job is no longer this worker's business
 
     @property
     def job_id(self) -> str:
@@ -47,24 +47,24 @@ class Attempt:
 
     @property
     def unended(self) -> list[SequenceInfo]:
-        """Those of its sequences that have not ended by themselves, as far as is known here."""
+        """Its sequences that have not ended by themselves, as far as is known here."""
         return [one for one in self.sequences if one.choice not in self.reasons]
 
     @property
     def is_sound(self) -> bool:
-        """Whether it has come so far that earlier deaths say nothing against its job any more."""
+        """Whether it has come so far that earlier deaths no longer count against its job."""
         if self.first_token_s is None or self.started_s is None:
             return False
         return self.stream.num_new_ids >= SOUND_TOKENS or 1000 * (monotonic() - self.started_s) >= SOUND_MS
 
     @property
     def end_before_start(self) -> Abort | None:
-        """Why it is to end before it has begun: it is cancelled or overdue."""
+        """Why it must end before it starts: it is cancelled or overdue."""
         is_overdue = self.deadline_s is not None and monotonic() >= self.deadline_s
         return self.abort or ("deadline" if is_overdue else None)
 
     def record(self, output: StepOutput) -> list[Entry]:
-        """The events that an output of the engine brings at once; its tokens wait in the stream."""
+        """The events to send at once for an output of the engine; its tokens are gathered in the stream."""
         if self.has_ended:
             return []
         if output.has_started:
@@ -80,19 +80,19 @@ class Attempt:
     def end(
         self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None
     ) -> Entry:
-        """The final event. What the engine says after it is not heard."""
+        """The final event. Later outputs of the engine are ignored."""
         self.has_ended = True
         return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error, stop_reason)
 
     def _start(self) -> Entry:
-        """The engine has admitted the first sequence."""
+        """Note that the engine has admitted the first sequence."""
         self.started_s = monotonic()
         for delivery in self.deliveries:
             delivery.accept()
         return self.stream.start(self.seed, self.num_prompt_tokens)
 
     def _end_reason(self, output: StepOutput) -> FinishReason | None:
-        """Why the job is over, if it is: by the first output that fails or is stopped, else by the last."""
+        """Why the job is over, if it is: the first output that fails or is stopped ends it, else the last."""
         reason = output.finish_reason
         if reason not in ("stop", "length"):
             return reason
@@ -103,7 +103,7 @@ class Attempt:
 
     @property
     def timings(self) -> Timings:
-        """Seconds since the job was submitted, as far as this attempt has seen them."""
+        """Seconds from the job's submission to each moment that this attempt has seen."""
         return Timings(
             queue_s=self._since_submit(self.started_s),
             ttft_s=self._since_submit(self.first_token_s),

@@ -1,4 +1,4 @@
-"""The jobs that this worker has claimed and not ended: one owner for them, whichever thread asks."""
+"""The jobs that this worker has claimed and not ended, in one place for all threads."""
 
 import threading
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from llama_herd.worker.jobs.attempt import Attempt
 
 
 class ClaimedJobs:
-    """Attempts by the ids of their jobs. Any thread may call.
+    """Attempts by job id. Any thread may call.
 
-    An attempt is in hand from `open` to `close`. It is closed once, and whoever closes it acts on that: an
-    attempt is known by itself, since another one at the same job may have taken its place. Before that can
-    come, what is computed for the closed one is dropped: both have the same names in the engine.
+    An attempt is in hand from `open` to `close`. It is closed once, and the caller that closes it acts on
+    that. Attempts are compared by identity, since a new one at the same job may take the place of an old one.
+    The sequences of the old one are dropped first: both have the same names in the engine.
     """
 
     def __init__(self, drop: Callable[[Attempt], None] = lambda _: None) -> None:
@@ -25,7 +25,7 @@ class ClaimedJobs:
         return bool(self._by_id)
 
     def open(self, attempt: Attempt) -> Attempt | None:
-        """Take an attempt in hand. Returns an earlier one at the same job, which is closed by this."""
+        """Take an attempt in hand. Closes and returns an earlier one at the same job, if there is any."""
         with self._lock:
             earlier = self._by_id.get(attempt.job_id)
             if earlier is not None:
@@ -34,7 +34,7 @@ class ClaimedJobs:
             return earlier
 
     def close(self, attempt: Attempt) -> bool:
-        """Let go of an attempt. False if it was not in hand any more."""
+        """End an attempt. False if it was no longer in hand."""
         with self._lock:
             if self._by_id.get(attempt.job_id) is not attempt:
                 return False
@@ -42,7 +42,7 @@ class ClaimedJobs:
             return True
 
     def adopt(self, delivery: Delivery) -> bool:
-        """Give a further message of a job to the attempt in hand. False if there is none."""
+        """Add another message of a job to its attempt in hand. False if there is none."""
         with self._lock:
             attempt = self._by_id.get(delivery.job_id)
             if attempt is not None:
@@ -54,7 +54,7 @@ class ClaimedJobs:
             return self._by_id.get(job_id)
 
     def in_hand(self) -> list[Attempt]:
-        """All attempts as they are now, the longest claimed first."""
+        """All attempts in hand, the earliest claimed first."""
         with self._lock:
             return list(self._by_id.values())
 

@@ -1,4 +1,4 @@
-"""One job's event stream, as the worker that owns the job writes it."""
+"""One job's event stream, as its owner writes it."""
 
 import hashlib
 from collections import Counter, deque
@@ -24,12 +24,12 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput
 
-#: Confirmed events are kept this long, so that a Redis which lost its last seconds can be told them again.
+#: Sent events are kept this long, so that they can be sent again to a Redis that lost its last seconds.
 KEPT_S = 10.0
 
 
 class Recorded(NamedTuple):
-    """What earlier attempts have written of a job: ids by output, and all text in the order of events."""
+    """What earlier attempts have written: ids by output, and a hash of all text in the order of events."""
 
     ids: dict[int, list[int]]
     text_hash: "hashlib._Hash"
@@ -45,7 +45,7 @@ class Recorded(NamedTuple):
 
 
 class Author(NamedTuple):
-    """Who writes: a worker and the model that it serves."""
+    """Who writes events: a worker and the model that it serves."""
 
     worker: str
     model: str
@@ -53,7 +53,7 @@ class Author(NamedTuple):
 
 @dataclass(slots=True)
 class _Gathered:
-    """What one output has for its next event."""
+    """What one output has gathered for its next event."""
 
     since_s: float = field(default_factory=monotonic)
     tokens: list[SampledToken] = field(default_factory=list)
@@ -77,13 +77,13 @@ class _Sent(NamedTuple):
 
 
 class EventLog:
-    """Numbers the events of a job, joins tokens that wait into one event, and can repeat what was sent.
+    """Numbers the events of a job, joins gathered tokens into one event, and can repeat sent events.
 
-    An event that has been sent keeps its borders for ever: it is repeated as it was or not at all.
+    A sent event never changes: it is repeated exactly as it was or not at all.
     """
 
     def __init__(self, job_id: str, claimed: Claimed, recorded: Recorded, author: Author) -> None:
-        """Go on where `recorded` ends."""
+        """Continue where `recorded` ends."""
         self.job_id = job_id
         self.epoch = claimed.epoch
         self.seq = claimed.seq
@@ -100,17 +100,17 @@ class EventLog:
         self._sent: deque[_Sent] = deque()
 
     def add(self, output: StepOutput) -> None:
-        """Let an output's tokens wait for the next event."""
+        """Gather an output's tokens for the next event."""
         self._gathered.setdefault(output.sequence.choice, _Gathered()).add(output)
 
     @property
     def num_new_ids(self) -> int:
-        """Tokens that this attempt has brought."""
+        """Tokens that this attempt has added."""
         return self.num_ids - self._num_recorded
 
     @property
     def due_s(self) -> float:
-        """When waiting tokens are to be sent, on the clock of time.monotonic; the first go at once."""
+        """When the gathered tokens are due, on the clock of time.monotonic; a job's first are due at once."""
         since_s = min((gathered.since_s for gathered in self._gathered.values()), default=inf)
         return since_s + (self.flush_s if self.num_ids else 0.0)
 
@@ -130,7 +130,7 @@ class EventLog:
         return self._number(started)
 
     def flush(self) -> list[Entry]:
-        """Make one event of the tokens that wait, of each output that has some."""
+        """One event for each output that has gathered tokens."""
         gathered, self._gathered = self._gathered, {}
         return [self._tokens(choice, gathered[choice]) for choice in sorted(gathered)]
 
@@ -191,9 +191,9 @@ class EventLog:
         )
 
     def rewind(self, seq: int, num_ids: int) -> None:
-        """Forget what came after event `seq`: it was refused and never will be written.
+        """Forget the events after `seq`: they were refused and will never be written.
 
-        Only an end may come then.
+        Only an end may follow.
         """
         while self._sent and self._sent[-1].entry.seq > seq:
             self._text_hash = self._sent.pop().text_hash
@@ -201,16 +201,16 @@ class EventLog:
         self._gathered.clear()
 
     def after(self, seq: int, num_ids: int) -> list[Entry] | None:
-        """The events after `seq`, as they were sent; None when they are no longer all kept.
+        """The events after `seq`, exactly as sent; None if some of them are no longer kept.
 
-        None also when they do not follow on `num_ids` tokens: then what is recorded is not of this stream.
+        None also if they do not continue after `num_ids` tokens: then the record is not that of this stream.
         """
         kept = [sent.entry for sent in self._sent if sent.entry.seq > seq]
         follows = not kept or kept[0].i == num_ids
         return kept if follows and len(kept) == self.seq - seq else None
 
     def _number(self, event: Started | Token | End) -> Entry:
-        """Give the event its place in the stream and keep it for a while."""
+        """Give the event its number in the stream and keep it for a while."""
         entry = Entry.of(event, self.num_ids)
         now_s = monotonic()
         while self._sent and self._sent[0].at_s < now_s - KEPT_S:

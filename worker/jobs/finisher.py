@@ -1,4 +1,4 @@
-"""Hands finished jobs back to Celery: the result from the stream, then the tracer, then the ack."""
+"""Hands finished jobs back to Celery: folds the result from the stream, runs the tracer, acks the message."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -37,16 +37,16 @@ Events = list[Event] | ResponseError
 
 NUM_THREADS = 2
 
-#: Pause between two tries of a Redis that does not answer.
+#: Pause before Redis is tried again.
 RETRY_S = 0.5
 
 #: How long a stopping worker waits for results that are being stored.
 STOP_S = 2.0
 
-#: Who tells Celery of a job and is not heard of for so long, twice, is taken for dead.
-HOLD_MS = 5000
-#: How often that is said again, and how often what was put off is looked at.
-KEEP_S = 1.0
+#: A finisher that is settling a job and is silent for this long, twice, is taken for dead.
+SETTLING_MS = 5000
+#: How often a settling finisher reports itself, and how often postponed settlements are checked.
+REPORT_S = 1.0
 
 
 class Stopped(Exception):
@@ -56,7 +56,7 @@ class Stopped(Exception):
 class Settlement(NamedTuple):
     """A job that has its final event, and the messages to settle with its result.
 
-    Without any, Celery has ended the task by itself. `error`: there can be no final event, for that reason.
+    No messages: Celery has ended the task by itself. `error`: why the job can have no final event.
     """
 
     job_id: str
@@ -65,7 +65,7 @@ class Settlement(NamedTuple):
 
 
 class Later(NamedTuple):
-    """A settlement that somebody else has in hand."""
+    """A settlement to try again, since another finisher is at it."""
 
     due_s: float
     settlement: Settlement
@@ -74,51 +74,52 @@ class Later(NamedTuple):
 class Finisher:
     """Settles the deliveries of jobs whose final event is in the ledger.
 
-    The result is always folded from the stream, so it cannot differ from what subscribers have read, whoever
-    wrote it and however often the job's message comes back.
+    The result is always folded from the stream. So it cannot differ from what subscribers have read, whoever
+    wrote the stream and however often the job's message comes back.
     """
 
     def __init__(self, redis: Redis, ledger: Ledger, app: Celery, reader: StreamReader) -> None:
-        """`app` knows where the tenant's results are."""
+        """`app` has the tenant's result backend."""
         self._redis = redis
         self._ledger = ledger
         self._app = app
         self._reader = reader
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
         self._later: list[Later] = []
-        #: Jobs of which this finisher tells Celery, by the word that says so in their records.
-        self._held: dict[str, str] = {}
+        #: Jobs that this finisher is settling, by the token that says so in their records.
+        self._settling: dict[str, str] = {}
         self._num_answered = [0] * NUM_THREADS
         self._is_busy = [False] * NUM_THREADS
         self._is_stopping = threading.Event()
-        # Daemons: a result backend that does not answer must not hold up the end of the process.
+        # Daemons: a result backend that does not answer must not delay the end of the process.
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"finisher-{number}", daemon=True)
             for number in range(NUM_THREADS)
         ]
-        for thread in (*self._threads, threading.Thread(target=self._keep, name="settlements", daemon=True)):
+        reporter = threading.Thread(target=self._report, name="settlements", daemon=True)
+        for thread in (*self._threads, reporter):
             thread.start()
 
     @property
     def num_waiting(self) -> int:
-        """Jobs that wait for a thread or are in the hands of one."""
+        """Jobs that wait for a thread or are being settled."""
         return self._inbox.qsize() + sum(self._is_busy)
 
     @property
     def num_answered(self) -> int:
-        """Jobs that were done with since the start, well or not."""
+        """Jobs that were settled since the start, or failed to be."""
         return sum(self._num_answered)
 
     def settle(self, job_id: str, deliveries: list[Delivery]) -> None:
-        """Settle one delivery, acknowledge its doubles; returns at once."""
+        """Settle the first delivery and acknowledge the others; returns at once."""
         self._inbox.put(Settlement(job_id, deliveries))
 
     def refuse(self, delivery: Delivery, error: GenerationError) -> None:
-        """Settle a delivery whose job cannot be put on record; returns at once."""
+        """Settle a delivery whose job cannot be recorded; returns at once."""
         self._inbox.put(Settlement(delivery.job_id, [delivery], error))
 
     def stop(self) -> None:
-        """Finish what is under way; messages that could not be settled come back and are settled then."""
+        """Finish the current settlements; messages left unsettled are delivered again and settled then."""
         self._is_stopping.set()
         for _ in self._threads:
             self._inbox.put(None)
@@ -133,19 +134,19 @@ class Finisher:
             self._num_answered[number] += 1
             self._is_busy[number] = False
 
-    def _keep(self) -> None:
-        """Say again what is in hand here, and look again at what was in somebody else's."""
-        while not self._is_stopping.wait(KEEP_S):
-            for word, job_id in list(self._held.items()):
+    def _report(self) -> None:
+        """Report the jobs that are being settled here, and try postponed settlements again."""
+        while not self._is_stopping.wait(REPORT_S):
+            for token, job_id in list(self._settling.items()):
                 with suppress(RedisError):
-                    run(self._redis, self._ledger.settling(job_id, word, HOLD_MS))
+                    run(self._redis, self._ledger.settling(job_id, token, SETTLING_MS))
             for later in list(self._later):
                 if later.due_s <= monotonic():
                     self._later.remove(later)
                     self._inbox.put(later.settlement)
 
     def _settle(self, settlement: Settlement) -> None:
-        """No message is acknowledged before Celery knows how the job ended, unless Redis never takes that."""
+        """No message is acknowledged before Celery knows how the job ended, unless that cannot be stored."""
         with suppress(Stopped):
             try:
                 done = self._finish(settlement)
@@ -157,40 +158,40 @@ class Finisher:
                 delivery.acknowledge()
 
     def _finish(self, settlement: Settlement) -> list[Delivery]:
-        """Have Celery's tracer tell how the job ended; what is left is to be acknowledged."""
+        """Run Celery's tracer with the job's outcome; return the deliveries that are left to acknowledge."""
         job_id, deliveries, error = settlement
         if error is not None:
             raise error
         if not deliveries:
             self._insist(self._correct, job_id)
             return []
-        word = uuid4().hex
-        turn, events = self._insist(self._begin, job_id, word)
+        token = uuid4().hex
+        turn, events = self._insist(self._begin, job_id, token)
         match turn:
             case Settled():
                 return deliveries
             case Busy():
                 self._later.append(Later(monotonic() + turn.remaining_ms / 1000, settlement))
                 return []
-        with self._holding(job_id, word):
+        with self._reported(job_id, token):
             outcome = _outcome(events)
             self._insist(deliveries[0].settle, outcome)
-            self._insist(self._close, job_id, self._ledger.settle(job_id))
+            self._insist(self._note_settled, job_id, self._ledger.settle(job_id))
         _log_end(outcome)
         return deliveries[1:]
 
     def _fail(self, settlement: Settlement, error: Exception) -> list[Delivery]:
-        """Store that the job's result cannot be stored: who waits for it would wait for ever."""
+        """Store that the job's result cannot be stored: clients that wait for it would wait for ever."""
         job_id, deliveries, _ = settlement
         refused = refusal(error)
-        # Of an error of our own where it was raised, not its words, which may be the job's.
+        # An unexpected error is logged by where it was raised, not by its text, which may quote the job.
         is_ours = not isinstance(error, GenerationError | RedisError)
         stack = "".join(format_tb(error.__traceback__)) if is_ours else None
         log.error("job's result was not stored", job_id=job_id, error=str(refused), stack=stack)
         try:
             for delivery in deliveries[:1]:
                 self._insist(delivery.fail, refused)
-                self._insist(self._close, job_id, self._ledger.settle(job_id))
+                self._insist(self._note_settled, job_id, self._ledger.settle(job_id))
         except Stopped:
             raise
         except Exception as again:
@@ -198,7 +199,7 @@ class Finisher:
         return deliveries
 
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Try until Redis takes it. Raises Stopped, and what does not pass by itself."""
+        """Retry until Redis accepts it. Raises Stopped, and any error that will not pass by itself."""
         while True:
             try:
                 return act(*args, **options)
@@ -210,17 +211,20 @@ class Finisher:
                     raise Stopped from None
 
     @contextmanager
-    def _holding(self, job_id: str, word: str) -> Iterator[None]:
-        """Say from time to time that this job is still in hand."""
-        self._held[word] = job_id
+    def _reported(self, job_id: str, token: str) -> Iterator[None]:
+        """Have the job reported as being settled here, within the block."""
+        self._settling[token] = job_id
         try:
             yield
         finally:
-            del self._held[word]
+            del self._settling[token]
 
-    def _begin(self, job_id: str, word: str) -> tuple[Turn, Events]:
-        """Ask whose the job is, and read its events, few ones in the same round trip."""
-        calls: list[Call[Any]] = [self._ledger.settling(job_id, word, HOLD_MS), self._reader.part(job_id)]
+    def _begin(self, job_id: str, token: str) -> tuple[Turn, Events]:
+        """Ask whether this finisher may settle the job, and read its events, in one trip if they are few."""
+        calls: list[Call[Any]] = [
+            self._ledger.settling(job_id, token, SETTLING_MS),
+            self._reader.part(job_id),
+        ]
         turn, part = run_many(self._redis, calls)
         if isinstance(turn, ResponseError):
             raise turn
@@ -234,14 +238,14 @@ class Finisher:
             return turn, error
 
     def _correct(self, job_id: str) -> None:
-        """Celery has said by itself how the job ended; it may have been mistaken."""
+        """Correct the outcome that Celery has stored by itself, if it is wrong."""
         correct(_outcome(list(self._reader.events(job_id))), self._app.backend)
-        self._close(job_id, self._ledger.is_purged(job_id))
+        self._note_settled(job_id, self._ledger.is_purged(job_id))
 
-    def _close(self, job_id: str, note: Call[bool]) -> None:
-        """Leave nothing to do for messages of the job that come again, and no result of one that is purged.
+    def _note_settled(self, job_id: str, note: Call[bool]) -> None:
+        """Note that later messages of the job need nothing, and delete the result of a purged job.
 
-        A purge deletes the result that it finds; this one may have been stored just after it.
+        A purge deletes the result that it finds; ours may have been stored just after it.
         """
         if run(self._redis, note):
             self._redis.delete(self._ledger.result_key(job_id))
@@ -251,7 +255,7 @@ def _outcome(events: Events) -> Result:
     if isinstance(events, ResponseError):
         raise events
     if not events:
-        raise GenerationError(ErrorCode.FORGOTTEN, "the job is over, but its stream is forgotten")
+        raise GenerationError(ErrorCode.FORGOTTEN, "the job has ended, but its stream is no longer kept")
     return Result.from_events(events)
 
 

@@ -1,4 +1,4 @@
-"""Keeps what this worker holds alive, hears of cancels, and says how the worker is."""
+"""Renews the leases of this worker's jobs, hears of cancels, and reports the worker's status."""
 
 import threading
 from collections.abc import Callable
@@ -21,15 +21,15 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
 
-#: How soon a stop, or haste, is noticed between two beats.
+#: How soon a stop or `report_soon` is noticed between two beats.
 LISTEN_S = 0.2
 
 
 class Heartbeat(threading.Thread):
-    """Once a second renews the leases of all claimed jobs, while the engine moves; between beats it listens.
+    """Renews the leases of all claimed jobs once a second, while the engine moves; between beats it listens.
 
-    A running job's lease is renewed by each of its events anyway; this is for those that wait or prefill.
-    An engine that stands still loses its jobs to other workers, since nothing renews them then.
+    Each event of a running job renews its lease anyway; this is for jobs that wait or prefill. A stalled
+    engine loses its jobs to other workers, since nothing renews their leases then.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Heartbeat(threading.Thread):
         self._is_stopping = threading.Event()
         self._next_beat_s = 0.0
 
-    def hasten(self) -> None:
-        """Beat as soon as the listening ends: the worker is not any more what it said of itself."""
+    def report_soon(self) -> None:
+        """Beat soon, since the worker's last report is no longer true."""
         self._next_beat_s = 0.0
 
     def stop(self) -> None:
@@ -69,10 +69,10 @@ class Heartbeat(threading.Thread):
                 self._is_stopping.wait(INTERVAL_S)
 
     def _listen(self) -> None:
-        """Beat, and between two beats act on cancel notices at once."""
+        """Beat; between two beats act on cancel notices at once."""
         with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
             pubsub.subscribe(self._ledger.control_channel)
-            self.hasten()
+            self.report_soon()
             while not self._is_stopping.is_set():
                 if monotonic() >= self._next_beat_s:
                     self._next_beat_s = monotonic() + INTERVAL_S
@@ -84,7 +84,7 @@ class Heartbeat(threading.Thread):
                     self._cancel(notice.job, notice.cancel)
 
     def _beat(self) -> None:
-        """First what jobs depend on: the rest is refused for as long as a key of the tenant's is spoilt."""
+        """Renew first, as jobs depend on it; the reports fail while a key of the tenant is spoilt."""
         if self._engine.is_stalled(self._stall_s):
             log.error("engine stalled, other workers will take its jobs", stall_s=self._stall_s)
         else:

@@ -1,4 +1,4 @@
-"""Claims what Celery has delivered, and turns what may be run here into sequences."""
+"""Claims the jobs that Celery has delivered, and hands the ones that may run here to the preparer."""
 
 import heapq
 import threading
@@ -51,30 +51,29 @@ log = structlog.get_logger(__name__)
 #: Most messages that are claimed in one round trip.
 MAX_CLAIMS = 64
 
-#: Pause before a claim that Redis did not answer is made again.
+#: Pause before a failed claim is made again.
 RETRY_S = 0.3
 
-#: A job that another worker runs is asked for again this long after its lease, in case that worker is gone.
+#: A job that another worker runs is claimed again this long after its lease, in case that worker is gone.
 LEASE_MARGIN_S = 0.2
 
-
-#: What a claim brings may be several times as long in Redis as in its message. One that may break a
-#: connection by its length is made alone.
+#: A claim may be several times longer in Redis than its message. One so long that it may break the
+#: connection is made alone.
 LARGE_CLAIM = LARGE_BYTES // 8
 
-#: The stream of a job that has said nothing.
+#: The stream of a job without events.
 NOTHING = Recorded.of(())
 
 
 class CeleryEnd(NamedTuple):
-    """A job that Celery has ended by itself: revoked, or expired. Its stream needs an end, too."""
+    """A job that Celery has ended by itself: revoked or expired. Its stream still needs an end."""
 
     job_id: str
     reason: CancelReason
 
 
 class Later(NamedTuple):
-    """What is to be done again at a time; the number keeps equal times in message."""
+    """An item to try again at a time; the number keeps items of equal times in order."""
 
     due_s: float
     number: int
@@ -82,7 +81,7 @@ class Later(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A message, and what it asks for."""
+    """A delivery, and what its message asks for."""
 
     delivery: Delivery
     message: TaskMessage
@@ -94,9 +93,9 @@ class Asked(NamedTuple):
 
 
 class Intake(threading.Thread):
-    """The one thread that claims jobs. A delivery goes on to the engine, to the finisher, or here again.
+    """The one thread that claims jobs. A delivery goes to the preparer, to the finisher, or is tried again.
 
-    Claims go before prompts: between two jobs that are made ready it claims what has come meanwhile.
+    Claims come before preparation: between two jobs that are prepared it claims new arrivals.
     """
 
     def __init__(
@@ -125,16 +124,16 @@ class Intake(threading.Thread):
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
         self._later: list[Later] = []
         self._numbers = count()
-        self._breaks: dict[Delivery, Breaks] = {}  # of large claims that were not answered
+        self._breaks: dict[Delivery, Breaks] = {}  # of large claims that failed
         self._may_begin_more = False
         self._is_stopping = False
 
     def put(self, item: Delivery | CeleryEnd) -> None:
-        """Take something over; never blocks."""
+        """Hand an item to this thread; never blocks."""
         self._inbox.put(item)
 
     def stop(self) -> None:
-        """Claim nothing more; what was not claimed goes back to the queue with the connection."""
+        """Claim nothing more; unclaimed messages go back to the queue when the connection closes."""
         self._is_stopping = True
         self._inbox.put(None)
         self.join()
@@ -152,7 +151,7 @@ class Intake(threading.Thread):
         self._preparer.stop()
 
     def _take(self) -> list[Delivery | CeleryEnd]:
-        """What has come and what is due again, up to a round trip's worth; sleeps until there is some."""
+        """New and due items, as many as one round trip may claim; sleeps until there are any."""
         taken: list[Delivery | CeleryEnd | None] = []
         with suppress(Empty):
             taken.append(self._inbox.get(timeout=self._rest_s()))
@@ -163,7 +162,7 @@ class Intake(threading.Thread):
         return [item for item in taken if item is not None]
 
     def _rest_s(self) -> float | None:
-        """How long there is nothing to do unless something comes."""
+        """How long to sleep unless an item arrives; None: any time."""
         if self._may_begin_more:
             return 0.0
         due_s = self._later[0].due_s - monotonic() if self._later else inf
@@ -185,7 +184,7 @@ class Intake(threading.Thread):
             self._put_off(end, RETRY_S)
 
     def _put_on_record(self, job_id: str) -> None:
-        """Make a record for a message that came without our client and never was claimed, to be ended."""
+        """Make a record of an unclaimed job that came without our client, so that it can be ended."""
         envelope = Envelope.of_request({"id": job_id}, None, self._settings.queue)
         claim = self._ledger.claim(job_id, self._owner_id, job=NO_JOB, envelope=envelope)
         claimed = run(self._redis, claim)
@@ -193,7 +192,7 @@ class Intake(threading.Thread):
             run(self._redis, self._ledger.release(job_id, self._owner_id, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
-        """Ask for jobs, for each large one by itself."""
+        """Claim jobs: the small ones together, each large one by itself."""
         asked = [Asked(d, TaskMessage.read(d.body, d.headers, self._settings)) for d in deliveries]
         for delivery, message in asked:
             delivery.embed = message.embed
@@ -203,7 +202,7 @@ class Intake(threading.Thread):
                 self._claim_lot(lot)
 
     def _claim_lot(self, lot: Rows[Asked]) -> None:
-        """Open all that are ours: from then on their leases are renewed."""
+        """Claim jobs in one round trip, and open the ones that are ours: then their leases are renewed."""
         calls = [
             self._ledger.claim(delivery.job_id, self._owner_id, job=message.job, envelope=message.envelope)
             for delivery, message in lot
@@ -225,7 +224,7 @@ class Intake(threading.Thread):
     def _first_parts(
         self, lot: Rows[Asked], answers: Rows[ClaimAnswer | ResponseError]
     ) -> dict[str, Part | ResponseError]:
-        """How the streams begin of jobs that others have run before, by id, in one round trip."""
+        """The beginnings of the streams of jobs that have run before, by id, in one round trip."""
         job_ids = [
             one.delivery.job_id
             for one, answer in zip(lot, answers, strict=True)
@@ -234,11 +233,11 @@ class Intake(threading.Thread):
         try:
             parts = run_many(self._redis, [self._reader.part(one, with_scores=False) for one in job_ids])
         except RedisError:
-            return {}  # each is asked for again by itself
+            return {}  # each is read again by itself
         return dict(zip(job_ids, parts, strict=True))
 
     def _try_again(self, lot: Rows[Asked], error: RedisError) -> None:
-        """Make claims again, but not for ever a large one that breaks each connection."""
+        """Make claims again later, but give up a large one that breaks the connection each time."""
         for one in lot:
             breaks = self._breaks.setdefault(one.delivery, Breaks()) if one.is_large else Breaks()
             if one.is_large:
@@ -256,7 +255,7 @@ class Intake(threading.Thread):
         answer: ClaimAnswer | ResponseError,
         first: Part | ResponseError | None = None,
     ) -> None:
-        """Do what the answer asks for. `first` is the beginning of the job's stream, where it is known."""
+        """Act on the answer to a claim. `first` is the beginning of the job's stream, if it was read."""
         match answer:
             case Adopt():
                 if not self._claims.adopt(delivery):
@@ -270,7 +269,7 @@ class Intake(threading.Thread):
             case Settled():
                 delivery.acknowledge()
             case Early():
-                delivery.acknowledge()  # a sweep pushes another message when the job is due
+                delivery.acknowledge()  # a sweep pushes a new message when the job is due
             case Unknown():
                 log.warning("message names a forgotten job", job_id=delivery.job_id)
                 delivery.acknowledge()
@@ -278,7 +277,7 @@ class Intake(threading.Thread):
                 self._act_on_error(delivery, message, answer)
 
     def _act_on_error(self, delivery: Delivery, message: TaskMessage, error: RedisError) -> None:
-        """Try again what passes. Else put the message on record without what it brings, to be ended there."""
+        """Try again if the error may pass. Otherwise record the job without its content, and end it."""
         if passes(error):
             log.warning("Redis refused a claim, retrying", job_id=delivery.job_id, error=type(error).__name__)
             self._put_off(delivery, RETRY_S)
@@ -287,7 +286,7 @@ class Intake(threading.Thread):
         log.error("Redis refused a claim, ending the job", job_id=delivery.job_id, error=reason)
         envelope = Envelope.of(delivery.job_id, self._settings.queue)
         claim = self._ledger.claim(delivery.job_id, self._owner_id, job=NO_JOB, envelope=envelope)
-        refusal = InvalidJob([FieldError("job", f"cannot be put on record: Redis says {reason}")])
+        refusal = InvalidJob([FieldError("job", f"cannot be recorded: Redis says {reason}")])
         try:
             answer = run(self._redis, claim)
             if not isinstance(answer, ResponseError):
@@ -299,10 +298,10 @@ class Intake(threading.Thread):
                 self._finisher.refuse(delivery, GenerationError(ErrorCode.NOT_RECORDED, str(refusal)))
 
     def _claim_again(self, delivery: Delivery, message: TaskMessage) -> None:
-        """The ledger says that the job is in our hands, where it is not.
+        """Claim again a job that the ledger says is ours, though we do not have it.
 
-        Either it has just left them, then the ledger says something else by now; or the reply to our claim
-        was lost, then it says the same.
+        Either it has just ended here: then the answer is another one by now. Or the reply to our first claim
+        was lost: then the answer is the same, and the job is opened.
         """
         answer = run(self._redis, self._ledger.claim(delivery.job_id, self._owner_id))
         if isinstance(answer, Adopt):
@@ -317,7 +316,7 @@ class Intake(threading.Thread):
         claimed: Claimed,
         first: Part | ResponseError | None = None,
     ) -> None:
-        """Take a claimed job's stream over from where it stands."""
+        """Begin an attempt at a claimed job, where its stream ends."""
         recorded = self._recorded(delivery.job_id, first) if claimed.seq else NOTHING
         attempt = Attempt(
             EventLog(delivery.job_id, claimed, recorded, self._author),
@@ -331,7 +330,7 @@ class Intake(threading.Thread):
         self._preparer.hold(Opened(attempt, message, claimed, recorded))
 
     def _recorded(self, job_id: str, first: Part | ResponseError | None) -> Recorded:
-        """What earlier attempts have written; nothing if somebody else has written there, too."""
+        """What earlier attempts have written; nothing if the stream was not written by workers alone."""
         try:
             return Recorded.of(self._reader.events(job_id, first, with_scores=False))
         except RedisError as error:

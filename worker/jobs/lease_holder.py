@@ -1,4 +1,4 @@
-"""A worker towards the ledger."""
+"""A worker as the ledger knows it."""
 
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -10,7 +10,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """Who owns jobs, and how it speaks to the ledger; each start of a worker is another owner."""
+    """A worker's id as the owner of jobs, and its access to the ledger. Each start has a new id."""
 
     redis: Redis
     ledger: Ledger

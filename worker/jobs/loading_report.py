@@ -1,4 +1,4 @@
-"""Says that a worker loads its model, and how far it is: `herd status` knows it long before it takes jobs."""
+"""Reports that a worker loads its model, so that `herd status` shows it long before it takes jobs."""
 
 import threading
 from contextlib import suppress
@@ -17,7 +17,7 @@ INTERVAL_S = 1.0
 
 
 class LoadingReport(threading.Thread):
-    """Reports once a second, to each tenant, as long as the block lasts; the heartbeats go on after that.
+    """Reports once a second to each tenant while its block runs. After that the heartbeats report.
 
     with LoadingReport(redis, settings, "gpu0@host") as report:
         LoadedModel.load(settings, device, report.note_bytes)
@@ -42,14 +42,14 @@ class LoadingReport(threading.Thread):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What others say next must not be overtaken by what is said here."""
+        """Wait for the last report, so that it cannot overwrite a later one of the heartbeat."""
         self._has_ended.set()
         self.join()
 
     def run(self) -> None:
-        while not self._has_ended.wait(INTERVAL_S):  # a model that is refused at once was never loaded
+        while not self._has_ended.wait(INTERVAL_S):  # a model that is refused at once is never reported
             for own in self._settings.by_queue.values():
-                with suppress(RedisError):  # the next one says it, or the heartbeat
+                with suppress(RedisError):  # the next report comes soon
                     run(self._redis, Reports(own.tenant).report_worker(self._status))
 
     @property

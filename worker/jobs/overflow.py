@@ -1,4 +1,4 @@
-"""Jobs that wait here for room go to workers that have some."""
+"""Jobs that wait here for room go to workers that have room."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -16,18 +16,18 @@ from llama_herd.worker.jobs.suspect_gate import SuspectGate
 
 log = structlog.get_logger(__name__)
 
-#: A job that has waited for room so long is worth a round trip to another worker.
+#: A job that has waited this long for room is worth a round trip to another worker.
 PATIENCE_S = 1.0
 
 
 class Overflow:
-    """Releases jobs that this worker has claimed and cannot run soon: while another worker idles, and while
-    one that must run alone waits for the room of the others.
+    """Releases jobs that this worker has claimed and cannot run soon: while another worker idles, or while a
+    suspect waits to run alone.
 
-    The newest go, so that who has waited longest keeps its place, and at most half of the room that others
-    say they have, since other full workers see the same room. A job on its last attempt stays: it must be
-    alone wherever it runs. From a look before and meanwhile this worker asks for no messages of this
-    tenant: they would come back to it.
+    The newest jobs go, so that the longest waiting ones keep their places. At most half of the free room of
+    the other workers is used, since other full workers see the same room. A suspect stays: it must run alone
+    anywhere. From one look before the release this worker takes no messages of the tenant, as the released
+    jobs would come back to it.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Overflow:
         claims: ClaimedJobs,
         gate: SuspectGate,
         status: Callable[[], WorkerStatus],
-        close: Callable[[bool], None],
+        pause: Callable[[bool], None],
         on_released: Callable[[list[Attempt]], None],
     ) -> None:
-        """`close(True)` keeps this worker from asking for messages, within a second. `on_released` gets jobs
-        that are in the queue again, under a new message.
+        """`pause(True)` stops this worker from taking messages, within a second. `on_released` gets the
+        released jobs, which have a new message in the queue.
         """
         self._redis = holder.redis
         self._ledger = holder.ledger
@@ -50,21 +50,21 @@ class Overflow:
         self._claims = claims
         self._gate = gate
         self._status = status
-        self._close = close
-        self._is_closed = False
+        self._pause = pause
+        self._is_paused = False
         self._on_released = on_released
 
     def shed(self) -> None:
-        """Release what others have room for, or must leave this worker; called once a second.
+        """Release jobs that other workers have room for, or that must leave this one; called once a second.
 
-        Raises RedisError; what is released then stays fenced here.
+        Raises RedisError. Jobs that were released before the error stay fenced here.
         """
         in_hand = self._claims.in_hand()
         waiting = [attempt for attempt in in_hand if _waits(attempt)]
         num_free = self._num_free_elsewhere() if waiting else 0
-        was_closed, self._is_closed = self._is_closed, num_free > 0 or self._gate.is_closed
-        self._close(self._is_closed)
-        if was_closed and num_free:
+        was_paused, self._is_paused = self._is_paused, num_free > 0 or self._gate.is_closed
+        self._pause(self._is_paused)
+        if was_paused and num_free:
             num_released = min(len(waiting), (num_free + 1) // 2)
             newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
             self._release(newest, "jobs released to workers with room")
@@ -72,18 +72,18 @@ class Overflow:
         if leaving:
             self._release(leaving, "jobs released, a suspect must run alone")
 
-    def _release(self, attempts: list[Attempt], what: str) -> None:
+    def _release(self, attempts: list[Attempt], log_event: str) -> None:
         releases = [
             self._ledger.release(one.job_id, self._owner_id, one.stream.epoch, push=True) for one in attempts
         ]
         answers = run_many(self._redis, releases)
         released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
         if released:
-            log.info(what, num_jobs=len(released))
+            log.info(log_event, num_jobs=len(released))
             self._on_released(released)
 
     def _num_free_elsewhere(self) -> int:
-        """Rows that other workers of this model have free, with nobody waiting for them."""
+        """Free rows of other workers of this model that have no waiting jobs."""
         mine = self._status()
         return sum(
             max(0, other.slots - other.running)
@@ -96,7 +96,7 @@ class Overflow:
 
 
 def _waits(attempt: Attempt) -> bool:
-    """Whether a job could run and has waited for that longer than is good."""
+    """Whether a job could run, but has waited for room for too long."""
     has_waited = monotonic() - attempt.claimed_s > PATIENCE_S
     may_run = not (attempt.is_last or attempt.has_ended or attempt.started_s)
     has_work = not attempt.sequences or bool(attempt.unended)

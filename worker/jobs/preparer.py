@@ -1,4 +1,4 @@
-"""Makes sequences of claimed jobs, once they may come in; a death meanwhile counts against them."""
+"""Makes sequences of claimed jobs that the gate lets in. A worker's death meanwhile counts against them."""
 
 from bisect import insort
 from collections import deque
@@ -32,16 +32,16 @@ from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
-#: Most jobs that are noted at a time: so many are counted if one of them kills.
+#: Most jobs that are noted at a time. If one of them kills the worker, it counts against all of them.
 MAX_LOT = 16
 
-#: So much earlier than it was claimed an urgent job counts as claimed, and one that can wait so much later.
-#: So nobody is passed for ever.
+#: An urgent job goes first as if it was claimed this much earlier, one that can wait as if claimed this much
+#: later. So no job is passed for ever.
 HEAD_START_S = 10.0
 
 
 class Opened(NamedTuple):
-    """A claimed job with its stream; what its sequences are is yet to be found out."""
+    """A claimed job with its stream, which has no sequences yet."""
 
     attempt: Attempt
     message: TaskMessage
@@ -50,21 +50,21 @@ class Opened(NamedTuple):
 
     @property
     def turn(self) -> tuple[bool, float]:
-        """Whose is less begins first; last is whom the gate lets in alone."""
+        """The job with the smallest one begins first; suspects come last."""
         head_start_s = HEAD_START_S * urgency_of(self.claimed.lane)
         return self.attempt.is_last, self.attempt.claimed_s - head_start_s
 
     @property
     def is_harmless(self) -> bool:
-        """Whether it has killed nobody yet."""
+        """Whether no worker has died of it yet."""
         return not self.claimed.attempts
 
 
 class Preparer:
-    """Holds claimed jobs until the gate lets them in, and brings them into the engine. One thread calls.
+    """Holds claimed jobs until the gate lets them in, and submits them to the engine. One thread calls it.
 
-    It begins one at a time. Those that have killed nobody are noted in lots, any other by itself. A lot is
-    over when all of it have begun, or when somebody comes who goes before the rest.
+    It begins one job at a time, and first notes in the ledger which. Harmless jobs are noted in lots, any
+    other by itself. A lot is over when all of its jobs have begun, or when a more urgent job arrives.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Preparer:
         self._publisher = publisher
         self._gate = gate
         self._engine = engine
-        self._held: list[Opened] = []  # as it is their turn
+        self._held: list[Opened] = []  # in the order of their turns
         self._noted: list[Opened] = []
-        self._lot = deque[Opened]()  # those of the noted that have not begun
+        self._lot = deque[Opened]()  # noted jobs that have not begun
 
     @property
     def is_holding(self) -> bool:
@@ -93,11 +93,11 @@ class Preparer:
         return bool(self._held)
 
     def hold(self, opened: Opened) -> None:
-        """Take a job; `begin_one` begins it when it is its turn and it may come in."""
+        """Take a job; `begin_one` begins it when its turn comes and the gate lets it in."""
         insort(self._held, opened, key=lambda one: one.turn)
 
     def begin_one(self) -> bool:
-        """Begin the job whose turn it is. False if none may begin now."""
+        """Begin the next job. False if none may begin now."""
         if self._lot and self._held and self._held[0].turn < self._lot[0].turn:
             self._hold_again()
         if not self._lot and not self._open_lot():
@@ -109,20 +109,20 @@ class Preparer:
         return True
 
     def stop(self) -> None:
-        """Leave nothing noted."""
+        """Take all notes back."""
         self._hold_again()
         with suppress(RedisError):
             self._note(done=self._noted)
 
     def _hold_again(self) -> None:
-        """Let those of the lot wait again that have not begun."""
+        """Hold the jobs of the lot again that have not begun."""
         for opened in self._lot:
             self._gate.leave(opened.attempt)
             self.hold(opened)
         self._lot.clear()
 
     def _open_lot(self) -> bool:
-        """Note who begins next, and that the lot before is done. False if nobody may, or Redis is away."""
+        """Note the next lot, and that the last one is done. False if no job may begin, or Redis is away."""
         done, self._noted = self._noted, self._next_lot()
         self._lot.extend(self._noted)
         try:
@@ -138,9 +138,9 @@ class Preparer:
         return bool(self._noted)
 
     def _next_lot(self) -> list[Opened]:
-        """Let in who may begin now, in turn: some that are harmless, or one that is not.
+        """Let in the jobs that may begin now, in turn: several harmless ones, or one that is not.
 
-        All that must be alone ask the gate each time, since it counts for how long they do.
+        Suspects ask the gate each time, since it counts how long they wait.
         """
         lot: list[Opened] = []
         others: list[Opened] = []
@@ -154,7 +154,7 @@ class Preparer:
         return lot
 
     def _note(self, done: Rows[Opened], begun: Rows[Opened] = ()) -> list[bool]:
-        """Note what is prepared no more, and what from now on; whether each of that is still ours."""
+        """Note which jobs are prepared and which begin; return for each of the latter if it is still ours."""
         calls = [
             self._holder.ledger.prepare(
                 self._holder.id, [(one.attempt.job_id, one.claimed.epoch) for one in lot], is_done=lot is done
@@ -169,7 +169,7 @@ class Preparer:
         return are_ours
 
     def _has_ended(self, attempt: Attempt) -> bool:
-        """Whether a job is over before it has begun; one that is cancelled or overdue is ended."""
+        """Whether a job is over before it has begun; ends one that is cancelled or overdue."""
         if attempt.is_over:
             return True
         reason = attempt.end_before_start
@@ -178,12 +178,12 @@ class Preparer:
         return reason is not None
 
     def _begin(self, opened: Opened) -> None:
-        """Run a job, or end it at once when it cannot be run."""
+        """Submit a job to the engine, or end it if it cannot be run."""
         attempt = opened.attempt
         try:
             self._prepare(opened)
         except InvalidJob as error:
-            # What was wrong with the message says more than that the record it has made holds no job.
+            # An error of the message says more than the record that was made of it, which has no job.
             self._refuse(
                 attempt, Failure(code=ErrorCode.INVALID_JOB, message=str(opened.message.error or error))
             )
@@ -191,9 +191,9 @@ class Preparer:
             self._refuse(attempt, Failure(code=error.code, message=error.message, retriable=error.retriable))
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # also a panic of native code: whatever it is, the others go on
+        except BaseException as error:  # also a panic of native code: the other jobs go on
             log.exception("job preparation failed", job_id=attempt.job_id)
-            message = f"{type(error).__name__} while the job was made ready"
+            message = f"{type(error).__name__} while the job was prepared"
             self._refuse(attempt, Failure(code=ErrorCode.PREPARATION_ERROR, message=message))
 
     def _prepare(self, opened: Opened) -> None:
@@ -201,11 +201,11 @@ class Preparer:
         ids = [token_id for of_choice in recorded.ids.values() for token_id in of_choice]
         if len(ids) != claimed.n or min(ids, default=0) < 0:
             raise GenerationError(
-                ErrorCode.UNREADABLE, "the job's stream is broken, so it cannot be gone on with"
+                ErrorCode.UNREADABLE, "the job's stream is broken, so the job cannot continue"
             )
         job = GenerationJob.parse(claimed.body, self._settings)
         if job.model not in (None, self._settings.served_model):
-            message = f"this queue's worker serves {self._settings.served_model}, not the model asked for"
+            message = f"must be {self._settings.served_model}, the model that this queue's workers serve"
             raise InvalidJob([FieldError("model", message)])
         since_ms = round(1000 * (monotonic() - attempt.claimed_s))
         sequences = self._model.sequences(attempt.job_id, job, claimed.now_ms + since_ms)
@@ -219,7 +219,7 @@ class Preparer:
         self._submit(attempt, sequences)
 
     def _submit(self, attempt: Attempt, sequences: Rows[Sequence]) -> None:
-        """Hand the sequences on; those that were at their end before go to the publisher."""
+        """Submit the sequences to the engine; those that have ended already go to the publisher."""
         ended = [
             StepOutput(one.info, finish_reason=one.finish_reason, stop_reason=one.stop_reason)
             for one in sequences
@@ -229,7 +229,7 @@ class Preparer:
             if sequence.finish_reason is None:
                 self._engine.submit(sequence)
         abort: Abort | None = "dropped" if attempt.is_over else attempt.abort
-        if abort:  # by who found none in the engine yet
+        if abort:  # it came before the sequences were in the engine
             self._engine.abort(attempt.sequences, abort)
         if ended:
             self._publisher.put(ended)
@@ -240,6 +240,6 @@ class Preparer:
 
 
 def _may_join(opened: Opened, lot: list[Opened]) -> bool:
-    """Less urgent ones may not: they would stand noted while one urgent job after the other passes them."""
+    """Whether a job may be noted with the lot: jobs of another urgency would stay noted for too long."""
     is_alike = opened.claimed.lane == lot[0].claimed.lane
     return len(lot) < MAX_LOT and is_alike and opened.is_harmless and lot[0].is_harmless

@@ -1,4 +1,4 @@
-"""Sends what the engine says: one script call a step, repeated byte for byte until Redis answers it."""
+"""Sends the engine's outputs: one script call per step, repeated byte for byte until Redis answers."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence as Rows
@@ -27,17 +27,18 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Steps that may wait while Redis is away; then the engine pauses.
+#: Most steps that wait while Redis is away; then the engine pauses.
 MAX_WAITING_STEPS = 1000
 
-#: Pause between two tries of a call that Redis has not answered; a stopping worker tries only for so long.
+#: Pause before a call that Redis has not answered is repeated.
 RETRY_S = 0.2
+#: How long a stopping worker goes on trying.
 STOPPING_S = 2.0
 
-#: Most characters of what Redis says that a job is told.
+#: Most characters of Redis' complaint in a job's error.
 MAX_REASON = 120
 
-#: What a job is told that breaks connections.
+#: The reason in the error of a job whose event breaks connections.
 BREAKING = "it breaks the connection"
 
 
@@ -50,23 +51,23 @@ class Refusal(NamedTuple):
 
 
 class Released(NamedTuple):
-    """A job that was given back; a new message stands for it."""
+    """A job that was released to its queue, under a new message."""
 
     attempt: Attempt
 
 
 class Lost(NamedTuple):
-    """A job that belongs to another worker by now."""
+    """A job that belongs to another worker now."""
 
     attempt: Attempt
 
 
-#: What other threads hand on.
+#: What other threads put.
 Said = StepOutput | Refusal | Released | Lost
 
 
 class Refused(Exception):
-    """Redis does not take a call, however often it is made."""
+    """Redis will never accept a call."""
 
 
 class GivenUp(Exception):
@@ -74,11 +75,11 @@ class GivenUp(Exception):
 
 
 class Publisher(threading.Thread):
-    """Writes the streams of the jobs in hand. Others call `open` and `put`; the rest is its thread's.
+    """Writes the streams of the jobs in hand. Other threads call only `open` and `put`.
 
-    `on_start(attempt)` is called once the ledger has recorded that the job begins, `on_end(attempt)` once the
-    final event is there, `on_lost(attempt)` when the job turns out to belong to another worker,
-    `on_released(attempt)` when it was given back.
+    `on_start(attempt)` is called once the job's start is on record, `on_end(attempt)` once its final event
+    is, `on_lost(attempt)` when the job turns out to belong to another worker, `on_released(attempt)` when it
+    was released to its queue.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Publisher(threading.Thread):
         self._on_lost = on_lost
         self._on_released = on_released
         self._inbox: Queue[Rows[Said]] = Queue(MAX_WAITING_STEPS)
-        self._holding: set[Attempt] = set()
+        self._gathering: set[Attempt] = set()  # attempts with tokens that are not due yet
         self._is_stopping = threading.Event()
         self._give_up_s = inf
         self._is_sending = False
@@ -107,7 +108,7 @@ class Publisher(threading.Thread):
 
     @property
     def num_waiting(self) -> int:
-        """What is to be sent: steps that wait, and the call that is under way."""
+        """Waiting steps, plus one while a call is under way."""
         return self._inbox.qsize() + self._is_sending
 
     @property
@@ -116,25 +117,25 @@ class Publisher(threading.Thread):
         return self._num_answered
 
     def open(self, attempt: Attempt) -> None:
-        """Take a claimed job's stream over; call it before anything of the job is put.
+        """Take over a claimed job's stream; call it before the first `put` for the job.
 
-        An earlier attempt that this worker still has in hand is lost: others have owned the job since.
+        An earlier attempt that this worker still has in hand is lost: another worker has owned the job since.
         """
         earlier = self._claims.open(attempt)
         if earlier is not None:
             self._on_lost(earlier)
 
     def put(self, outputs: Rows[Said]) -> None:
-        """Hand on what a step brought; blocks while too many steps wait for Redis."""
+        """Queue the outputs of a step; blocks while too many steps wait for Redis."""
         if self._inbox.full():
             log.warning("engine paused until Redis answers", waiting_steps=MAX_WAITING_STEPS)
         self._inbox.put(outputs)
 
     def stop(self) -> None:
-        """Send what waits, then stop; a Redis that does not answer is given up after a while."""
+        """Send what waits, then stop; stop trying after STOPPING_S if Redis does not answer."""
         self._give_up_s = monotonic() + STOPPING_S
         self._is_stopping.set()
-        with suppress(Full):  # then there is enough to wake up for
+        with suppress(Full):  # a full inbox wakes the thread anyway
             self._inbox.put_nowait([])
         self.join()
 
@@ -144,8 +145,8 @@ class Publisher(threading.Thread):
         self._deliver(self._due(inf))
 
     def _take(self) -> list[Said]:
-        """All that waits. Sleeps until something comes or held tokens are due."""
-        due_s = min((attempt.stream.due_s for attempt in self._holding), default=inf)
+        """All that waits. Sleeps until something is put or gathered tokens are due."""
+        due_s = min((attempt.stream.due_s for attempt in self._gathering), default=inf)
         taken: list[Said] = []
         with suppress(Empty):
             taken += self._inbox.get(timeout=None if due_s == inf else max(0.0, due_s - monotonic()))
@@ -154,7 +155,7 @@ class Publisher(threading.Thread):
         return taken
 
     def _entries(self, outputs: Rows[Said]) -> list[Entry]:
-        """The events that are due; what one job got in several steps becomes one event."""
+        """The events that are due; a job's tokens of several steps become one event."""
         entries: list[Entry] = []
         for output in outputs:
             match output:
@@ -169,9 +170,9 @@ class Publisher(threading.Thread):
         return entries + self._due(monotonic())
 
     def _due(self, now_s: float) -> list[Entry]:
-        """The events of gathered tokens whose time has come."""
-        due = [attempt for attempt in self._holding if attempt.stream.due_s <= now_s]
-        self._holding.difference_update(due)
+        """The events of gathered tokens that are due."""
+        due = [attempt for attempt in self._gathering if attempt.stream.due_s <= now_s]
+        self._gathering.difference_update(due)
         return [entry for attempt in due if not attempt.is_over for entry in attempt.stream.flush()]
 
     def _record(self, output: StepOutput) -> list[Entry]:
@@ -180,20 +181,20 @@ class Publisher(threading.Thread):
             return []
         entries = attempt.record(output)
         if attempt.stream.due_s < inf:
-            self._holding.add(attempt)
+            self._gathering.add(attempt)
         return entries
 
     def _deliver(self, entries: list[Entry]) -> None:
-        """Send events, and then, before anything new, what the answers ask for."""
+        """Send events; then send what the answers require, before any new event."""
         self._is_sending = bool(entries)
         with suppress(GivenUp):
             while entries:
                 answered = [pair for lot in _lots(entries) for pair in self._send(lot)]
-                entries = self._settle(answered)
+                entries = self._act_on(answered)
         self._is_sending = False
 
     def _send(self, entries: list[Entry]) -> list[tuple[Entry, Emitted]]:
-        """Make the call; where Redis refuses it, in halves, until the one job that breaks it stands alone."""
+        """Make the call. If Redis refuses it, halve it, until the one job that breaks it stands alone."""
         call = self._holder.ledger.emit(self._holder.id, entries)
         job_ids = list(dict.fromkeys(entry.job_id for entry in entries))
         is_large = len(job_ids) == 1 and any(map(_is_large, entries))
@@ -212,8 +213,8 @@ class Publisher(threading.Thread):
     def _insist(self, call: Call[T], breaks: Breaks | None = None) -> T:
         """Repeat a call, byte for byte, until it is answered: it may have run though its reply was lost.
 
-        `breaks`: of a call so large that it may break connections. Raises Refused when no repetition helps,
-        and GivenUp.
+        `breaks` counts the connections that a large call has broken. Raises Refused when repeating cannot
+        help, and GivenUp.
         """
         num_tries = 0
         while True:
@@ -235,21 +236,21 @@ class Publisher(threading.Thread):
                 raise GivenUp
             sleep(RETRY_S)
 
-    def _settle(self, answered: Rows[tuple[Entry, Emitted]]) -> list[Entry]:
-        """Act on what the ledger said; return what must be sent now, before anything new."""
+    def _act_on(self, answered: Rows[tuple[Entry, Emitted]]) -> list[Entry]:
+        """Act on the ledger's answers; return what must be sent now, before any new event."""
         again: list[Entry] = []
-        settled: set[str] = set()
+        recovered: set[str] = set()
         if any(answer.is_full for _, answer in answered):
             log.warning("Redis is full, retrying")
             sleep(RETRY_S)
         for entry, answer in answered:
             attempt = self._claims.get(entry.job_id)
-            if attempt is None or attempt.stream.epoch != entry.epoch or entry.job_id in settled:
+            if attempt is None or attempt.stream.epoch != entry.epoch or entry.job_id in recovered:
                 continue
             if answer.kind in (Emission.OK, Emission.DUPLICATE):
                 self._note_written(attempt, entry)
                 continue
-            settled.add(entry.job_id)
+            recovered.add(entry.job_id)
             again += self._recover(attempt, entry, answer)
         return again
 
@@ -260,7 +261,7 @@ class Publisher(threading.Thread):
             self._close(attempt, self._on_end)
 
     def _recover(self, attempt: Attempt, entry: Entry, answer: Emitted) -> list[Entry]:
-        """What to send after an event was refused; what followed it in the same call was refused alike."""
+        """What to send after an event was refused. The job's later events in the call were refused too."""
         if answer.kind is Emission.CANCELLED:
             attempt.stream.rewind(answer.seq, answer.n)
             return [attempt.end("deadline" if answer.reason == "deadline" else "cancelled")]
@@ -281,7 +282,7 @@ class Publisher(threading.Thread):
         return []
 
     def _cut_short(self, attempt: Attempt, entry: Entry, reason: str) -> list[Entry]:
-        """End a job after its last recorded event, since Redis does not take what follows."""
+        """End a job after its last recorded event, since Redis does not accept the next one."""
         attempt.is_cut_short = True
         num_bytes = len(entry.event)
         log.error("Redis refused a job's event", job_id=attempt.job_id, num_bytes=num_bytes, reason=reason)
@@ -294,13 +295,13 @@ class Publisher(threading.Thread):
         return []
 
     def _close(self, attempt: Attempt, then: Callable[[Attempt], None]) -> None:
-        self._holding.discard(attempt)
+        self._gathering.discard(attempt)
         if self._claims.close(attempt):
             then(attempt)
 
 
 def _lots(entries: Rows[Entry]) -> Iterator[list[Entry]]:
-    """The events of each call: one for all, but each job with a large event has its own."""
+    """The events of each call: one call for all small events, and one for each job with a large event."""
     large = dict.fromkeys(entry.job_id for entry in entries if _is_large(entry))
     small = [entry for entry in entries if entry.job_id not in large]
     if small:
@@ -316,6 +317,6 @@ def _is_large(entry: Entry) -> bool:
 def _not_recorded(entry: Entry, reason: str) -> Failure:
     return Failure(
         code=ErrorCode.NOT_RECORDED,
-        message=f"Redis does not take an event of {len(entry.event):,} characters ({reason}). "
-        "Fix: fewer logprobs or prompt_logprobs, or a higher proto-max-bulk-len",
+        message=f"Redis does not accept an event of {len(entry.event):,} characters ({reason}). "
+        "Fix: ask for fewer logprobs or prompt_logprobs, or raise proto-max-bulk-len in Redis",
     )

@@ -1,4 +1,4 @@
-"""No place for jobs: a Redis that keeps no job whole, takes none, or may throw away what it took."""
+"""Refuses a Redis that cannot keep jobs: a cluster, a replica, or one that evicts keys when it is full."""
 
 from contextlib import suppress
 from time import monotonic, sleep
@@ -23,13 +23,13 @@ from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
-#: How long a Redis may be a replica: one that takes its primary's place needs some seconds.
+#: How long a Redis may be a replica: one that is promoted to primary needs some seconds.
 PROMOTION_S = 10.0
 POLL_S = 0.5
 
 
 def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PROMOTION_S) -> None:
-    """Wait until Redis answers, then raise SettingsError, with the fix, unless it can keep jobs."""
+    """Wait until Redis answers. Raises SettingsError, with the fix, if it cannot keep jobs."""
     ledger, started_s, said = Ledger.of(settings.of_first_tenant), monotonic(), ""
     while True:
         try:
@@ -47,9 +47,10 @@ def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PRO
 
 
 def refuse_eviction(redis: Redis) -> None:
-    """Raise SettingsError when Redis, once full, drops keys without a lifetime: jobs that wait or run.
+    """Raise SettingsError when a full Redis drops keys without a lifetime: jobs that wait or run.
 
-    Who may not ask, as in the role of a worker, is not told: there `herd doctor` does, as another user.
+    A Redis user without the right to INFO, as in the role of a worker, is not checked. There run
+    `herd doctor` as another user.
     """
     try:
         memory = redis.info("memory")
@@ -58,19 +59,19 @@ def refuse_eviction(redis: Redis) -> None:
     policy, max_bytes = str(memory.get("maxmemory_policy")), int(memory.get("maxmemory", 0))
     if max_bytes and policy.startswith("allkeys"):
         raise SettingsError(
-            f"Redis drops jobs that it has accepted when it comes to {max_bytes:,} bytes (maxmemory-policy "
-            f"{policy}). Fix: redis-cli CONFIG SET maxmemory-policy noeviction"
+            f"Redis drops accepted jobs when it reaches {max_bytes:,} bytes (maxmemory-policy {policy}). "
+            "Fix: redis-cli CONFIG SET maxmemory-policy noeviction"
         )
 
 
 def _try_to_write(redis: Redis, ledger: Ledger) -> None:
-    """Delete the records of two jobs that cannot be: a replica refuses that, a cluster keeps them apart."""
+    """Delete the records of two impossible jobs at once: a replica and a cluster refuse that."""
     with suppress(NoPermissionError):
         redis.delete(ledger.job_key("probe 1"), ledger.job_key("probe 2"))
 
 
 def _passes(error: RedisError, may_be_promoted: bool) -> bool:
-    """Whether to wait. For a Redis that is away without an end, lest each worker be started by hand again."""
+    """Whether to wait: without end for a Redis that is away, so that nobody must start workers again."""
     if isinstance(error, AuthenticationError | AuthorizationError):
         return False
     if isinstance(error, ReadOnlyError | MasterDownError):

@@ -1,4 +1,4 @@
-"""All parts of a worker behind the Celery pool: who starts whom, and in which order they stop."""
+"""All parts of a worker behind the Celery pool, and the order in which they start and stop."""
 
 import threading
 from collections import defaultdict
@@ -32,11 +32,11 @@ from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
-#: Shorter than a lease: a connection that is dead without saying so is replaced before jobs are lost by it.
+#: Shorter than a lease: a connection that died silently is replaced before jobs are lost by it.
 REDIS_TIMEOUT_S = 2.0
 
-#: After so long without a layer a worker calls itself stalled. Its jobs stay its own until `stall_s`: what is
-#: shown may come back the next second, what was given away is computed twice.
+#: After this long without a layer a worker reports itself as stalled. It keeps its jobs until `stall_s`: a
+#: report can be taken back the next second, but jobs that were given away are computed twice.
 STALL_SHOWN_S = 15.0
 
 #: How often a draining worker looks whether it is done.
@@ -44,16 +44,13 @@ DRAIN_POLL_S = 0.02
 
 
 class Service:
-    """The threads of one worker. Messages come in by `take`; everything else follows by itself.
-
-    One engine for all, and a `Tenancy` for each tenant.
-    """
+    """The threads of one worker: one engine, and a `Tenancy` for each tenant. Messages come in by `take`."""
 
     def __init__(self, model: LoadedModel, settings: WorkerSettings, worker: str) -> None:
         self._settings = settings
         self._worker = worker
         self._model = model
-        self._closed_queues = set[str]()
+        self._paused_queues = set[str]()
         self._spoilt = SpoiltQueues()
         self._state: State = "starting"
         self._is_hurried = threading.Event()
@@ -71,7 +68,7 @@ class Service:
                 engine=self._engine,
                 gate=gate,
                 status=partial(self.status, queue),
-                close=self._close,
+                pause=self._pause,
             )
             for queue, own in settings.by_queue.items()
         }
@@ -116,7 +113,7 @@ class Service:
         return service
 
     def _start_engine(self) -> None:
-        """Start the engine and let it run warm. Who is told to end meanwhile does not leave it in a step."""
+        """Start the engine and warm it up. If that is interrupted, the engine stops first."""
         self._engine.start()
         try:
             self._warm_up.run(self._engine)
@@ -125,12 +122,12 @@ class Service:
             raise
 
     def note_consuming(self) -> None:
-        """Messages are asked for from now on."""
+        """Note that Celery takes messages from now on."""
         self._become("ready")
 
     def watch(self, poller: Poller) -> None:
-        """Messages come by this connection from now on."""
-        poller.closed_queues = self._closed_queues
+        """Note the connection by which messages come from now on."""
+        poller.paused_queues = self._paused_queues
         self._spoilt = poller.spoilt
         self.watchdog.watch(poller)
 
@@ -138,11 +135,11 @@ class Service:
         self._tenancy_of(delivery.queue).take(delivery)
 
     def end(self, job_id: str, queue: str, *, has_expired: bool) -> None:
-        """Celery has revoked a job of this queue, or found it expired before it was run."""
+        """Note that Celery has revoked a job of this queue, or found it expired before it ran."""
         self._tenancy_of(queue).end(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
 
     def status(self, queue: str = "") -> WorkerStatus:
-        """What whoever may know of this queue may know; of the others' it says nothing."""
+        """The worker's status, as users of this queue may see it: without names or keys of other tenants."""
         stats, spoilt = self._engine.stats, self._spoilt.found.get(queue)
         return WorkerStatus(
             name=self._worker,
@@ -164,7 +161,7 @@ class Service:
 
     @property
     def _state_now(self) -> State:
-        """Ready is who has loaded its model, asks for messages of some queue and moves on."""
+        """Ready: the model is loaded, messages of at least one queue are taken, and all parts progress."""
         if self._state == "ready" and self._engine.is_stalled(min(STALL_SHOWN_S, self._settings.stall_s)):
             return "stalled"
         if self._state == "ready" and self.watchdog.silent_s >= UNREADY_S:
@@ -181,14 +178,14 @@ class Service:
             tenancy.report_soon()
 
     def hurry(self) -> None:
-        """Wait for no job any more; may be called from a signal handler."""
+        """End the grace period of running jobs; may be called from a signal handler."""
         self._is_hurried.set()
 
     def drain(self, grace_s: float, pump: Callable[[], None]) -> None:
-        """Stop, in the order of a job's way, so that each part still finds the next one running.
+        """Stop all parts in the order of a job's way, so that each part still finds the next one running.
 
-        Running jobs get `grace_s` to end; `pump` runs the acks meanwhile. The rest is released: other workers
-        go on from the recorded tokens.
+        Running jobs get `grace_s` to end, while `pump` runs the acks. The others are released: other workers
+        continue them from the recorded tokens.
         """
         self._become("stopping")
         self.watchdog.stop()
@@ -210,17 +207,17 @@ class Service:
         pump()
 
     def _tenancy_of(self, queue: str) -> Tenancy:
-        """Whose message it is follows from where it came from, never from what it says."""
+        """A message belongs to the tenant whose queue it came from, whatever it says itself."""
         return self._by_queue.get(queue) or next(iter(self._by_queue.values()))
 
     def _hand_on(self, outputs: list[StepOutput]) -> None:
-        """What a step brought, to each tenant its own."""
+        """Hand each tenant its outputs of a step."""
         by_tenant = defaultdict[str, list[StepOutput]](list)
         for output in outputs:
             by_tenant[output.sequence.tenant].append(output)
         for tenant, its_own in by_tenant.items():
             self._sinks[tenant](its_own)
 
-    def _close(self, queue: str, is_closed: bool) -> None:
-        """Ask for no more messages of a queue, or ask again."""
-        (self._closed_queues.add if is_closed else self._closed_queues.discard)(queue)
+    def _pause(self, queue: str, is_paused: bool) -> None:
+        """Take no more messages of a queue, or take them again."""
+        (self._paused_queues.add if is_paused else self._paused_queues.discard)(queue)

@@ -1,40 +1,40 @@
-"""How long a job's stream can be that workers have written; a longer one is somebody else's."""
+"""The most bytes and tokens that workers can have written for a job; a longer stream is not theirs."""
 
 from dataclasses import dataclass
 
 from llama_herd.tasks.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS
 
-#: A token: its id, and its text as JSON has it, which few vocabularies have longer.
+#: A token: its id, and its text in JSON. Few vocabularies have longer ones.
 TOKEN_BYTES = 11 + 256
-#: What else an event holds, with a job's id of 128 characters.
+#: The other fields of an event, with a job id of 128 characters.
 EVENT_BYTES = 320
-#: A log-probability, and those of the likeliest tokens with their ids.
+#: A log-probability, and the likeliest tokens with theirs.
 SCORE_BYTES = 25 + 36 * MAX_TOP_LOGPROBS
-#: What stands beside the tokens: some thousand starts, and an end with its error.
+#: Events without tokens: some thousand starts, and an end with its error.
 REST_BYTES = 1 << 20
-#: Tokens that are gathered for one event, at most a minute's.
+#: Most tokens of one event: those of a minute.
 MAX_EVENT_TOKENS = 65_536
 
 
 @dataclass(frozen=True)
 class StreamBounds:
-    """What follows from the most tokens of one output, and of one prompt."""
+    """Bounds that follow from the most tokens of one output, and of one prompt."""
 
     max_tokens: int
     max_prompt_tokens: int
 
     def num_ids(self, n: int) -> int:
-        """Most ids of a stream whose record says that they are `n`."""
+        """Most ids of a stream whose record counts `n` tokens."""
         return min(n, MAX_CHOICES * self.max_tokens)
 
     def stream_bytes(self, n: int, *, with_scores: bool) -> int:
-        """Longest stream whose record says that it holds `n` tokens."""
+        """Most bytes of a stream whose record counts `n` tokens."""
         num_ids = self.num_ids(n)
         num_bytes = REST_BYTES + num_ids * (TOKEN_BYTES + EVENT_BYTES)
         return num_bytes + (num_ids + self.max_prompt_tokens) * SCORE_BYTES * with_scores
 
     def event_bytes(self, *, with_scores: bool) -> int:
-        """Longest event; the first one has the scores of the prompt."""
+        """Most bytes of an event; the first one has the scores of the prompt."""
         num_ids = min(self.max_tokens, MAX_EVENT_TOKENS)
         num_scores = (num_ids + self.max_prompt_tokens) * with_scores
         return max(REST_BYTES, EVENT_BYTES + num_ids * TOKEN_BYTES + num_scores * SCORE_BYTES)

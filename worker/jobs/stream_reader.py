@@ -1,4 +1,4 @@
-"""Reads jobs' streams in a worker, part by part, and no further than workers can have written them."""
+"""Reads jobs' streams part by part, and no more than workers can have written."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,14 @@ from llama_herd.tasks.ledger.ledger import FIRST, Ledger
 from llama_herd.tasks.ledger.redis_call import Call, Unreadable, run
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 
-#: As much is read in one round trip, or one event. Of a longer part Lua takes more than its share of time.
+#: Bytes read in one round trip, or one event if it is longer. A longer part would block Redis for too long.
 PART_BYTES = 131_072
 
 
 class StreamReader:
-    """Whoever may write a tenant's streams can make one of any length. It costs the others nothing.
+    """Reads in bounded parts: a user that may write a tenant's streams can make them of any length.
 
-    Without scores, the events are as much as it takes to go on with a job.
+    Events without scores are enough to continue a job.
     """
 
     def __init__(self, redis: Redis, ledger: Ledger, bounds: StreamBounds) -> None:
@@ -27,16 +27,16 @@ class StreamReader:
         self._bounds = bounds
 
     def part(self, job_id: str, start: str = FIRST, *, with_scores: bool = True) -> Call[Part]:
-        """The call for a part, by default the first one."""
+        """The call that reads a part, by default the first one."""
         most_bytes = self._bounds.event_bytes(with_scores=with_scores)
         return self._ledger.read_part(job_id, start, PART_BYTES, most_bytes, with_scores=with_scores)
 
     def events(
         self, job_id: str, first: Part | ResponseError | None = None, *, with_scores: bool = True
     ) -> Iterator[Event]:
-        """All events of a job; `first` is the answer to that call if it was made already.
+        """All events of a job. `first` is the first part, if it was read already.
 
-        Raises RedisError, among these Unreadable for more than a job of that many tokens can have.
+        Raises RedisError, which includes Unreadable for a stream that is longer than the job's can be.
         """
         part = first or run(self._redis, self.part(job_id, with_scores=with_scores))
         if isinstance(part, ResponseError):
@@ -47,7 +47,7 @@ class StreamReader:
             num_ids -= sum(len(event.ids) for event in part.events if isinstance(event, Token))
             num_bytes -= part.num_bytes
             if min(num_ids, num_bytes) < 0:
-                raise Unreadable("the events of this job are more than its record says. Fix: purge the job")
+                raise Unreadable("the events of this job are more than its record counts. Fix: purge the job")
             yield from part.events
             if not part.next:
                 return

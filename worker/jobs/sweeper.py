@@ -1,4 +1,4 @@
-"""Puts back what nobody works on: jobs of dead workers, messages that nobody has, jobs that wait for room."""
+"""Puts jobs back into the queue: those of dead workers, those whose message was lost, those without room."""
 
 import threading
 
@@ -20,9 +20,9 @@ MAX_COMPLAINT = 200
 
 
 class Sweeper(threading.Thread):
-    """Once a second sweeps the ledger, and gives away what waits here for room that others have.
+    """Once a second sweeps the ledger, and releases jobs that wait here though another worker has room.
 
-    Any number of workers may sweep: a short lock in Redis lets one do it.
+    Any number of workers may sweep: a short lock in Redis admits one at a time.
     """
 
     def __init__(self, redis: Redis, ledger: Ledger, overflow: Overflow) -> None:
@@ -46,7 +46,7 @@ class Sweeper(threading.Thread):
                     self._complain(error)
 
     def _complain(self, error: RedisError) -> None:
-        """Say once what does not pass, as of a key that somebody has spoilt; the publisher says the rest."""
+        """Log an error that will not pass, such as a spoilt key, once. The publisher logs the others."""
         complaint = said(error)[:MAX_COMPLAINT]
         if not passes(error) and complaint != self._complaint:
             log.error("sweep failed", error=complaint)

@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 class Tenancy:
-    """All that speaks to one tenant's ledger, around the engine and the gate that all tenants share.
+    """All parts that use one tenant's ledger, around the engine and the gate that all tenants share.
 
     delivery -> intake -> engine -> publisher -> finisher -> delivery
     """
@@ -50,9 +50,9 @@ class Tenancy:
         engine: EngineThread,
         gate: SuspectGate,
         status: Callable[[], WorkerStatus],
-        close: Callable[[str, bool], None],
+        pause: Callable[[str, bool], None],
     ) -> None:
-        """`close(queue, True)` keeps the worker from asking for that; `settings` are of this tenant."""
+        """`settings` are this tenant's. `pause(queue, True)` stops the worker from taking its messages."""
         ledger = Ledger.of(settings, author.worker)
         self.tenant = settings.tenant
         self._engine = engine
@@ -66,7 +66,7 @@ class Tenancy:
             on_start=lambda attempt: engine.confirm(attempt.sequences),
             on_end=self._finish,
             on_lost=self._lose,
-            on_released=self._give_back,
+            on_released=self._acknowledge,
         )
         self._intake = Intake(
             holder,
@@ -86,19 +86,19 @@ class Tenancy:
             claims=claims,
             gate=gate,
             status=status,
-            close=lambda is_closed: close(settings.queue, is_closed),
+            pause=lambda is_paused: pause(settings.queue, is_paused),
             on_released=lambda released: self._publisher.put(list(map(Released, released))),
         )
         self._sweeper = Sweeper(redis, ledger, overflow)
 
     @property
     def has_jobs(self) -> bool:
-        """Whether there are jobs that are claimed and not ended."""
+        """Whether any job is claimed and not ended."""
         return bool(self._claims)
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """What must make progress while it has work."""
+        """The parts that must make progress while they have work."""
         parts: list[tuple[str, Part]] = [("publisher", self._publisher), ("finisher", self._finisher)]
         return {f"{name} of {self.tenant}": part for name, part in parts}
 
@@ -113,20 +113,20 @@ class Tenancy:
         self._intake.put(end)
 
     def publish(self, outputs: Rows[StepOutput]) -> None:
-        """Hand on what a step brought; blocks while too many steps wait for Redis."""
+        """Publish the outputs of a step; blocks while too many steps wait for Redis."""
         self._publisher.put(outputs)
 
     def report_soon(self) -> None:
-        """Say at once that the worker's state is another one."""
-        self._heartbeat.hasten()
+        """Report the worker's new state soon."""
+        self._heartbeat.report_soon()
 
     def stop_taking(self) -> None:
-        """Claim nothing more, and put nothing back."""
+        """Stop claiming and sweeping."""
         self._sweeper.stop()
         self._intake.stop()
 
     def stop(self) -> None:
-        """Send what waits, release the jobs that still run, store the results that are due."""
+        """Send waiting events, release the jobs that still run, store the results that are due."""
         self._publisher.stop()
         self._release(self._claims.in_hand())
         self._heartbeat.stop()
@@ -150,11 +150,11 @@ class Tenancy:
         for delivery in attempt.deliveries:
             delivery.let_go()
 
-    def _give_back(self, attempt: Attempt) -> None:
+    def _acknowledge(self, attempt: Attempt) -> None:
         for delivery in attempt.deliveries:
             delivery.acknowledge()
 
     def _drop(self, attempt: Attempt) -> None:
-        """Take a job that the engine may still be running out of it."""
+        """Take a job out of the engine, if it still runs there."""
         if attempt.unended:
             self._engine.abort(attempt.unended, "dropped")

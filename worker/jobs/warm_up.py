@@ -1,4 +1,4 @@
-"""What torch and the tokenizer put off until they are needed is done before the first job comes."""
+"""Runs the engine once before the first job: torch and the tokenizer postpone much work to first use."""
 
 import threading
 from collections.abc import Iterable
@@ -20,29 +20,29 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 
 log = structlog.get_logger(__name__)
 
-#: Whose the sequences are: no tenant is called so.
+#: The tenant of these sequences: no real tenant has this name.
 NOBODY = ""
 
 TEXT = "Once upon a time there was a llama who lived by a river. " * 8
 
-#: Of the prompt; with what is drawn no page becomes full, so the prefix cache keeps and counts nothing.
+#: Prompt and output together fill no page, so the prefix cache keeps and counts nothing.
 NUM_PROMPT_TOKENS = PAGE_TOKENS // 2
 
-#: One sequence takes the likeliest tokens, the other one draws, and runs on when the first is at its end.
+#: One sequence takes the likeliest tokens. The other one samples, and goes on alone after the first.
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0, "max_tokens": 4},
     {"temperature": 0.8, "top_p": 0.9, "max_tokens": 8},
 )
 
-#: How often it is looked whether the engine still lives.
+#: How often to check that the engine still lives.
 POLL_S = 1.0
 
 
 class WarmUp:
-    """Two throw-away sequences, on the way of every job: tokenizer, admission, prefill, decode, draw.
+    """Two throw-away sequences that go the way of every job: tokenizer, admission, prefill, decode, draw.
 
-    They run on the engine's own thread, since thread pools and handles of libraries are each thread's own. A
-    model that has no room for them takes its first job cold.
+    They run on the engine's own thread, since libraries keep thread pools and handles per thread. A model
+    without room for them takes its first job cold.
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -54,14 +54,14 @@ class WarmUp:
         self._left: set[SequenceInfo] = {sequence.info for sequence in self._sequences}
 
     def run(self, engine: EngineThread) -> None:
-        """Return when all have ended; they take the device as a job would."""
+        """Run the sequences as jobs would, and return when all have ended."""
         for sequence in self._sequences:
             engine.submit(sequence)
         while self._left and engine.is_alive():
             self._have_ended.wait(POLL_S)
 
     def take(self, outputs: Iterable[StepOutput]) -> None:
-        """Hear what the engine says of them."""
+        """Take the engine's outputs of these sequences."""
         for output in outputs:
             if output.error is not None:
                 log.warning("warm-up failed, jobs may fail too", error=output.error.message)
@@ -72,7 +72,7 @@ class WarmUp:
 
 
 def _sequences(model: LoadedModel, job_id: str, sampling: dict[str, Any]) -> list[Sequence]:
-    """Raises GenerationError when the cache has no room for them."""
+    """Raises GenerationError when the cache has no room."""
     common = {"ignore_eos": True, "seed": 0, "truncate_prompt_tokens": NUM_PROMPT_TOKENS}
     params = SamplingParams.model_validate(common | sampling)
     job = GenerationJob(prompt=TEXT, sampling=params)

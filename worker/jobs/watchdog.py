@@ -1,4 +1,4 @@
-"""Ends a worker that has come to a stop: whoever restarts it gets one that moves on."""
+"""Ends a worker that makes no progress, so that it can be restarted."""
 
 import threading
 from collections.abc import Collection, Mapping, Set as AbstractSet
@@ -18,34 +18,34 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
 
-#: After so long a silence, or without progress, a worker does not call itself ready any more.
+#: After this long without messages or progress a worker no longer reports itself as ready.
 UNREADY_S = 5.0
 
-#: A part without progress is given so many times as long as a silent consumer: its calls have long timeouts.
+#: A part without progress gets this many times longer than a silent consumer: its calls have long timeouts.
 STUCK_FACTOR = 4
 
 
 class Poller(Protocol):
-    """Who asks Redis for messages, but of no queue while that is closed."""
+    """Polls Redis for messages, but not those of paused queues."""
 
-    closed_queues: AbstractSet[str]
+    paused_queues: AbstractSet[str]
     spoilt: SpoiltQueues
 
     @property
     def num_polls(self) -> int:
-        """Answers that have come, also those that there is no message."""
+        """Answers of Redis, including those without a message."""
 
     @property
     def has_room(self) -> bool:
-        """Whether it wants messages at all."""
+        """Whether it may take messages at all."""
 
 
 class Part(Protocol):
-    """A part of a worker that does one thing after another, each by a word with Redis."""
+    """A part of a worker that does one thing after another, each by a call to Redis."""
 
     @property
     def num_waiting(self) -> int:
-        """Things to do, the one under way included."""
+        """Things to do, including the current one."""
 
     @property
     def num_answered(self) -> int:
@@ -53,7 +53,7 @@ class Part(Protocol):
 
 
 class Pace:
-    """How a part goes on, from one look to the next."""
+    """A part's progress from one look to the next."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
@@ -62,23 +62,23 @@ class Pace:
         self.num_still_looks = 0
 
     def look(self) -> bool:
-        """Whether something waits and nothing was done since the look before."""
+        """Whether something waits, but nothing was done since the last look."""
         before, self._num_answered = self._num_answered, self._part.num_answered
         self.num_waiting = self._part.num_waiting
         return self.num_waiting > 0 and before == self._num_answered
 
 
 class Watchdog(threading.Thread):
-    """Looks once a second whether messages are asked for, and whether each part that has work makes progress.
+    """Checks once a second that messages are polled, and that each part with work makes progress.
 
     Silence is suspicious only while messages wait, there is room for them, and Redis answers: a full batch, a
-    rate limit, an empty queue and a Redis that is away all explain it. A part that stands still is suspicious
-    while Redis takes writes. Both are counted in looks, so that a process which was frozen is not blamed for
-    that.
+    rate limit, an empty queue and a Redis that is away all explain it. A part without progress is suspicious
+    only while Redis accepts writes. Both are counted in looks, so that a process that was frozen is not
+    blamed for it.
     """
 
     def __init__(self, redis: Redis, ledger: Ledger, queues: Collection[str], silence_s: float) -> None:
-        """`ledger` is of any of the worker's tenants."""
+        """`ledger` may be that of any of the worker's tenants."""
         super().__init__(name="watchdog", daemon=True)
         self._redis = redis
         self._ledger = ledger
@@ -93,20 +93,20 @@ class Watchdog(threading.Thread):
 
     @property
     def silent_s(self) -> float:
-        """How long messages have waited without being asked for."""
+        """How long messages have waited without being polled."""
         return self._num_silent_looks * INTERVAL_S
 
     @property
     def stuck_s(self) -> float:
-        """How long some part has had work and made no progress."""
+        """How long any part has had work but made no progress."""
         return max((pace.num_still_looks for pace in self._paces.values()), default=0) * INTERVAL_S
 
     def watch(self, poller: Poller) -> None:
-        """Watch this one from now on; there is a new one after each lost connection."""
+        """Watch this poller from now on; there is a new one after each lost connection."""
         self._poller = poller
 
     def watch_parts(self, parts: Mapping[str, Part]) -> None:
-        """Watch these, by the names to call them by, before the start."""
+        """Watch these parts, by name; call it before the start."""
         self._paces.update({name: Pace(part) for name, part in parts.items()})
 
     def stop(self) -> None:
@@ -148,7 +148,7 @@ class Watchdog(threading.Thread):
             process.end_at_once(process.EXIT_STUCK)
 
     def _takes_writes(self) -> bool:
-        """Whether Redis is there and takes what needs room; this changes nothing in it."""
+        """Whether Redis accepts a write that needs memory; the command changes nothing."""
         try:
             run(self._redis, Call("ZADD", (self._ledger.key("leases"),), ("XX", 0, ""), bool))
         except RedisError as error:

@@ -344,8 +344,8 @@ class Slow(Told):
 
 @pytest.fixture
 def short_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_herd.worker.jobs.finisher.HOLD_MS", 600)
-    monkeypatch.setattr("llama_herd.worker.jobs.finisher.KEEP_S", 0.1)
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.SETTLING_MS", 600)
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.REPORT_S", 0.1)
 
 
 def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(

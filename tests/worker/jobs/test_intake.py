@@ -142,7 +142,7 @@ def test_what_ends_the_thread_that_reads_one_job_ends_that_job_alone(
         service.take(SentMessage(job_id))
     broken, sound = (the_end(redis, job_id) for job_id in ("broken", "sound"))
     assert broken.error is not None
-    assert broken.error.message == "Panic while the job was made ready"
+    assert broken.error.message == "Panic while the job was prepared"
     assert sound.finish_reason == "length"
 
 

@@ -53,7 +53,7 @@ class FullWorker:
             claims=self.claims,
             gate=self.gate,
             status=lambda: status("full@test"),
-            close=self.closed.append,
+            pause=self.closed.append,
             on_released=lambda released: self.released.extend(one.job_id for one in released),
         )
 

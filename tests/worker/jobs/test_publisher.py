@@ -120,7 +120,7 @@ def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: D
     entries = desk.publisher._entries(desk.publisher._take())  # on their way when the claim is answered
     desk.publisher.open(again)
     assert desk.lost == ["job"]
-    assert desk.publisher._settle(desk.publisher._send(entries)) == []
+    assert desk.publisher._act_on(desk.publisher._send(entries)) == []
     assert desk.in_hand == [again]
     desk.say(again, 2, end="stop")
     desk.send()
@@ -150,7 +150,7 @@ def test_what_an_earlier_attempt_wrote_after_redis_forgot_its_claim_ends_the_new
     entries = desk.publisher._entries(desk.publisher._take())  # on their way when Redis comes back
     desk.redis.delete(desk.ledger.job_key("job"), desk.ledger.key("leases"))
     again = desk.open("job")
-    desk.publisher._settle(desk.publisher._send(entries))
+    desk.publisher._act_on(desk.publisher._send(entries))
     desk.lost.clear()
     desk.start(again)
     for word in (1, 2):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.redis
 class SilentPoller:
     """Has room for messages, and asks for none."""
 
-    closed_queues: AbstractSet[str] = frozenset()
+    paused_queues: AbstractSet[str] = frozenset()
     spoilt = SpoiltQueues()
     num_polls = 0
     has_room = True
