@@ -1,6 +1,6 @@
 """Celery's settings in a worker process: queues, prefetch, transports, results, links, logs.
 
-They must stand before Celery's worker is built.
+They must be set before Celery's worker is built.
 """
 
 import sys
@@ -19,31 +19,31 @@ from llama_herd.worker import process
 from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
 
-#: How often a link is offered to a Redis that does not take it, about once a second. There is an end, since
-#: what completes a chord is reserved to who sends it for a few times as long.
+#: How often a link is sent again, about once a second, while Redis does not accept it. The number is bounded,
+#: since the completion of a chord is reserved to its sender for only a few times as long.
 LINK_TRIES = 300
 
-#: kombu's transport for what this process sends.
+#: kombu's transport for messages that this process sends.
 TENANT_TRANSPORT = "llama_herd.worker.broker.tenant_channel:TenantTransport"
 
 #: Celery's result backend for this process.
 RESULT_BACKEND = "llama_herd.worker.broker.result_backend:ResultBackend"
 
-#: Threads that wait for the interpreter get it sooner: a step's publication is not held up by the next step.
+#: Waiting threads get the interpreter sooner: the next step does not delay the publication of the last one.
 SWITCH_INTERVAL_S = 0.0005
 
 
 def hook_in() -> None:
-    """Have Celery come here before it builds its worker."""
+    """Have Celery call `configure` before it builds its worker."""
     signals.celeryd_init.connect(configure, weak=False)
     signals.setup_logging.connect(configure_logs, weak=False)
 
 
 @cache
 def app_of(own: WorkerSettings) -> Celery:
-    """The Celery app of the one tenant in these settings: it stores its results, and sends its links on.
+    """The Celery app of the one tenant in these settings, which stores its results and sends its links.
 
-    The process's own is that of a worker of one tenant.
+    A worker of one tenant uses the process's own app.
     """
     if own == process.settings():
         return app
@@ -53,12 +53,12 @@ def app_of(own: WorkerSettings) -> Celery:
     made.conf.broker_transport_options["tenant"] = own.tenant
     insist_on_results(made)
     lead_links_home(made, own.link_queue)
-    app.set_current()  # in place of the one just made
+    app.set_current()  # make_app has made the new one current
     return made
 
 
 def configure(conf: Any, instance: Any, **_: Any) -> None:
-    """Before the worker is built: it reads its own model's queue, and takes what its batch holds."""
+    """Set up the worker before it is built: it reads its model's queue, and takes what its batch holds."""
     try:
         conf.worker_concurrency = process.num_places()
         conf.worker_eta_task_limit += process.num_places()
@@ -72,19 +72,18 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         print(f"herd worker: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # What Celery's tracer cannot store the finisher says in one line.
+    # The finisher logs in one line what Celery's tracer cannot store.
     warnings.filterwarnings("ignore", "Exception raised outside body", RuntimeWarning)
     threading.excepthook = process.end_process
 
 
 def insist_on_results(app: Celery) -> None:
-    """Offer results and links to a Redis that is full, read-only or away until it takes them, and no others.
+    """Send results and links again while Redis is full, read-only or away, but not after other errors.
 
-    Celery's tracer would store, as soon as it can, that the task has failed. Of a link it would do so after
-    half a second.
+    Celery's tracer alone would store that the task has failed, for a link after half a second.
     """
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
-    # Not the transport that messages come by: that one must see every error as it is.
+    # The transport that messages come by stays as it is: it must see every error.
     app.connection_for_write = partial(app.connection_for_write, transport=TENANT_TRANSPORT)
     policy = {**app.conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
     app.conf.task_publish_retry_policy = policy
@@ -93,8 +92,8 @@ def insist_on_results(app: Celery) -> None:
 def lead_links_home(app: Celery, queue: str) -> None:
     """Send a link, the body of a chord or an errback to `queue` if it names none and its task is not ours.
 
-    What a task's sender means by no queue is its own app's default queue. Ours is the model's, whose workers
-    do not have the task.
+    A sender that names no queue means the default queue of its own app. Ours is the model's queue, whose
+    workers do not have the task.
     """
 
     def route(name: str, *_: Any, **__: Any) -> dict[str, str] | None:
@@ -105,7 +104,7 @@ def lead_links_home(app: Celery, queue: str) -> None:
 
 
 def _configure_queues(conf: Any) -> None:
-    """What the worker of several tenants holds is noted under a name that none of them has alone."""
+    """Set the queues. A worker of several tenants notes its unacknowledged messages under a joint name."""
     names = list(process.settings().by_queue)
     conf.task_default_queue = names[0]
     if process.settings().tenants:

@@ -1,4 +1,4 @@
-"""Celery's consumer, which no message ends, whatever is in it."""
+"""Celery's consumer, made safe: no message can end it, whatever is in it."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,30 +26,30 @@ from llama_herd.worker.logs import name_of
 
 log = structlog.get_logger(__name__)
 
-#: Most characters of a task's name that a dead letter gives as its reason.
+#: Most characters of a task's name in the reason of a dead letter.
 MAX_NAME = 100
 
-#: Pauses between tries of a Redis that is away, in Celery's words; its own grow to half a minute.
+#: Celery's options for the pauses before it connects again; its defaults grow to half a minute.
 RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
-    """Celery's consumer; a message that it cannot handle is put aside, and never shown in a log."""
+    """Celery's consumer, but a message that it cannot handle is put aside, and never shown in a log."""
 
     def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **options: Any) -> None:
-        """Without the talk among workers, which reaches all of them in a Redis, whosoever they are."""
+        """Without gossip and mingle, which reach every worker in a Redis, whoever owns it."""
         quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
         quiet["without_heartbeat"] = not options.get("task_events")
         super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
         accept_compression(process.settings().max_message_bytes)
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Connect, also again, within two seconds of Redis being back."""
+        """Connect or reconnect within two seconds after Redis is back."""
         conn.ensure_connection = partial(conn.ensure_connection, **RECONNECT)
         return super().ensure_connected(conn)
 
     def update_strategies(self) -> None:
-        """Have each message run by the app of the tenant from whose queue it comes."""
+        """Have the app of each tenant run the messages of the tenant's queue."""
         apps = {queue: celery_config.app_of(own) for queue, own in process.settings().by_queue.items()}
         for app in (self.app, *apps.values()):
             for task in app.tasks.values():
@@ -61,12 +61,12 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
             by_queue = {
                 queue: app.tasks[name].start_strategy(app, self)
                 for queue, app in apps.items()
-                if name in app.tasks  # the process's first may have some that it does not share
+                if name in app.tasks  # the process's own app may have tasks that the others do not have
             }
             self.strategies[name] = partial(_strategy_of_queue, by_queue)
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], Any]:
-        """Called anew for each connection."""
+        """Celery calls this for each connection."""
         handle = super().create_task_handler(*args, **options)
         self.pool.watch(self.task_consumer.channel)
 
@@ -78,8 +78,8 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
                 return handle(message)
             except RedisError:
                 raise
-            except GenerationError:  # what Celery says of a message that is revoked or has expired
-                return self._refuse(message, "its result is refused")
+            except GenerationError:  # the result of a revoked or expired message cannot be stored
+                return self._refuse(message, "its result cannot be stored")
             except UNREADABLE as error:
                 return self._refuse(message, type(error).__name__)
 
@@ -87,7 +87,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         return guarded
 
     def on_unknown_message(self, body: Any, message: Message) -> None:
-        self._refuse(message, "no task is named")
+        self._refuse(message, "it names no task")
 
     def on_unknown_task(self, body: Any, message: Message, exc: BaseException) -> None:
         self._refuse(message, f"unknown task {str(message.headers['task'])[:MAX_NAME]}")
@@ -99,7 +99,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         self._refuse(message, type(exc).__name__)
 
     def _refuse(self, message: Message, reason: str) -> Any:
-        """Put a message aside; if it says whose it is, whoever waits for that is told."""
+        """Put a message aside; if it names its job or task, make that end with the complaint."""
         message.channel.put_aside(reason)
         name = message.headers.get("task")
         task_id = message.headers.get("id") or message.properties.get("correlation_id")
@@ -117,7 +117,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
 
 def _fail(app: Celery, task_id: str, complaint: str) -> None:
-    """Store that a task that is not generation has failed; never raises."""
+    """Store that a task other than generation has failed; never raises."""
     try:
         app.backend.mark_as_failure(task_id, InvalidTaskError(f"the message {complaint}"))
     except Exception as error:
@@ -136,8 +136,11 @@ def _refuse_stand_in(message: Message) -> None:
 
 
 def _check_headers(headers: Mapping[str, Any]) -> None:
-    """A job's id stands in keys, channels and events, and its name in Celery's counts. Raises ValueError."""
+    """Check the job's id, which becomes part of keys, channels and events, and the task's shown name.
+
+    Raises ValueError.
+    """
     if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
         raise ValueError("the message's id cannot name a job")
     if not isinstance(headers.get("shadow"), str | None):
-        raise ValueError("the name to be shown is none")
+        raise ValueError("the header `shadow` is not a text")

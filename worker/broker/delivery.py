@@ -20,8 +20,8 @@ CallSoon = Callable[..., None]
 class Delivery:
     """A message and how to settle it. To Celery it is the pool's result object, which it may `terminate`.
 
-    Of these, exactly one happens: `settle` (the job is over), `acknowledge` (another delivery of the same job
-    is settled) or `let_go` (the message belongs to another worker now).
+    Exactly one of these is called: `settle` (the job is over), `acknowledge` (another delivery of the job is
+    settled) or `let_go` (the message belongs to another worker now).
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class Delivery:
         call_soon: CallSoon,
         time_limit_s: float | None = None,
     ) -> None:
-        """`time_limit_s`: how long the job may take once it is admitted; None: any time."""
+        """`time_limit_s`: how long the job may take once it is admitted; None: as long as it wants."""
         self._args = args
         self._request = request
         self._call_soon = call_soon
         self._accepted_s: float | None = None
-        #: The third part of the message's body, of links, chain and chord; known once somebody has read that.
+        #: The third part of the message's body: links, chain and chord. None until the body is read.
         self.embed: dict[str, Any] | None = None
         self.time_limit_s = time_limit_s
 
@@ -46,7 +46,7 @@ class Delivery:
 
     @property
     def queue(self) -> str:
-        """Where the message came from."""
+        """The queue that the message came from."""
         return str(self._request.delivery_info["routing_key"])
 
     @property
@@ -62,13 +62,13 @@ class Delivery:
 
     @property
     def body(self) -> bytes | str:
-        """The message's body as it came, not yet read."""
+        """The message's body as it came, unparsed."""
         body: bytes | str = self._args[3]
         return body
 
     @property
     def is_revoked(self) -> bool:
-        """Whether Celery itself has ended, announced and acked the task."""
+        """Whether Celery has ended, announced and acked the task by itself."""
         return bool(self._request._already_revoked)
 
     def accept(self) -> None:
@@ -77,10 +77,10 @@ class Delivery:
         self._call_soon(self._announce)
 
     def settle(self, outcome: Result) -> None:
-        """Run Celery's own tracer over the finished job: result, links, chains and signals, then the ack.
+        """Run Celery's own tracer for the finished job: result, links, chains and signals, then the ack.
 
-        Runs on a finisher thread, since the result backend answers over the network. Of a task that Celery
-        has ended itself only what it said is put right.
+        Runs on a finisher thread, since the result backend answers over the network. If Celery has ended the
+        task by itself, only its stored outcome is corrected.
         """
         if self.is_revoked:
             correct(outcome, self._request.task.backend)
@@ -90,29 +90,29 @@ class Delivery:
         self._call_soon(self._finish, (failed, value, runtime_s))
 
     def fail(self, error: GenerationError) -> None:
-        """Store that the job's result could not be stored, without links and chord; ack it then."""
+        """Store an error in place of the job's result, without links and chord; `acknowledge` it then."""
         if not self.headers.get("ignore_result"):
             fail(self.job_id, error, self._request.task.backend)
 
     def acknowledge(self) -> None:
-        """Ack the message and be done with it; the job's result is another delivery's business."""
+        """Ack the message without a result: another delivery settles the job."""
         self._call_soon(task_ready, self._request)
         self._call_soon(self._request.acknowledge)
 
     def let_go(self) -> None:
-        """Free the slot without a word to the broker.
+        """Forget the message here, and tell the broker nothing.
 
-        A delivery tag survives redelivery, so an ack or a reject from here would take the message away from
+        A redelivered message keeps its delivery tag. So an ack or a reject from here would take it away from
         the job's new owner.
         """
         self._call_soon(task_ready, self._request)
         self._call_soon(self._free_slot)
 
     def terminate(self, signum: int) -> None:
-        """Nothing to do: the intake hears of a revoke by signal, and a cold shutdown drains the pool."""
+        """Do nothing: a signal tells the intake of a revoke, and a cold shutdown drains the pool."""
 
     def _announce(self) -> None:
-        """The hub keeps no order among its callbacks, so whichever comes first announces the start."""
+        """Announce the start, once: the hub runs callbacks in any order, so the first one does it."""
         if self._accepted_s is not None and not self._request.time_start:
             self._request.on_accepted(os.getpid(), self._accepted_s)
 

@@ -1,4 +1,4 @@
-"""Messages of Celery's first protocol, which has in the body what the second has in headers."""
+"""Messages of Celery's first protocol, whose body holds what the second protocol has in headers."""
 
 import json
 
@@ -9,7 +9,7 @@ _EMBED = ("callbacks", "errbacks", "chord")
 
 
 def upgrade(message: Message) -> None:
-    """Make it a message of the second protocol, if it is none. Raises one of UNREADABLE."""
+    """Turn a message of the first protocol into one of the second. Raises one of UNREADABLE."""
     if "task" in message.headers:
         return
     fields = json.loads(message.body)

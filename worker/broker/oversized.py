@@ -1,4 +1,4 @@
-"""What stands in for a message that is too long to be read, so that whoever waits for its job is told."""
+"""A short message in place of one that is too long to be read, so that its job ends with an error."""
 
 import re
 from uuid import uuid4
@@ -13,7 +13,7 @@ _ID = re.compile(rb'"id": ?"([\w.:-]{1,128})"')
 
 
 def stand_in(raw: bytes, queue: str) -> bytes | None:
-    """A short message of the same job; None if the long one names no job of ours."""
+    """A short message of the same job; None if the long one names no generation job."""
     job_id = _ID.search(raw)
     if job_id is None or _TASK.search(raw) is None:
         return None

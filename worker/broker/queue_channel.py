@@ -1,6 +1,6 @@
-"""Where messages come from: the lists of the queues, and the notes of what is held.
+"""The channel that reads the queues, and notes which messages this worker holds.
 
-A stock worker exits on an item that it cannot read, and some such items are put back and end the next worker
+A stock worker exits on an item that it cannot read. Some such items are put back, and end the next worker
 too. Here they go to the dead letters, with the reason.
 """
 
@@ -41,10 +41,10 @@ class TooLong(ValueError):
 
 
 class RawMessage(virtual.Message):  # type: ignore[misc]
-    """A message of the queue, without what its sender could do by its properties and headers.
+    """A message of the queue, without the power that its sender has by properties and headers.
 
-    It is put back to the queue that it came from, not to whatever list its sender names, and nobody's events
-    show arguments, which hold prompts.
+    It is put back into the queue that it came from, whatever list its sender names. No event shows its
+    arguments, which hold prompts.
     """
 
     def __init__(self, payload: Any, channel: "QueueChannel", **options: Any) -> None:
@@ -57,7 +57,7 @@ class RawMessage(virtual.Message):  # type: ignore[misc]
 
 
 class QoS(redis_transport.QoS):  # type: ignore[misc]
-    """Notes which messages are held; those that this worker holds are not taken for lost, however long."""
+    """Notes which messages this worker holds, so that none is taken for lost, however long it is held."""
 
     def can_consume(self) -> bool:
         return not self.channel.is_paused and bool(super().can_consume())
@@ -82,7 +82,7 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
         self._remove_from_indices(delivery_tag).execute()
 
     def num_held(self) -> Counter[str]:
-        """Messages by queue, also those whose ETA has not come."""
+        """Messages by queue, including those whose ETA has not come."""
         held = [message for tag, message in self._delivered.items() if tag not in self._dirty]
         return Counter(message.delivery_info["routing_key"] for message in held)
 
@@ -95,7 +95,7 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
         super().restore_visible(*args, **options)
 
     def restore_by_tag(self, tag: str | bytes, *args: Any, **options: Any) -> None:
-        """Put a message back; one whose list is none any more keeps no other from it."""
+        """Put a message back. If its queue's key is no longer a list, log it and go on with the others."""
         try:
             super().restore_by_tag(tag, *args, **options)
         except ResponseError as error:
@@ -108,14 +108,14 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
 
 
 class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
-    """Reads the queues; an item that is no message is put aside instead of ending the loop."""
+    """Reads the queues; an unreadable item is put aside instead of ending the loop."""
 
     QoS = QoS
     Message = RawMessage
 
     #: Answers to "is there a message?", also those that there is none.
     num_polls = 0
-    #: Queues that this worker is to ask for no more messages, although there would be room for some.
+    #: Queues whose messages this worker leaves alone for now, although it may have room for them.
     paused_queues: AbstractSet[str] = frozenset()
     #: The tag of the last message of a lot: Redis has noted already that it is held.
     noted_tag = ""
@@ -199,11 +199,11 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
                 raise TooLong
 
     def _size(self, queue: str) -> int:
-        """What a declared queue holds: nobody asks, and where its list is none there is no answer."""
+        """Always 0: nothing uses the size of a declared queue, and a spoilt key would raise here."""
         return 0
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        """Tell senders of a queue. Who spoils what stands there for them keeps no worker from starting."""
+        """Announce a queue to senders. A spoilt binding must not keep a worker from starting."""
         try:
             super()._queue_bind(exchange, routing_key, pattern, queue)
         except ResponseError as error:

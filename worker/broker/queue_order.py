@@ -1,4 +1,4 @@
-"""Whose message a worker of several queues takes next, and from which of a queue's lists."""
+"""From which queue a worker takes its next message, and from which of the queue's lists."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,24 +9,25 @@ from llama_herd.tasks.priority import lanes_in_turn
 
 @dataclass(frozen=True)
 class Places:
-    """How many messages a worker may hold, and how many of these places are each queue's own.
+    """How many messages a worker may hold, and how many of these places are reserved for each queue.
 
-    What one tenant sends may stay for ever, as a job whose record is broken. The others keep their places.
+    Messages of one tenant may stay for ever, such as those of a job with a broken record. The other tenants
+    keep their places.
     """
 
     num: int
     num_own: int
 
     def open_to(self, queues: Sequence[str], num_held: Mapping[str, int]) -> set[str]:
-        """The queues that may have one more message: in a place of their own, or in one that is nobody's."""
+        """The queues that may give one more message: into a place of their own, or into a common one."""
         num_free = self.num - sum(max(num_held[queue], self.num_own) for queue in queues)
         return {queue for queue in queues if num_free > 0 or num_held[queue] < self.num_own}
 
 
 class QueueOrder:
-    """Orders the queues by what their messages hold of the worker, and their lists by priority.
+    """Orders the queues by how many of their messages the worker holds, and their lists by priority.
 
-    So each tenant gets its part of the batch, however long or urgent the others' jobs are.
+    So each tenant gets its share of the batch, however long or urgent the others' jobs are.
     """
 
     def __init__(self) -> None:
@@ -35,15 +36,15 @@ class QueueOrder:
         self._last_read = Counter[str]()
 
     def note(self, queue: str) -> None:
-        """A message of this queue was read."""
+        """Note that a message of this queue was read."""
         self._num_read[queue] += 1
         self._last_read[queue] = self._num_read.total()
 
     def lists(self, queues: Sequence[str], num_in_hand: Mapping[str, int]) -> list[str]:
-        """The lists of these queues, the one to be asked first at the front.
+        """The lists of these queues, the one to poll first at the front.
 
-        The queue with the fewest messages in hand comes first, equal ones in turn. Messages whose ETA has
-        not come are in nobody's hand.
+        The queue with the fewest messages in hand comes first, equal ones take turns. Messages whose ETA has
+        not come are not counted as in hand.
         """
         ordered = sorted(queues, key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
         return [queue + lane for queue in ordered for lane in lanes_in_turn(self._num_read[queue])]

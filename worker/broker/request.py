@@ -1,4 +1,4 @@
-"""Celery's view of a message: it shows no arguments, and that of a job waits for no time."""
+"""Celery's view of a message: it shows no arguments, and Celery does not wait for a job's ETA."""
 
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -11,26 +11,26 @@ from kombu.message import Message
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.message import TASK_NAME
 
-#: In the request dictionary of a job's message: when its `eta` lets it begin (unix ms), if it has one.
+#: Key in the request dictionary of a job's message: when its `eta` lets it begin (unix ms), if it has one.
 DUE_MS = "herd_due_ms"
-#: There, too: the InvalidJob that its headers, or a message that cannot be read, make of the job.
+#: Key of the InvalidJob with which the job must end, since its headers or its message cannot be read.
 REFUSAL = "herd_refusal"
 
-_BAD_TIME = "must be a date and time of ISO 8601"
-_BAD_LIMITS = "must be two numbers of seconds, the hard limit and the soft one; null for none"
+_BAD_TIME = "must be a date and time in ISO 8601"
+_BAD_LIMITS = "must be two numbers of seconds, the hard and the soft limit; null for no limit"
 
 
 class QuietRequest(Request):  # type: ignore[misc]
-    """A request whose arguments, which hold prompts and texts, nobody sees who inspects the worker."""
+    """A request that hides its arguments, which hold prompts and texts, from those who inspect the worker."""
 
     def info(self, safe: bool = False) -> dict[str, Any]:
         return {**super().info(safe=safe), "args": [], "kwargs": {}}
 
 
 class JobRequest(QuietRequest):
-    """The request of a job. A header that cannot be obeyed is an error of the job, named in its final event.
+    """The request of a job. A bad header is an error of the job, named in its final event.
 
-    An `eta` is none to Celery, which would hold the message until then, however long: the ledger does.
+    Celery does not see an `eta`: it would hold the message until then. The ledger keeps the job instead.
     """
 
     def __init__(self, message: Message, *, headers: Mapping[str, Any], **options: Any) -> None:
@@ -44,14 +44,14 @@ class JobRequest(QuietRequest):
 
     @property
     def time_limit_s(self) -> float | None:
-        """The lesser of Celery's two limits; the message's own come before those of its task."""
+        """The smaller of Celery's two limits; those of the message override those of its task."""
         hard_s, soft_s = self.time_limits
         limits_s = (hard_s or self.task.time_limit, soft_s or self.task.soft_time_limit)
         return min(filter(None, limits_s), default=None)
 
 
 def refuse(message: Message, job_id: str, complaint: str) -> None:
-    """Leave nothing of a job's message that cannot be read: the job is to end with the complaint."""
+    """Replace the content of a job's unreadable message, so that the job ends with the complaint."""
     message.headers = {
         "task": TASK_NAME,
         "id": job_id,
@@ -65,7 +65,7 @@ def refuse(message: Message, job_id: str, complaint: str) -> None:
 
 
 def is_refused(message: Message) -> bool:
-    """Whether that was done; a header that came by the queue cannot hold an exception."""
+    """Whether `refuse` was called on it: a header from the queue can never hold an exception."""
     return isinstance(message.headers.get(REFUSAL), InvalidJob)
 
 
@@ -94,7 +94,7 @@ def _limits_s(pair: Any) -> list[float | None]:
     return [hard_s, soft_s]
 
 
-#: How a header is read, and what is said of one that cannot be.
+#: How each header is read, and the complaint about a bad one.
 _READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "eta": (_unix_ms, _BAD_TIME),
     "expires": (_unix_ms, _BAD_TIME),

@@ -1,6 +1,6 @@
-"""What Celery writes into Redis: repeated while the failure may pass, refused in one short line otherwise.
+"""Celery's writes to Redis: retried while the error may pass, otherwise refused in one short line.
 
-Celery goes by the types of errors alone, and would offer for ever what Redis never takes.
+Celery judges errors by type alone, and would retry for ever what Redis will never accept.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 RETRY_S = 0.5
 
-#: The setting of Redis that says at which values it closes the connection.
+#: The setting of Redis above which a value makes it close the connection.
 LIMIT = "proto-max-bulk-len"
 
-#: What Redis says before it closes the connection; most clients still send then, and never read it.
+#: What Redis says before it closes the connection. Most clients are still sending then, and never read it.
 TOO_LARGE = "invalid bulk length"
 
-#: Most characters that a result or a log shows of what Redis said.
+#: Most characters of Redis' complaint in a result or a log.
 MAX_SAID = 200
 
 
 def refusal(error: BaseException) -> GenerationError:
-    """The error in one short line, without what was sent."""
+    """The error in one short line, without the data that was sent."""
     if isinstance(error, GenerationError):
         return error
     words = " ".join(said(error).split()) if isinstance(error, RedisError) else type(error).__name__
@@ -45,13 +45,13 @@ def refusal(error: BaseException) -> GenerationError:
 
 
 class StoringRedis(Redis):
-    """Offers each command until Redis takes it. Raises GenerationError if it never will."""
+    """Retries each command until Redis accepts it. Raises GenerationError if it never will."""
 
     insists = True
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         execute: Callable[..., Any] = super().execute_command
-        return _offer(self, lambda: execute(*args, **options), _largest(args))
+        return _insist(self, lambda: execute(*args, **options), _largest(args))
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> "_Pipeline":
         pipeline = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
@@ -60,7 +60,7 @@ class StoringRedis(Redis):
 
 
 class SendingRedis(StoringRedis):
-    """Leaves it to Celery how often a failure that may pass is met again."""
+    """Leaves retries to Celery, where the error may pass."""
 
     insists = False
 
@@ -74,10 +74,10 @@ class _Pipeline(Pipeline):
         commands = list(self.command_stack)
 
         def act() -> list[Any]:
-            self.command_stack = list(commands)  # redis-py drops them with each try
+            self.command_stack = list(commands)  # redis-py empties it at each try
             return Pipeline.execute(self, raise_on_error)
 
-        return _offer(self, act, max((_largest(args) for args, _ in commands), default=0))
+        return _insist(self, act, max((_largest(args) for args, _ in commands), default=0))
 
 
 class ResultBackend(RedisBackend):  # type: ignore[misc]
@@ -87,7 +87,7 @@ class ResultBackend(RedisBackend):  # type: ignore[misc]
         return StoringRedis
 
 
-def _offer(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
+def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
     breaks = Breaks()
     while True:
         try:
@@ -112,14 +112,14 @@ def _largest(parts: Iterable[Any]) -> int:
 
 
 def _too_large(client: Redis, num_bytes: int) -> str:
-    """Both numbers, if our user may ask for the second."""
+    """The complaint, with the size and, if our user may read it, the limit."""
     try:
         limit = int(_plain(client).config_get(LIMIT)[LIMIT] or 0)
     except (RedisError, KeyError, ValueError):
         limit = 0
     known = f" of {limit:,} bytes" if 0 < limit <= num_bytes else ""
     return (
-        f"Celery's result or link has {num_bytes:,} bytes, and Redis closes the connection at that. "
+        f"Celery's result or link has {num_bytes:,} bytes, and Redis closes the connection at that size. "
         f"Fix: raise its {LIMIT}{known}, or ask for fewer tokens, outputs or logprobs"
     )
 

@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class SideTask:
-    """A message of such a task; whatever the task does, its message is answered and the worker lives."""
+    """A message of such a task. Whatever the task does, its message is answered and the worker lives."""
 
     def __init__(
         self, target: Callable[..., Any], args: tuple[Any, ...], request: Request, call_soon: CallSoon
@@ -44,7 +44,7 @@ class SideTask:
             self._call_soon(self._guard, self._finish, traced)
 
     def _announce(self) -> None:
-        """The hub keeps no order among its callbacks, so whichever comes first announces the start."""
+        """Announce the start, once: the hub runs callbacks in any order, so the first one does it."""
         if not self._request.time_start:
             self._request.on_accepted(os.getpid(), self._accepted_s)
 
@@ -57,13 +57,13 @@ class SideTask:
         self._announce()
         self._request.on_failure(failure, return_ok=True)
 
-    def _guard(self, tell: Callable[..., None], *args: Any) -> None:
-        """An error in what others hang on Celery's callbacks would end the hub, and with it the worker."""
+    def _guard(self, callback: Callable[..., None], *args: Any) -> None:
+        """Log an error of Celery's callbacks, such as a signal's: it would end the hub, and so the worker."""
         try:
-            tell(*args)
+            callback(*args)
         except Exception as error:
             self._log("Celery callback failed", error)
-            if tell != self._announce:
+            if callback != self._announce:
                 self._request.acknowledge()
 
     def _log(self, event: str, error: BaseException) -> None:
@@ -71,7 +71,7 @@ class SideTask:
 
 
 def _lost_by(error: BaseException) -> ExceptionInfo:
-    """What Celery makes of a process of its own that a task has ended."""
+    """The failure that Celery stores for a task that has ended its process."""
     try:
         raise WorkerLostError(f"the task raised {type(error).__name__}") from error
     except WorkerLostError:

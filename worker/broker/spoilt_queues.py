@@ -1,4 +1,4 @@
-"""Queues that are left out for a while, since something else lies where one of their lists should be."""
+"""Queues that are not polled for a while, since the key of one of their lists holds another type."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -14,25 +14,27 @@ from llama_herd.tasks.priority import LANES
 
 log = structlog.get_logger(__name__)
 
-#: How often a queue that is left out is looked at again.
+#: How often a queue that is left out is checked again.
 LOOK_AGAIN_S = 2.0
 
 
 class Spoilt(NamedTuple):
-    """A key in the place of a list, and what it holds; empty: this worker's user may not ask."""
+    """The key of a list that is none, and its type; empty if this worker's user may not ask for it."""
 
     key: str
     type: str
 
 
 def is_wrong_type(error: object) -> bool:
-    """Whether Redis has refused a command since its key holds another type."""
+    """Whether Redis has refused a command because its key holds another type."""
     return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
 
 
 class SpoiltQueues:
-    """Who may write to a queue can put a set or a string where a list was. Redis then refuses every call that
-    asks this list among others, also for the messages of other tenants: so it is not asked any more.
+    """Finds queues with a spoilt key: anybody who may write to a queue can put a set or a string there.
+
+    Redis refuses every poll that includes such a key, also for the messages of other tenants. So these queues
+    are left out.
     """
 
     def __init__(self) -> None:
@@ -45,14 +47,11 @@ class SpoiltQueues:
 
     @property
     def are_due(self) -> bool:
-        """Whether it is time to look again at what is left out."""
+        """Whether it is time to check the queues that are left out."""
         return monotonic() >= self._look_again_s
 
     def look(self, client: Redis, queues: Sequence[str]) -> None:
-        """Find out which of these queues are to be left out; say which are so from now on, or no more.
-
-        Raises RedisError.
-        """
+        """Find the queues to leave out, and log each change. Raises RedisError."""
         lists = [(queue, queue + lane) for queue in queues for lane in LANES]
         looked_at = zip(lists, _answers(client, "LLEN", [key for _, key in lists]), strict=True)
         wrong = {queue: key for (queue, key), answer in looked_at if is_wrong_type(answer)}
@@ -76,7 +75,7 @@ class SpoiltQueues:
 
 
 def _answers(client: Redis, command: str, keys: Sequence[str]) -> list[Any]:
-    """One of a command on each key, an error in its place."""
+    """The answers to one command on each key; errors stand in their places."""
     with client.pipeline(transaction=False) as pipeline:
         for key in keys:
             pipeline.execute_command(command, key)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What a Celery message asks for: a job that is on record, or one that it brings along."""
+"""What a Celery message asks for: a job that is on record, or one that the message carries."""
 
 import json
 import re
@@ -13,17 +13,17 @@ from llama_herd.worker.settings import WorkerSettings
 
 _NUMBER = re.compile("[0-9]{1,16}")
 
-#: Stands in the record for a job that could not be read. It has no prompt, so it never runs.
+#: Recorded in place of a job that could not be read. It has no prompt, so it never runs.
 NO_JOB = GenerationJob.model_construct()
 
 
 class TaskMessage(NamedTuple):
-    """A message of our own brings nothing: its job is on record. Any other brings a job, or an error."""
+    """A message of our client carries no job: it is on record. Any other carries a job, or an error."""
 
     job: GenerationJob | None = None
     envelope: Envelope | None = None
     error: InvalidJob | None = None
-    embed: dict[str, Any] | None = None  # what Celery is to do after the job: links, chain and chord
+    embed: dict[str, Any] | None = None  # links, chain and chord: what Celery does after the job
 
     @classmethod
     def read(cls, body: bytes | str, headers: Mapping[str, Any], settings: WorkerSettings) -> Self:
@@ -45,13 +45,13 @@ class TaskMessage(NamedTuple):
 
 
 def _is_ours(headers: Mapping[str, Any]) -> bool:
-    """Whether a script has pushed the message, by its delivery tag: <id>:<number>:<time>."""
+    """Whether a script of the ledger has pushed the message; its delivery tag is <id>:<number>:<time>."""
     job_id, *counted = str(headers["properties"]["delivery_tag"]).rsplit(":", 2)
     return job_id == headers["id"] and len(counted) == 2 and all(map(_NUMBER.fullmatch, counted))
 
 
 def _not_before(fields: dict[str, Any], due_ms: int | None) -> dict[str, Any]:
-    """The job's fields, and in them when the message's `eta` lets it begin; the later time counts."""
+    """The job's fields with `not_before` raised to the message's `eta`."""
     given = fields.get("not_before") or 0
     if due_ms is None or not isinstance(given, int) or due_ms <= given:
         return fields
@@ -59,7 +59,7 @@ def _not_before(fields: dict[str, Any], due_ms: int | None) -> dict[str, Any]:
 
 
 def _parts(body: bytes | str) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
-    """Arguments, keyword arguments and embed; a body of another form counts as one wrong argument."""
+    """Arguments, keyword arguments and embed. A malformed body counts as one wrong argument."""
     try:
         args, kwargs, embed = json.loads(body)
     except (ValueError, TypeError, RecursionError):

@@ -1,7 +1,7 @@
-"""Sends what a job's message leads to, such as links and chains; what Redis refuses for good is sent once.
+"""The channel that sends a job's links and chains. A send that Redis refuses for good is not repeated.
 
-A worker of several tenants may push into the queues of all of them, and where a link leads is its sender's
-word: it goes to none of the worker's other tenants.
+A worker of several tenants may push into the queues of all of them, and the sender of a link chooses its
+queue. So a link may not go into a queue of the worker's other tenants.
 """
 
 from typing import Any
@@ -11,16 +11,16 @@ from redis import Redis
 
 from llama_herd.worker.broker.result_backend import SendingRedis
 
-#: What the names of keys begin with that are not queues.
+#: Prefixes of keys that are not queues.
 _NO_QUEUES = ("herd:", "celery-task", "chord-unlock-", "_kombu.")
 
 
 class ForeignQueue(ValueError):
-    """A message leads into a queue that is not its tenant's."""
+    """A message would go into a queue that is not its tenant's."""
 
 
 def may_receive(queue: str, tenant: str) -> bool:
-    """Whether a tenant's messages may lead there: a queue of ours is one tenant's, any other is nobody's."""
+    """Whether a tenant's messages may go into a queue: each of our queues belongs to one tenant."""
     if queue.startswith("herd."):
         owner, colon, _ = queue.removeprefix("herd.").partition(":")
         return tenant == (owner if colon else "default")
@@ -28,7 +28,7 @@ def may_receive(queue: str, tenant: str) -> bool:
 
 
 class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
-    """Sends for the tenant that the transport's options name; without one, wherever it is asked to."""
+    """Sends for the tenant that the transport's options name; without a tenant, into any queue."""
 
     tenant: str | None = None
     from_transport_options = (*redis_transport.Channel.from_transport_options, "tenant")
@@ -38,7 +38,7 @@ class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def _put(self, queue: str, message: Any, **options: Any) -> None:
         if self.tenant is not None and not may_receive(queue, self.tenant):
-            raise ForeignQueue(f"a message of tenant {self.tenant} leads into a queue that is not its own")
+            raise ForeignQueue(f"a message of tenant {self.tenant} may not go into another tenant's queue")
         super()._put(queue, message, **options)
 
 
