@@ -10,8 +10,8 @@ import structlog
 
 from llama_herd.errors import HerdError
 
-#: Exceptions whose text cannot quote a prompt; that of any other may, a KeyError's or a validation's for one.
-#: torch raises plain RuntimeErrors, about shapes and devices; nothing here that reads prompts raises one.
+#: Exceptions whose text cannot quote a prompt. Others may, such as a KeyError or a validation error.
+#: torch raises plain RuntimeErrors about shapes and devices; no code here that reads prompts raises one.
 SAFE = (HerdError, OSError, redis.ConnectionError, redis.TimeoutError, RuntimeError)
 
 
@@ -30,7 +30,7 @@ def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INF
     else:
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(),
-            # The only one that takes what is rendered already.
+            # The only one that takes a traceback that is already rendered.
             exception_formatter=structlog.dev.plain_traceback,
         )
     structlog.configure(
@@ -51,13 +51,13 @@ def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INF
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # A line a message received, and one that each job succeeded in 0.000 s, since its work was done before.
+    # These log each received message, and each job as succeeded in 0.000 s, since its work was done before.
     for name in ("celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def trace(error: BaseException | None) -> str:
-    """Where an exception was raised, and before it those that led to it: frames without variables."""
+    """The traceback of an exception and of its causes, the first cause first: frames without variables."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -68,23 +68,23 @@ def trace(error: BaseException | None) -> str:
 
 
 def name_of(error: BaseException) -> str:
-    """Which exception it is, and what it says if that cannot quote a prompt."""
+    """The exception's type, and its text if that cannot quote a prompt."""
     kind = type(error)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     return f"{name}: {error}" if isinstance(error, SAFE) else name
 
 
 def name_exceptions(record: logging.LogRecord) -> bool:
-    """Let a record pass, but not the text of exceptions that Celery quotes in its messages."""
+    """Let a record pass, but replace the text of exceptions that Celery quotes in its messages."""
     if isinstance(record.args, tuple):
         record.args = tuple(name_of(arg) if isinstance(arg, BaseException) else arg for arg in record.args)
-    elif record.args and record.exc_info and record.exc_info[1]:  # of Celery's tracer, with the text made
+    elif record.args and record.exc_info and record.exc_info[1]:  # Celery's tracer has made the text already
         record.args = {**record.args, "exc": name_of(record.exc_info[1])}
     return True
 
 
 def shorten_lost_acks(record: logging.LogRecord) -> bool:
-    """Make one line of kombu's complaint that an ack found no Redis: the message only comes again."""
+    """Shorten kombu's traceback of an ack without Redis to one line: the message just comes again."""
     if str(record.msg).startswith(("Couldn't ack ", "Couldn't reject ")):
         record.exc_info = None
         record.levelno, record.levelname = logging.WARNING, "WARNING"

@@ -1,7 +1,7 @@
-"""The seam to Celery: a pool whose one engine runs all messages at once.
+"""The connection to Celery: a pool whose one engine runs all jobs at once.
 
-A pool stands below Celery's own strategy, so revoke, expires, rate limits, events and prefetch stay
-Celery's. There is no thread a job: the engine batches them, and Celery's tracer runs when a job is over.
+A pool is below Celery's own strategy, so Celery still does revoke, expires, rate limits, events and prefetch.
+Jobs have no threads of their own: the engine batches them, and Celery's tracer runs when a job is over.
 """
 
 import atexit
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: How long a stopping worker may take to leave after the grace of its jobs, whether Redis answers or not.
+#: How long a stopping worker may take after the grace period of its jobs, whether Redis answers or not.
 LEAVE_S = 2.0
 
 #: Celery's commands for pools whose size may change.
@@ -41,11 +41,11 @@ SIZE_COMMANDS = ("pool_grow", "pool_shrink", "pool_restart", "autoscale")
 #: Threads for the few Celery tasks that are not generation, such as chord_unlock.
 NUM_SIDE_THREADS = 2
 
-celery_config.hook_in()  # Celery loads its pool before all else
+celery_config.hook_in()  # Celery loads its pool first
 
 
 class EnginePool(BasePool):  # type: ignore[misc]
-    """Hands messages to the service and gives Celery back its callbacks on the hub's thread."""
+    """Hands messages to the service, and runs Celery's callbacks on the hub's thread."""
 
     body_can_be_buffer = True
     signal_safe = False
@@ -56,13 +56,13 @@ class EnginePool(BasePool):  # type: ignore[misc]
     _hub: Any = None
 
     def on_start(self) -> None:
-        """Load the model before the consumer starts, so that no message is taken before it can be run."""
-        self._does_debug = False  # the pool's debug line would show arguments, and with them prompts
+        """Load the model before the consumer starts, so that no message is taken before it can run."""
+        self._does_debug = False  # the pool's debug line would show arguments, and so prompts
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
         self._handle_stops(_stop_loading)
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
         from llama_herd.worker.jobs.service import (
-            Service,  # brings torch, which must not be there before the device
+            Service,  # imports torch, which must not happen before the device is pinned
         )
 
         try:
@@ -73,14 +73,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
         signals.task_revoked.connect(self._on_revoked, weak=False)
         self._handle_stops(self._on_signal)
         signal.signal(signal.SIGALRM, _leave)
-        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # from then on nobody handles it
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # after exit the signal has no handler
 
     def register_with_event_loop(self, hub: Any) -> None:
         self._hub = hub
         self._service.note_consuming()
 
     def watch(self, poller: "Poller") -> None:
-        """Called for each connection that messages come by."""
+        """The consumer calls this for each connection that brings messages."""
         self._service.watch(poller)
 
     def on_apply(
@@ -91,12 +91,12 @@ class EnginePool(BasePool):  # type: ignore[misc]
         callback: MethodType,
         **__: Any,
     ) -> Delivery | None:
-        """Take a message over, whose request `callback` is bound to.
+        """Take a message; `callback` is a method of its request.
 
         Runs on the hub's thread: never parses, never blocks, never raises.
         """
         request: Request = callback.__self__
-        target = partial(target, app=request.task.app)  # without it Celery takes the process's own
+        target = partial(target, app=request.task.app)  # the default is the process's app
         if getattr(request.task, "engine_task", False):
             delivery = Delivery(tuple(args), request, self._call_soon, request.time_limit_s)
             self._service.take(delivery)
@@ -105,14 +105,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
         return None
 
     def run_aside(self, act: Callable[[], None]) -> None:
-        """Have done what may take a while, on a thread for that; it must not raise."""
+        """Run something slow on a side thread; it must not raise."""
         self._side.submit(act)
 
     def on_stop(self) -> None:
-        """Let running jobs finish for a while, hand the others over, and run the acks that this brings.
+        """Let running jobs finish for a while, release the others, and run the acks.
 
-        The hub's loop has ended by now and this is its thread, so its callbacks are run from here. A cold
-        shutdown comes without `close` before it and leaves no time.
+        The hub's loop has ended, and this is its thread, so its callbacks run from here. A cold shutdown has
+        no `close` before it, and no grace period.
         """
         is_warm = self._state == self.CLOSE
         self._service.drain(process.settings().grace_s if is_warm else 0.0, self._pump)
@@ -123,15 +123,15 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self.on_stop()
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Nothing to kill: Celery calls `Delivery.terminate` next, which ends the one job."""
+        """Do nothing: a signal tells the intake of a revoke, and there is no process to kill."""
 
     def _handle_stops(self, handler: Callable[[int, Any], None]) -> None:
-        """In place of Celery's, whose cold shutdown would store that running jobs are to be retried."""
+        """Replace Celery's handlers, whose cold shutdown would store running jobs as to be retried."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: Any) -> None:
-        """Stop, and let jobs finish for a while; SIGQUIT or a second signal hands them over at once."""
+        """Stop, and let jobs finish for a while; SIGQUIT or a second signal releases them at once."""
         grace_s = process.settings().grace_s
         if number == signal.SIGQUIT or state.should_stop is not None:
             self._service.hurry()
@@ -154,7 +154,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _call_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Run a function on the hub's thread.
 
-        What it puts on the hub's list itself, such as its ack, is run with it: the hub would only look again
+        Callbacks that it adds to the hub, such as its ack, run right after it: the hub itself would run them
         after its next poll, up to a second later.
         """
         self._hub.call_soon(self._run_and_pump, function, args)
@@ -170,18 +170,18 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
 
 def _stop_loading(*_: Any) -> None:
-    """Nothing is held before the model is there, and a large one takes minutes."""
+    """Exit at once: before the model is loaded the worker has no jobs, and loading may take minutes."""
     raise SystemExit(0)
 
 
 def _refuse_size(_: Any, **__: Any) -> dict[str, str]:
     answer: dict[str, str] = control.nok(
-        "a worker's batch has one size. Fix: restart it with another HERD_SLOTS"
+        "a running worker keeps its number of slots. Fix: restart it with another HERD_SLOTS"
     )
     return answer
 
 
 def _leave(*_: Any) -> None:
-    """The time to stop is over: something still waits for a Redis that does not answer."""
+    """Exit: the time to stop is over, and some part still waits for a Redis that does not answer."""
     log.warning("stop took too long, running jobs left to their leases")
     process.end_at_once(0)

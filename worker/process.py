@@ -1,4 +1,4 @@
-"""This worker process: its settings, its device, and how it ends when it cannot go on."""
+"""This worker process: its settings, its device, and its end when it cannot go on."""
 
 import logging
 import os
@@ -13,14 +13,14 @@ from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
-#: Messages of each tenant taken beyond the batch, so that the next prompts are at hand when rows become free.
+#: Messages taken per tenant beyond the batch, so that the next prompts are ready when rows become free.
 NUM_LOOK_AHEAD = 8
 
 #: Exit code of a worker that lost a thread.
 EXIT_THREAD_DIED = 70
-#: Exit code of a worker that took no messages any more.
+#: Exit code of a worker that no longer took messages.
 EXIT_SILENT = 71
-#: Exit code of a worker of which some part made no progress any more.
+#: Exit code of a worker with a part that no longer made progress.
 EXIT_STUCK = 72
 
 
@@ -31,18 +31,18 @@ def settings() -> WorkerSettings:
 
 
 def num_places() -> int:
-    """How many messages this worker has in hand at most, but for those whose ETA has not come."""
+    """Most messages that this worker has in hand, without those whose ETA has not come."""
     return settings().slots + NUM_LOOK_AHEAD * len(settings().by_queue)
 
 
 @cache
 def device() -> str:
-    """torch's name of this process's device, which is the only one that torch will see."""
+    """torch's name of this process's device, the only one that torch sees."""
     return pin_device(settings().device)
 
 
 def end_process(failure: threading.ExceptHookArgs) -> None:
-    """End a worker that has lost one of its threads: half a worker would hold its jobs for ever."""
+    """End a worker that has lost one of its threads: without it, jobs would stay here for ever."""
     details = (failure.exc_type, failure.exc_value, failure.exc_traceback)
     log.critical(
         "thread died, ending the worker", thread=getattr(failure.thread, "name", "?"), exc_info=details
@@ -51,6 +51,6 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
 
 
 def end_at_once(exit_code: int) -> NoReturn:
-    """Like a kill -9, but for the log: other workers take the jobs over when their leases end."""
+    """End like kill -9, but flush the log first. Other workers take over the jobs when their leases end."""
     logging.shutdown()
     os._exit(exit_code)

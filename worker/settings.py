@@ -1,4 +1,4 @@
-"""What a worker needs to know besides: which model, on which device, in how much memory."""
+"""The settings of a worker: which model, on which device, in how much memory."""
 
 import re
 from collections import Counter
@@ -14,10 +14,10 @@ from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS, TENANT_PATTERN, Settin
 #: The model that comes with the package.
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "model" / "bundled" / "tales.gguf"
 
-#: No machine has more cores to gain by; the runtimes of threads die of some thousands.
+#: More threads than any machine's cores gain nothing, and some thousands crash the thread runtimes.
 MAX_THREADS = 1024
 
-#: Of a step of more prompt tokens nothing is gained: it takes memory, and all streams wait for it.
+#: A step of more prompt tokens gains nothing: it takes memory, and all streams wait for it.
 MAX_PREFILL_TOKENS = 65_536
 
 DAY_S = 86_400
@@ -127,17 +127,17 @@ class WorkerSettings(Settings):
         return {one.queue: one for one in each}
 
     def of_queue(self, queue: str) -> Self:
-        """The settings for the tenant whose queue this is; the first one's if it is nobody's."""
+        """The settings of the tenant whose queue this is; those of the first tenant if it is no tenant's."""
         return self.by_queue.get(queue, self.of_first_tenant)
 
     @property
     def of_first_tenant(self) -> Self:
-        """These settings for one tenant alone; to all of them a worker says the same of itself."""
+        """These settings for the first tenant alone, for anything that is the same for all tenants."""
         return next(iter(self.by_queue.values()))
 
     @property
     def joined_tenant(self) -> str:
-        """What stands for all tenants of this worker in names that they share."""
+        """The combined name of all tenants of this worker, for keys that they share."""
         return joined(self._tenant_names)
 
     @property

@@ -40,7 +40,7 @@ def pin_device(device: str) -> str:
 
 
 def torch_name(device: str) -> str:
-    """What torch calls a device that is pinned, the only one that it sees."""
+    """torch's name of a device that is pinned, the only one that torch sees."""
     return "cpu" if device == "cpu" else "cuda:0"
 
 

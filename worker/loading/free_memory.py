@@ -1,4 +1,4 @@
-"""How much memory this process may have, with what it has already."""
+"""How much memory this process may take in all, including what it already has."""
 
 from math import inf
 from pathlib import Path
@@ -7,16 +7,16 @@ import torch
 
 from llama_herd.worker.loading.plan_notes import PlanNotes
 
-#: Where Linux says what the machine has, and what a container may take of it (cgroup v2).
+#: Where Linux reports the machine's memory, and the limit of a container (cgroup v2).
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 
 
 def free_bytes(device: str) -> int:
-    """Of a GPU; for `cpu` of the machine, or of the container where that has less.
+    """Free memory of a GPU; for `cpu` that of the machine, or of the container if it has less.
 
-    What other workers here have planned counts as taken, whether they have touched it yet or not.
+    Memory that other workers here have planned counts as taken, whether they have touched it or not.
     """
     notes = PlanNotes(device_key(device))
     if device != "cpu":
@@ -27,9 +27,9 @@ def free_bytes(device: str) -> int:
 
 
 def machine_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
-    """What the machine has left, or the container where that has less.
+    """Bytes that the machine has left, or the container if it has less.
 
-    What only caches files counts as free, since it makes way.
+    Memory that only caches files counts as free.
     """
     available = 1024 * _number(meminfo, "MemAvailable:")
     limit_path = cgroup / "memory.max"
@@ -39,7 +39,7 @@ def machine_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
 
 
 def resident_bytes(pid: int | str) -> int:
-    """What a process holds and no file backs; 0 when it is gone."""
+    """Memory of a process that no file backs; 0 when the process is gone."""
     try:
         return 1024 * _number(PROC / str(pid) / "status", "RssAnon:")
     except (OSError, StopIteration):
@@ -47,10 +47,10 @@ def resident_bytes(pid: int | str) -> int:
 
 
 def device_key(device: str) -> str:
-    """What all processes of this machine call a device, however they count."""
+    """A name of the device that is the same in all processes of this machine."""
     return device if device == "cpu" else str(torch.cuda.get_device_properties(device).uuid)
 
 
 def _number(path: Path, name: str) -> int:
-    """The number behind a name, in a file of one a line."""
+    """The number after a name, in a file with one name per line."""
     return next(int(line.split()[1]) for line in path.read_text().splitlines() if line.split()[0] == name)

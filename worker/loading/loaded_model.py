@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class LoadedModel:
-    """What a worker loads once, before it takes its first job."""
+    """All that a worker loads once, before it takes its first job."""
 
     def __init__(
         self, llama: Llama, tokenizer: Tokenizer, chat: ChatTemplate | None, cache: Cache, plan: MemoryPlan
@@ -49,7 +49,7 @@ class LoadedModel:
     def load(
         cls, settings: WorkerSettings, device: str, on_progress: Callable[[int, int], None] | None = None
     ) -> Self:
-        """Load the model file onto `device` and give its cache the room that the settings leave.
+        """Load the model file onto `device`, and make the cache as large as the settings say.
 
         `on_progress(done, total)` is told bytes of the file as weights are laid out.
         Raises ModelFileError or SettingsError, each with the numbers and the fix.
@@ -57,7 +57,7 @@ class LoadedModel:
         torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
-            chat = _chat_template(servable)  # its process is started before any CUDA is
+            chat = _chat_template(servable)  # its processes must start before CUDA does
             plan = _planned(servable, device)
             try:
                 llama = Llama.load(servable.file, place, plan.dtype, on_progress, servable.tiling, plan.form)
@@ -90,10 +90,10 @@ class LoadedModel:
         )
 
     def sequences(self, job_id: str, job: GenerationJob, now_ms: int) -> list[Sequence]:
-        """Make a job ready for the engine: a sequence for each of its outputs.
+        """Prepare a job for the engine: one sequence for each of its outputs.
 
-        `now_ms` is the time on the clock that its deadline goes by. Raises InvalidJob or GenerationError when
-        this model cannot run it.
+        `now_ms` is the current time on the clock of the job's deadline. Raises InvalidJob or GenerationError
+        when this model cannot run the job.
         """
         self._check_vocabulary(job)
         prompt_ids = self._truncated(self._prompt_ids(job), job.sampling)
@@ -120,7 +120,7 @@ class LoadedModel:
         return sequences
 
     def close(self) -> None:
-        """End the helpers that render chats."""
+        """End the helper processes that render chats."""
         if self.chat is not None:
             self.chat.close()
 
@@ -136,7 +136,7 @@ class LoadedModel:
         return self.chat.encode([Message(turn.role, turn.content) for turn in job.messages])
 
     def _truncated(self, prompt_ids: list[int], params: SamplingParams) -> list[int]:
-        """A prompt cut from the left, if the job asks for it; a BOS at its front stays there."""
+        """The prompt, cut from the left if the job asks for it; a BOS at its front stays."""
         num_kept = params.truncate_prompt_tokens
         if num_kept == -1:
             num_kept = max(1, self.max_length - params.max_tokens)
@@ -146,7 +146,7 @@ class LoadedModel:
         return front + prompt_ids[len(prompt_ids) - num_kept + len(front) :]
 
     def _check_vocabulary(self, job: GenerationJob) -> None:
-        """An id outside the vocabulary would fail the whole batch: refuse it by name."""
+        """Refuse ids outside the vocabulary by the name of their field: one would fail the whole batch."""
         sampling, num_tokens = job.sampling, self.tokenizer.vocab_size
         named: dict[str, Collection[int]] = {
             "prompt_ids": job.prompt_ids or (),
@@ -155,7 +155,7 @@ class LoadedModel:
         }
         wrong = {field: max(ids) for field, ids in named.items() if ids and max(ids) >= num_tokens}
         if wrong:
-            message = f"must be below {num_tokens}, the size of the vocabulary, got "
+            message = f"ids must be below {num_tokens}, the size of the vocabulary, got "
             raise InvalidJob([FieldError(field, f"{message}{highest}") for field, highest in wrong.items()])
 
     def _check_room(self, sequence: Sequence) -> None:
@@ -163,20 +163,20 @@ class LoadedModel:
         if num_prompt >= self.max_length:
             raise GenerationError(
                 ErrorCode.PROMPT_TOO_LONG,
-                f"prompt: {num_prompt} tokens, but a sequence here has at most {self.max_length} with its "
-                f"completion. Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
+                f"prompt: {num_prompt} tokens, but prompt and completion may have {self.max_length}. "
+                f"Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
                 "sampling.truncate_prompt_tokens",
             )
         if pages_for(sequence.num_reserved) > num_pages:
             raise GenerationError(
                 ErrorCode.PROMPT_TOO_LONG,
-                f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache holds "
+                f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache has room for "
                 f"{num_pages * PAGE_TOKENS}. Fix: lower max_tokens, or raise HERD_KV_CACHE_TOKENS",
             )
 
 
 def _planned(servable: ServableModel, device: str) -> MemoryPlan:
-    """What this process may take, which no other worker plans to take from now on."""
+    """The memory plan of this process, noted so that no other worker plans to take the same memory."""
     notes = PlanNotes(device_key(device))
     with notes.turn():
         plan = servable.fitting_plan()
@@ -185,9 +185,13 @@ def _planned(servable: ServableModel, device: str) -> MemoryPlan:
 
 
 def _chat_template(servable: ServableModel) -> ChatTemplate | None:
-    """The model's chat template; without one that can be used chats are refused, and all else is served."""
+    """The model's chat template. If it cannot be used, chats are refused and all other jobs are served."""
     try:
         return servable.chat_template()
     except ModelFileError as error:
-        log.warning("chats are refused", model=servable.settings.model.name, reason=str(error))
+        log.warning(
+            "chat template cannot be used, chats are refused",
+            model=servable.settings.model.name,
+            reason=str(error),
+        )
         return None

@@ -20,10 +20,10 @@ from llama_herd.worker.loading.free_memory import free_bytes
 from llama_herd.worker.loading.step_memory import StepMemory
 from llama_herd.worker.settings import WorkerSettings
 
-#: What a started worker takes without a model. On a CPU measured: 300 MB, a tenth more after its first jobs,
-#: and its helper that renders chats; on a GPU, CUDA's context and the workspaces of its libraries.
+#: What a started worker takes without a model. CPU: measured 300 MB, a tenth more after its first jobs, and
+#: the helper process that renders chats. GPU: CUDA's context and the workspaces of its libraries.
 PROCESS_BYTES = {"cpu": 400_000_000, "cuda": 800_000_000}
-#: For each token of the vocabulary, in the tables of the tokenizer. Measured: 650.
+#: The tokenizer's tables, per token of the vocabulary. Measured: 650.
 TOKEN_BYTES = 1_000
 
 #: With less of a cache, fast weights are of no use.
@@ -38,7 +38,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """All that a worker takes on its device, at most; the larger part it allocates when it starts."""
+    """The most memory that a worker takes on its device; it allocates most of it when it starts."""
 
     device: str
     config: LlamaConfig
@@ -50,7 +50,7 @@ class MemoryPlan:
     dense_bytes: int  # what they would take as numbers
     kv_bytes_per_token: int  # in all layers
     num_pages: int
-    free_bytes: int  # for this process, with what it has already
+    free_bytes: int  # for this process, including what it already has
 
     @classmethod
     def of(cls, settings: WorkerSettings, file: ModelFile, device: str) -> Self:
@@ -87,7 +87,7 @@ class MemoryPlan:
 
     @property
     def parts(self) -> dict[str, int]:
-        """The bytes of each part, by what it is called to people."""
+        """The bytes of each part, by the name that people see."""
         longest = min(self.max_length, self.kv_cache_tokens)
         tables = Cache.table_bytes(self.config, longest, consecutive=self.step.consecutive)
         is_gpu = self.device != "cpu"
@@ -129,7 +129,7 @@ class MemoryPlan:
 
     @property
     def num_bytes(self) -> int:
-        """Of all parts."""
+        """The bytes of all parts together."""
         return sum(self.parts.values())
 
     @property
@@ -138,21 +138,21 @@ class MemoryPlan:
         return ", ".join(f"{name} {num_bytes:,}" for name, num_bytes in self.parts.items())
 
     def check(self, model: str) -> None:
-        """Raise SettingsError, with both numbers and all parts, when the device has no room for this."""
+        """Raise SettingsError, with both numbers and all parts, when the device has too little memory."""
         if self.num_bytes > self.free_bytes:
             raise self.refusal(model)
 
     def refusal(self, model: str, numbers: str | None = None) -> SettingsError:
-        """That there is no room, with both numbers; `numbers` say what an allocation lacked all the same."""
+        """The error for too little memory. `numbers`: of an allocation that failed despite the plan."""
         room = f"but {self.device} has {self.free_bytes:,} free"
         if numbers is not None:
             room = f"{self.device} had {self.free_bytes:,} free, but then {numbers}"
         needed = f"{self.num_bytes:,} bytes as {self.dtype} ({self.listed})"
-        return SettingsError(f"{model} takes {needed}, {room}. Fix: {self._fixes}")
+        return SettingsError(f"{model} needs {needed}, {room}. Fix: {self._fixes}")
 
     @property
     def _process_bytes(self) -> int:
-        """Of a worker without a model; its tokenizer is in the machine's memory, wherever the model is."""
+        """The bytes of a worker without a model. Its tokenizer is in the machine's memory, not on a GPU."""
         if self.device != "cpu":
             return PROCESS_BYTES["cuda"]
         return PROCESS_BYTES["cpu"] + TOKEN_BYTES * self.config.vocab_size
@@ -172,7 +172,7 @@ class MemoryPlan:
         )
 
     def _with_wanted_pages(self, settings: WorkerSettings) -> Self:
-        """The pages that the settings name; else as many as the slots may use, in half of what is free."""
+        """With the cache size that is set; by default what the slots can use, up to half of free memory."""
         if settings.kv_cache_tokens:
             plan = self._with_pages(pages_for(settings.kv_cache_tokens))
             if plan.num_bytes > plan.free_bytes >= self.num_bytes:
@@ -192,7 +192,7 @@ class MemoryPlan:
         return replace(self, num_pages=num_pages)
 
     def _num_fitting_pages(self, most: int) -> int:
-        """As many as there is room for beside all else, up to `most`, but at least one."""
+        """The number of pages that fit beside all other parts, up to `most`, but at least one."""
 
         def taken(num_pages: int) -> int:
             return self._with_pages(num_pages).num_bytes
@@ -200,12 +200,12 @@ class MemoryPlan:
         return max(1, bisect_right(range(1, most + 1), self.free_bytes, key=taken))
 
     def _too_large(self, kv_cache_tokens: int, plan: Self) -> SettingsError:
-        """Of a cache whose size was asked for."""
+        """The error for a cache size that was set, but does not fit."""
         beside = plan.num_bytes - plan.kv_cache_bytes
         fitting = self._num_fitting_pages(plan.num_pages) * PAGE_TOKENS
         return SettingsError(
-            f"HERD_KV_CACHE_TOKENS={kv_cache_tokens} takes {plan.kv_cache_bytes:,} bytes, but all else takes "
-            f"{beside:,} of the {self.free_bytes:,} free on {self.device}. Fix: lower it to {fitting}"
+            f"HERD_KV_CACHE_TOKENS={kv_cache_tokens} takes {plan.kv_cache_bytes:,} bytes, but all else "
+            f"needs {beside:,} of the {self.free_bytes:,} free on {self.device}. Fix: lower it to {fitting}"
         )
 
 
@@ -235,7 +235,7 @@ def _weight_bytes(form: Form, file: ModelFile, device: torch.device, dtype: torc
 def _max_length(settings: WorkerSettings, context_length: int) -> int:
     if settings.context_tokens > context_length:
         raise SettingsError(
-            f"HERD_CONTEXT_TOKENS={settings.context_tokens}, but {settings.model.name} was made for "
+            f"HERD_CONTEXT_TOKENS={settings.context_tokens}, but {settings.model.name} was trained for "
             f"{context_length}. Fix: lower it, or leave it out"
         )
     return settings.context_tokens or context_length

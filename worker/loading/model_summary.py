@@ -1,4 +1,4 @@
-"""A model file in figures: what it says, what it holds, and what a worker would need for it."""
+"""A model file in figures: its header, tensors and tokenizer, and the memory that a worker would need."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence, Sized
@@ -14,9 +14,9 @@ from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings
 
-#: A text of the header is shown up to here.
+#: Most characters of a header's text that are shown.
 MAX_TEXT_CHARS = 200
-#: An array of the header is shown up to this length.
+#: Longest array of a header that is shown.
 MAX_SHOWN_VALUES = 8
 
 
@@ -37,14 +37,14 @@ class TypeShare:
 
 @dataclass(frozen=True)
 class TokenizerSummary:
-    """How a model's text becomes ids."""
+    """The facts about a model's tokenizer."""
 
     vocab_size: int
     bos_id: int | None
     eos_ids: tuple[int, ...]
     adds_bos: bool
     has_chat_template: bool
-    #: Why jobs with messages are refused although there is a template; empty: they are not.
+    #: Why the chat template cannot be used, so that jobs with messages are refused. Empty: it can.
     chat_complaint: str
 
     @classmethod
@@ -61,7 +61,7 @@ class TokenizerSummary:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a worker with these settings would take on its device."""
+    """The memory that a worker with these settings would take on its device."""
 
     device: str
     dtype: str
@@ -96,7 +96,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """All of it, and whether it can be served here."""
+    """All facts about a model file, and whether it can be served here."""
 
     path: str
     header: dict[str, bool | int | float | str]
@@ -104,14 +104,14 @@ class ModelSummary:
     tensors: tuple[TypeShare, ...]  # the type with most bytes first
     tokenizer: TokenizerSummary
     memory: Memory
-    #: Why a worker would refuse it although its figures can be told: it has no room here. Empty: it fits.
+    #: Why a worker would refuse it: too little memory here. Empty: it fits.
     complaint: str
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
-        """Look at the model of these settings; no weight is read.
+        """Summarise the model of these settings, without reading its weights.
 
-        Raises ModelFileError, SettingsError and DeviceError as a worker would, but for want of room.
+        Raises ModelFileError, SettingsError and DeviceError as a worker would, but not for lack of memory.
         """
         settings = on_device(settings)
         with ServableModel.open(settings, pin_device(settings.device)) as servable:
@@ -142,7 +142,7 @@ class ModelSummary:
 
 
 def _complaint(check: Callable[[], object]) -> str:
-    """What a check has to say against the model; empty if nothing."""
+    """The error message of a check; empty if it passes."""
     try:
         check()
     except BadInput as error:
@@ -159,7 +159,7 @@ def _by_type(tensors: Iterable[TensorInfo]) -> tuple[TypeShare, ...]:
 
 
 def _short(value: object) -> bool | int | float | str:
-    """A value of the header; of long arrays and of objects only how long they are."""
+    """A value of the header; for long arrays and objects only their length."""
     match value:
         case bool() | int():
             return value

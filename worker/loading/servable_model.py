@@ -1,4 +1,4 @@
-"""Whether a worker can serve a model with these settings on this machine; the one answer for all who ask."""
+"""Whether a worker can serve a model with these settings on this machine: one check for all commands."""
 
 import os
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ from llama_herd.worker.settings import WorkerSettings
 
 @dataclass(frozen=True)
 class ServableModel:
-    """A model's file with all that is made of it before its weights are read.
+    """A model's file, and all that is made from it before its weights are read.
 
-    A worker loads from it, `herd inspect` and `herd doctor` look at it, so what one refuses the others do:
+    Workers, `herd inspect` and `herd doctor` all use it, so they refuse the same models:
 
         with ServableModel.open(settings, device) as servable:
             servable.fitting_plan()
@@ -44,20 +44,20 @@ class ServableModel:
             yield cls(file, file.read_tokenizer(), tiling, settings, device)
 
     def plan(self) -> MemoryPlan:
-        """What it takes, fitting or not. Raises SettingsError when settings and model cannot go together."""
+        """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it."""
         return MemoryPlan.of(self.settings, self.file, self.device)
 
     def fitting_plan(self) -> MemoryPlan:
-        """What it takes. Raises SettingsError also when the device has no room for it."""
+        """The memory that it takes. Raises SettingsError also when the device has too little."""
         plan = self.plan()
         plan.check(self.settings.model.name)
         return plan
 
     def chat_template(self) -> ChatTemplate | None:
-        """The chat template, rendered in processes of its own; None without one.
+        """The chat template, rendered in helper processes; None if the model has none.
 
         Each tenant has one thread that renders. More helpers than cores would only slow each other down.
-        Raises ModelFileError when it cannot be used: such a model is served, and refuses chats.
+        Raises ModelFileError when the template cannot be used: such a model is served, but refuses chats.
         """
         if self.tokenizer.chat_template is None:
             return None

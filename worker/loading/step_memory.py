@@ -1,4 +1,4 @@
-"""What the largest step takes besides weights and cache: an upper bound, by formula.
+"""The memory of the largest step besides weights and cache: an upper bound, by formula.
 
 Letters: T tokens of the step, R rows that draw, H heads, K kv heads, D head dim, C hidden size, F ffn size,
 V vocabulary.
@@ -12,25 +12,25 @@ from llama_herd.model.attend import attend_bytes
 from llama_herd.model.config import LlamaConfig
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 
-#: Beside each logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
+#: Per logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
 DRAWING_BYTES = 40
-#: Beside each logit of a token that is scored: its exponential, while they are summed up.
+#: Per logit of a scored token: its exponential, while these are summed up.
 SCORING_BYTES = 4
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Of the largest step: `slots` rows and `prompt_tokens` beside them, or `alone_tokens` and no row."""
+    """The memory of the largest step: `slots` rows and `prompt_tokens` beside them, or `alone_tokens` and no row."""
 
     config: LlamaConfig
     dtype: torch.dtype
-    consecutive: bool  # how the device's pages lie
+    consecutive: bool  # whether a sequence's pages lie next to each other
     slots: int
     prompt_tokens: int
     alone_tokens: int
 
     def activation_bytes(self, cache_tokens: int) -> int:
-        """Of one layer, whichever of its parts takes most. No step has more tokens than the cache."""
+        """The part of one layer that takes most. No step has more tokens than the cache."""
         H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         C, F, size = self.config.hidden_size, self.config.ffn_size, self.dtype.itemsize
         T = min(self._num_tokens, cache_tokens)
@@ -44,14 +44,14 @@ class StepMemory:
         return T * (rope + max(rotating, attending, mlp, norm))
 
     def attention_bytes(self, max_length: int) -> int:
-        """Of `attend`, and of the copies of a prompt's pages in one layer."""
+        """The larger of `attend` and the copies of a prompt's pages in one layer."""
         copies = 2 * max_length * self.config.num_kv_heads * self.config.head_dim * self.dtype.itemsize
         attending = attend_bytes(self.config, self.dtype, max_length, consecutive=self.consecutive)
         return max(copies, attending)
 
     @property
     def logits_bytes(self) -> int:
-        """Of the logits in float32, and of their use: rows draw, then tokens are scored."""
+        """The logits in float32, and their use: first rows draw, then tokens are scored."""
         num_scored = min(MAX_SCORED_TOKENS, self._num_tokens)
         logits = torch.float32.itemsize * (self.slots + num_scored)
         return self.config.vocab_size * (logits + max(DRAWING_BYTES * self.slots, SCORING_BYTES * num_scored))

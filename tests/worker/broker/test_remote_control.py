@@ -58,7 +58,9 @@ def test_a_command_that_resizes_the_pool_is_refused_in_one_line(
     arguments = {"max": 9, "min": 1} if command == "autoscale" else {}
     (answer,) = app.control.broadcast(command, arguments, reply=True, timeout=PATIENCE_S, limit=1)
     assert answer == {
-        "w@test": {"error": "a worker's batch has one size. Fix: restart it with another HERD_SLOTS"}
+        "w@test": {
+            "error": "a running worker keeps its number of slots. Fix: restart it with another HERD_SLOTS"
+        }
     }
     assert "Traceback" not in worker.log
     assert "pidbox command error" not in worker.log

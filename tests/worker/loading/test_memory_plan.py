@@ -145,7 +145,7 @@ def test_weights_stay_in_blocks_when_asked_or_where_numbers_have_no_room(
 
 
 def test_a_context_longer_than_the_models_is_refused_with_both_numbers(tiny_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"HERD_CONTEXT_TOKENS=513, but .* was made for 512"):
+    with pytest.raises(SettingsError, match=r"HERD_CONTEXT_TOKENS=513, but .* was trained for 512"):
         plan(WorkerSettings.read(model=tiny_path, context_tokens=513))
 
 
@@ -158,7 +158,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     settings = tiny_settings.model_copy(update={"kv_cache_tokens": 0})
     with pytest.raises(
         SettingsError,
-        match=r"tiny.gguf takes [\d,]+ bytes .*weights [\d,]+, KV cache [\d,]+, .* "
+        match=r"tiny.gguf needs [\d,]+ bytes .*weights [\d,]+, KV cache [\d,]+, .* "
         rf"cpu has {num_bytes - 1:,} free. Fix: a smaller model, HERD_DTYPE=bfloat16, ",
     ):
         LoadedModel.load(settings, "cpu")
