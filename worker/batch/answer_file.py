@@ -1,4 +1,4 @@
-"""A file of answers, one a line: only appended to, each line whole, and its own account of what is done."""
+"""A file of answers, one per line. It is only appended to, each line is whole, and it shows what is done."""
 
 import fcntl
 import os
@@ -17,18 +17,18 @@ _LINE_ID = re.compile(rb'\{"id":"batch_req_([a-z0-9]+)-([0-9]{1,12})"')
 
 
 class CannotWrite(HerdError):
-    """A file of answers takes no more. What was written before is whole."""
+    """A file of answers cannot be written any more. The lines in it are whole."""
 
 
 def line_id(run_id: str, line: int) -> str:
-    """What names a row of a run in its files."""
+    """The id of a row of a run in the run's files."""
     return f"batch_req_{run_id}-{line}"
 
 
 class AnswerFile:
-    """Open for as long as the block lasts; nobody else may write it meanwhile.
+    """Open within the block, and locked against other writers.
 
-    Opening it changes nothing in it.
+    Opening it does not change it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,12 +43,16 @@ class AnswerFile:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from None
         if not stat.S_ISREG(os.fstat(self._number).st_mode):
             os.close(self._number)
-            raise BadInput(f"{self.path} is no file, by which a run could go on. Fix: take another -o")
+            raise BadInput(
+                f"{self.path} is not a plain file, so no run could continue from it. Fix: choose another -o"
+            )
         try:
             fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._number)
-            raise BadInput(f"{self.path}: another process writes it. Fix: let that one end") from None
+            raise BadInput(
+                f"{self.path}: another process writes it. Fix: wait until that one ends, or choose another -o"
+            ) from None
         return self
 
     def __exit__(
@@ -57,12 +61,12 @@ class AnswerFile:
         os.close(self._number)
 
     def repair(self) -> None:
-        """Take a last line away that was cut off by the death of its writer."""
+        """Remove a last line that was cut off when its writer died."""
         self._num_bytes = self._whole_bytes()
         os.ftruncate(self._number, self._num_bytes)
 
     def lines(self, run_id: str) -> Iterator[int]:
-        """The numbers of the rows of a run that stand here."""
+        """The numbers of a run's rows in this file."""
         with self.path.open("rb") as file:
             for text in file:
                 found = _LINE_ID.match(text)
@@ -70,7 +74,7 @@ class AnswerFile:
                     yield int(found[2])
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Write whole lines and return when the disk has them. Raises CannotWrite."""
+        """Write whole lines, and return when they are on disk. Raises CannotWrite."""
         if not lines:
             return
         text = memoryview(b"".join(lines))

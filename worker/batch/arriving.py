@@ -1,4 +1,4 @@
-"""Standard input, which may be slow."""
+"""Lines of standard input, which may come slowly."""
 
 import os
 from select import POLLIN, poll
@@ -7,10 +7,10 @@ _PIECE_BYTES = 1 << 16
 
 
 class Arriving:
-    """The lines of a pipe, a terminal or a file, as far as they have come."""
+    """The lines of a pipe, a terminal or a file that have arrived so far."""
 
     def __init__(self, number: int) -> None:
-        """`number` is that of an open file, of which nobody else reads."""
+        """`number` is the descriptor of an open file that nothing else reads."""
         self._number = number
         self._poll = poll()
         self._poll.register(number, POLLIN)
@@ -18,7 +18,7 @@ class Arriving:
         self._is_over = False
 
     def readline(self, limit: int) -> bytes | None:
-        """A line, or its first `limit` bytes; b"" at the end, and None while the line is not whole."""
+        """A line, or its first `limit` bytes; b"" at the end, None while the line is incomplete."""
         while not self._is_over and len(self._bytes) < limit and b"\n" not in self._bytes:
             if not self._poll.poll(0):
                 return None

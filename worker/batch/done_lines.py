@@ -1,10 +1,10 @@
-"""Which rows are done: a bit each."""
+"""Which rows are done: one bit per row."""
 
 from collections.abc import Iterable
 
 
 class DoneLines:
-    """A set of row numbers, small for numbers that are dense."""
+    """A set of row numbers, small if they are dense."""
 
     def __init__(self, lines: Iterable[int] = ()) -> None:
         self._bits = bytearray()

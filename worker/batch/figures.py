@@ -1,4 +1,4 @@
-"""What a batch comes to so far: rows, tokens, speed."""
+"""A batch's figures so far: rows, tokens, speed."""
 
 from array import array
 from collections import deque
@@ -10,12 +10,12 @@ from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.worker.local.percentiles import Percentiles
 
-#: Speed is that of so many last seconds.
+#: Seconds over which the speed is measured.
 SPAN_S = 15.0
 
 
 class _Mark(NamedTuple):
-    """How far it was at some time."""
+    """The totals at some time."""
 
     at_s: float
     num_rows: int
@@ -23,7 +23,7 @@ class _Mark(NamedTuple):
 
 
 class Figures:
-    """Counts items as they come; `num_before` and `num_failed` are those of an earlier start."""
+    """Counts items as they come; `num_before` and `num_failed` count rows of earlier starts."""
 
     def __init__(
         self, run_id: str, input_name: str, num_rows: int | None, num_before: int, num_failed: int
@@ -45,7 +45,7 @@ class Figures:
 
     @property
     def num_here(self) -> int:
-        """Rows that were settled since this start."""
+        """Rows that were done since this start."""
         return self._num_done + self.num_failed - self._first.num_before
 
     @property
@@ -67,7 +67,7 @@ class Figures:
                 self._ttft_s.append(result.timings.ttft_s)
 
     def status(self, state: str, num_under_way: int) -> BatchStatus:
-        """How it stands now, at the speed of the last seconds; once it is over, at that of all of them."""
+        """The figures now, with the speed of the last seconds; at the end, the speed of the whole run."""
         now = _Mark(monotonic(), self.num_here, self._completion_tokens)
         while len(self._marks) > 1 and self._marks[1].at_s < now.at_s - SPAN_S:
             self._marks.popleft()

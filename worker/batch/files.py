@@ -1,4 +1,4 @@
-"""The files of one run: what there is to do, what is done, and where answers go."""
+"""The files of one run: its input, its answers, and its errors."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -17,10 +17,10 @@ from llama_herd.worker.batch.source_file import open_source
 
 
 class BatchFiles:
-    """Input, output and errors, open as long as the block lasts.
+    """Input, output and errors, open within the block.
 
-    Which rows are done is read from the answers themselves, so nothing else has to be kept in step with them.
-    Raises BadInput when one cannot be used.
+    The answers themselves show which rows are done, so no other record can disagree with them. Raises
+    BadInput when a file cannot be used.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -35,7 +35,7 @@ class BatchFiles:
             stack.enter_context(self._answers)
             self.run = RunFile.open(self._plan)
             stack.enter_context(self._errors)
-            # Only now is it known that they are ours to change.
+            # Only now is it certain that these files belong to this run.
             self._answers.repair()
             self._errors.repair()
             self._done = DoneLines(self._answers.lines(self.run.run_id))
@@ -52,11 +52,11 @@ class BatchFiles:
         self._open.close()
 
     def num_rows(self) -> int | None:
-        """Rows of the input; None when it can be read only once."""
+        """The number of rows of the input; None if it can be read only once."""
         return self._source.num_rows()
 
     def rows(self, settings: Settings) -> Iterator[BatchRow | None]:
-        """Those that have no answer yet; None where the next one has not come."""
+        """The rows without an answer; None while the next row has not arrived."""
         reader = RequestReader(settings, self._plan.options, self.run.run_id)
         for row in self._source.rows():
             if row is None:
@@ -66,8 +66,8 @@ class BatchFiles:
             else:
                 yield reader.read(row)
 
-    def settle(self, items: Sequence[BatchItem]) -> None:
-        """Put answers on disk. Raises CannotWrite."""
+    def write(self, items: Sequence[BatchItem]) -> None:
+        """Write answers to disk. Raises CannotWrite."""
         self._answers.append([output_line(self._id(one), one) for one in items if one.failure is None])
         self._errors.append([error_line(self._id(one), one) for one in items if one.failure is not None])
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: noted at once, acted upon between two looks."""
+"""Ctrl-C and SIGTERM: noted at once, acted on between two polls."""
 
 import signal
 import sys
@@ -10,14 +10,14 @@ from llama_herd.worker.local.signals import on_signals
 
 
 class Wish(Enum):
-    """What is to become of the jobs that are under way."""
+    """What shall become of the jobs under way."""
 
     LEAVE = "leave"
     CANCEL = "cancel"
 
 
 class Interruption:
-    """Which signal has come last, if one has, and how many have."""
+    """The last signal, if there was one, and the number of signals."""
 
     def __init__(self) -> None:
         self.number: signal.Signals | None = None
@@ -40,7 +40,7 @@ class Interruption:
         return 128 + (self.number or 0)
 
     def wish(self, num_under_way: int) -> Wish:
-        """Ask who pressed Ctrl-C; where nobody can answer, and a second time, the jobs are left running."""
+        """Ask the person who pressed Ctrl-C. If nobody can answer, or at a second Ctrl-C, the jobs run on."""
         if self.number is not signal.SIGINT or not (sys.stdin.isatty() and sys.stdout.isatty()):
             return Wish.LEAVE
         before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Rows in JSON, an object a line."""
+"""Rows in JSON, one object per line."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class JsonLines:
 
 @dataclass(frozen=True)
 class StandardInput:
-    """What comes from another program, however slowly."""
+    """Lines from another program, however slowly they come."""
 
     number: int = 0
 
@@ -43,7 +43,7 @@ class StandardInput:
 
 
 def _read_object(found: Line | None) -> SourceRow | None:
-    """The object that a line holds; what is said of a wrong one never holds any of its text."""
+    """The object that a line holds. The complaint about a bad line never quotes its text."""
     if found is None:
         return None
     line, text = found
@@ -52,11 +52,11 @@ def _read_object(found: Line | None) -> SourceRow | None:
     try:
         fields = json.loads(text.decode(), parse_constant=_refuse)
     except UnicodeDecodeError as error:
-        return SourceRow(line, None, f"is not UTF-8 text: byte {error.start} is no part of it")
+        return SourceRow(line, None, f"is not UTF-8 text: byte {error.start} is invalid")
     except json.JSONDecodeError as error:
-        return SourceRow(line, None, f"is no JSON: {error.msg} at column {error.colno}")
+        return SourceRow(line, None, f"is not valid JSON: {error.msg} at column {error.colno}")
     except (ValueError, RecursionError):
-        return SourceRow(line, None, "is no JSON: a number or a depth that no reader takes")
+        return SourceRow(line, None, "is not valid JSON: NaN, a number that is too long, or too deep nesting")
     if not isinstance(fields, dict):
         return SourceRow(line, None, "must be a JSON object")
     return SourceRow(line, fields)

@@ -3,27 +3,27 @@
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-#: A longer line is not read: it holds more than the longest prompt that any setting allows.
+#: Longer lines are not read: they exceed the longest prompt that any setting allows.
 MAX_LINE_BYTES = 8 << 20
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class Line(NamedTuple):
-    """A line that is not empty; `text` is None when it was too long. Numbers count from 1."""
+    """A line that is not empty; `text` is None if it was too long. Numbers count from 1."""
 
     number: int
     text: bytes | None
 
 
 class LineStream(Protocol):
-    """What a file is. One that never waits answers None when the line is not whole yet."""
+    """A file, or a source that never blocks and returns None while a line is incomplete."""
 
     def readline(self, limit: int, /) -> bytes | None: ...
 
 
 def read_lines(stream: LineStream, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line | None]:
-    """All lines but empty ones, and None as often as the stream says so; holds no more than one of them."""
+    """All lines that are not empty, and None whenever the stream returns it; keeps one line in memory."""
     number, is_rest = 0, False
     while (piece := stream.readline(max_bytes + 1)) != b"":
         if piece is None:

@@ -1,4 +1,4 @@
-"""What is asked of a batch."""
+"""What a batch shall do."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,7 +13,7 @@ from llama_herd.worker.batch.tables import Columns
 
 @dataclass(frozen=True)
 class Plan:
-    """A file in, a file out, and what holds for all rows; `window`: None follows the workers."""
+    """Input, output, and the options for all rows. `window` None: as many jobs as the workers hold."""
 
     input_name: str
     output: Path
@@ -24,21 +24,21 @@ class Plan:
     max_errors: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises BadInput for an output to which lines cannot be appended."""
+        """Raises BadInput if lines cannot be appended to the output."""
         if self.output.name == STDIN or self.output.suffix == ".gz":
             raise BadInput(
-                f"-o {self.output}: answers are appended to a plain file, by which a run can go on. "
+                f"-o {self.output}: must be a plain file, since a run continues from its answers. "
                 "Fix: name one"
             )
 
     @property
     def has_answers(self) -> bool:
-        """Whether anything stands where answers go."""
+        """Whether the output has any content."""
         return any(path.exists() and path.stat().st_size for path in (self.output, self.errors))
 
     @property
     def errors(self) -> Path:
-        """Where rows go that failed."""
+        """The file for failed rows."""
         return self.output.with_name(f"{self.output.name}.errors.jsonl")
 
     @property
@@ -47,5 +47,5 @@ class Plan:
 
     @property
     def result_options(self) -> Mapping[str, Any]:
-        """What changes results: a run that goes on must have the same."""
+        """The options that change results: a run can only continue with the same ones."""
         return {**asdict(self.options), **asdict(self.columns), "in_order": self.in_order}

@@ -15,8 +15,8 @@ _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 def output_line(line_id: str, item: BatchItem) -> bytes:
     """The line of a row that ended well."""
     request: Request = item.row.tag
-    assert item.result is not None  # only rows with one come here, and
-    assert request.endpoint is not None  # only those that were understood have one
+    assert item.result is not None  # only rows with a result come here
+    assert request.endpoint is not None  # only rows that were understood have a result
     body = response_body(request.endpoint, item.job_id, item.model, item.result)
     response = {"status_code": 200, "request_id": item.job_id, "body": body}
     return _line(line_id, {"custom_id": request.custom_id, "response": response, "error": None})
@@ -33,6 +33,6 @@ def error_line(line_id: str, item: BatchItem) -> bytes:
 
 
 def _line(line_id: str, fields: Mapping[str, Any]) -> bytes:
-    """The id comes first: what is done is read from the beginnings of lines."""
+    """The id comes first: done rows are found by the beginnings of lines."""
     text = json.dumps({"id": line_id, **fields}, ensure_ascii=False, separators=(",", ":"))
     return text.translate(_LINE_ENDS).encode() + b"\n"

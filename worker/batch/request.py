@@ -1,4 +1,4 @@
-"""What a row of the input asks for: a line of OpenAI's batch form, or one with the fields of our job."""
+"""Reads rows of the input as requests: lines of OpenAI's batch format, or lines with a job's fields."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,33 +17,33 @@ from llama_herd.worker.batch.custom_ids import MAX_ID_CHARS, CustomIds, is_custo
 from llama_herd.worker.batch.row_options import RowOptions
 from llama_herd.worker.batch.source import SourceRow
 
-#: What only a line of OpenAI's form has.
+#: Fields that only a line of OpenAI's format has.
 _OPENAI_FIELDS = frozenset({"method", "url", "body"})
 _SAMPLING_FIELDS = frozenset(SamplingParams.model_fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A row's name and the form of its answer; None as far as it was not understood."""
+    """A row's name and the format of its answer; None for what was not understood."""
 
     custom_id: str | None = None
     endpoint: Endpoint | None = None
 
 
 class RequestReader:
-    """Makes rows of a batch of rows of the input; what is wrong with one is said in its failure."""
+    """Turns rows of the input into rows of a batch; a bad row carries its failure."""
 
     def __init__(self, settings: Settings, options: RowOptions, run_id: str) -> None:
         self._settings = settings
         self._options = options
         self._root = run_id if options.seed is None else options.seed
         self._names = CustomIds()
-        #: Fields of a job that says nothing else, and those that it cannot say otherwise.
+        #: Default fields of a job, and fields that the options override.
         self._defaults = {**BULK, "priority": options.priority}
         self._overrides = {} if options.model is None else {"model": options.model}
 
     def read(self, row: SourceRow) -> BatchRow:
-        """Never raises: a bad line stops nothing."""
+        """Read a row. Never raises: a bad line does not stop the batch."""
         if row.fields is None:
             return _refused(row.line, Request(), [FieldError("line", row.complaint)])
         if _OPENAI_FIELDS & row.fields.keys():
@@ -51,7 +51,7 @@ class RequestReader:
         return self._read_plain(row.line, row.fields)
 
     def skip(self, row: SourceRow) -> None:
-        """Pass over a row that is done; its name stays taken."""
+        """Skip a row that is done; its name stays in use."""
         if row.fields is not None:
             self._custom_id(row.line, row.fields, [])
 
@@ -99,7 +99,7 @@ class RequestReader:
         return _refused(line, request, errors)
 
     def _converse(self, given: dict[str, Any]) -> None:
-        """Make a bare prompt the message of a chat, where that is asked for."""
+        """Turn a bare prompt into a chat message, if the options ask for it."""
         if self._options.is_chat and isinstance(given.get("prompt"), str) and "messages" not in given:
             turns = {"system": self._options.system, "user": given.pop("prompt")}
             given["messages"] = [
@@ -107,19 +107,21 @@ class RequestReader:
             ]
 
     def _custom_id(self, line: int, fields: Mapping[str, Any], errors: list[FieldError]) -> str | None:
-        """The row's name, which no other row has."""
+        """The row's name, which must be unique."""
         is_openai = bool(_OPENAI_FIELDS & fields.keys())
         custom_id = fields.get("custom_id", None if is_openai else f"line-{line}")
         if not is_custom_id(custom_id):
-            errors.append(FieldError("custom_id", f"must be a text of 1 to {MAX_ID_CHARS} characters"))
+            errors.append(FieldError("custom_id", f"must be a string of 1 to {MAX_ID_CHARS} characters"))
             return None
         first = self._names.first_line(str(custom_id), line)
         if first != line:
-            errors.append(FieldError("custom_id", f"lines {first} and {line} have the same"))
+            errors.append(
+                FieldError("custom_id", f"must be unique, but lines {first} and {line} have the same")
+            )
         return str(custom_id)
 
     def _sampling(self, line: int) -> dict[str, Any]:
-        """What holds for a line that says nothing else."""
+        """The sampling fields of a line that sets none."""
         return {"seed": seed_of(f"{self._root}-{line}"), **self._options.sampling}
 
 

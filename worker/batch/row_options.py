@@ -1,4 +1,4 @@
-"""What holds for the rows of a batch that say nothing else."""
+"""Default options for the rows of a batch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from llama_herd.tasks.settings import Settings
 
 @dataclass(frozen=True)
 class RowOptions:
-    """What holds for every row that says nothing else; `model` holds for those that do, too.
+    """Options for every row that does not set its own; `model` overrides the rows' own.
 
-    seed: rows get theirs from it and their line, the same in each run; without one, from the run.
+    seed: a row's seed derives from it and the row's line, the same in each run; without it, from the run.
     """
 
     model: str | None = None
@@ -24,7 +24,7 @@ class RowOptions:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, settings: Settings) -> None:
-        """Raise InvalidJob when no row could be run with them."""
+        """Raise InvalidJob if no row could run with these options."""
         own = {
             "priority": self.priority,
             "model": self.model,

@@ -1,4 +1,4 @@
-"""The file beside the output that makes the same command a continuation: which run of which input it is."""
+"""The file beside the output by which the same command continues a run: its id, input and options."""
 
 import json
 import os
@@ -24,9 +24,9 @@ class RunFile:
 
     @classmethod
     def open(cls, plan: Plan) -> Self:
-        """The run that the plan's output belongs to, or a new one while that has no answers.
+        """The run that the plan's output belongs to, or a new one if the output has no answers.
 
-        Raises BadInput when it has some, and belongs to another run or to none.
+        Raises BadInput if it has answers of another run, or of an unknown one.
         """
         asked = cls._of(plan)
         try:
@@ -55,12 +55,12 @@ class RunFile:
             return cls(**json.loads(plan.run_file.read_text("utf-8")))
         except (OSError, ValueError, TypeError):
             raise BadInput(
-                f"{plan.output} has answers, but {plan.run_file}, by which it could be continued, is not "
-                "there or not whole. Fix: take another -o, or move the answers away"
+                f"{plan.output} has answers, but {plan.run_file}, which is needed to continue, is missing or "
+                "damaged. Fix: choose another -o, or move the answers away"
             ) from None
 
     def _check(self, asked: "RunFile", output: Path) -> None:
-        """Raise BadInput when `asked` differs from this run in more than its id."""
+        """Raise BadInput if `asked` differs from this run in more than its id."""
         for name, mine, other in (
             ("input", self.input_name, asked.input_name),
             ("size of the input", self.input_bytes, asked.input_bytes),
@@ -68,18 +68,18 @@ class RunFile:
             if mine != other:
                 raise BadInput(
                     f"{output} was begun with another {name}: {mine}, and now it is {other}. "
-                    "Fix: give the same input, or take another -o"
+                    "Fix: give the same input, or choose another -o"
                 )
         names = self.options.keys() | asked.options.keys()
         changed = sorted(name for name in names if self.options.get(name) != asked.options.get(name))
         if changed:
             raise BadInput(
                 f"{output} was begun with other options: {', '.join(changed)}. "
-                "Fix: give the same ones, or take another -o"
+                "Fix: give the same ones, or choose another -o"
             )
 
     def _write(self, path: Path) -> None:
-        """Whole or not at all: it is there before the first answer is."""
+        """Write the file whole or not at all, before the first answer."""
         draft = path.with_name(f"{path.name}.new")
         try:
             with draft.open("w", encoding="utf-8") as file:

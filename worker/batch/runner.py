@@ -1,4 +1,4 @@
-"""A batch from file to file, until it is over, too much fails, or somebody interrupts it."""
+"""Runs a batch from file to file, until it is done, too many rows fail, or it is interrupted."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,16 +19,16 @@ from llama_herd.worker.batch.summary import Summary
 if TYPE_CHECKING:
     from llama_herd.worker.local.own_herd import OwnHerd
 
-#: How often it says how it is.
+#: How often the status is reported.
 REPORT_S = 1.0
-#: Pause between two tries of a Redis that is away.
+#: Pause before Redis is tried again.
 RETRY_S = 0.5
 
 
 class Runner:
-    """Writes what comes of a batch, and says how it goes; `run` returns the exit code.
+    """Writes the answers of a batch, and reports its progress; `run` returns the exit code.
 
-    An answer is on disk before the batch is asked for more, which lets Redis forget the job: a kill at any
+    Answers are on disk before the batch is polled again, which lets Redis forget their jobs. So a kill at any
     byte loses nothing and repeats nothing.
     """
 
@@ -43,7 +43,7 @@ class Runner:
         max_errors: int | None = None,
         own: "OwnHerd | None" = None,
     ) -> None:
-        """`command` is what goes on with this run; `own` is the herd that ends with it, if it has one."""
+        """`command` continues this run; `own` is the herd that was started for it, if any."""
         self._files = files
         self._batch = batch
         self._client = client
@@ -69,7 +69,7 @@ class Runner:
             while not self._batch.window.is_over:
                 if self._has_too_many_failures:
                     self._batch.window.stop()
-                self._settle(self._poll())
+                self._write(self._poll())
                 if self._own is not None:
                     self._own.worker.check()
                 if self._interruption.number is not None:
@@ -79,16 +79,18 @@ class Runner:
 
     def _begin(self) -> None:
         run_id, num_before = self._files.run.run_id, self._files.num_done + self._files.num_failed
-        how = f"goes on, {num_before:,} rows are done" if num_before else "begins"
+        how = f"continues, {num_before:,} rows are done" if num_before else "begins"
         where = "" if self._own is None else f"HERD_REDIS_URL={self._own.settings.redis_url} "
-        self._screen.say(f"run {run_id} {how}; from elsewhere: {where}herd batch --watch {run_id}")
+        self._screen.say(
+            f"run {run_id} {how}; to watch it from elsewhere: {where}herd batch --watch {run_id}"
+        )
 
     def _poll(self) -> list[BatchItem]:
         try:
             items = self._batch.poll()
         except RedisUnavailable as error:
             if not self._is_away:
-                self._screen.say(f"{error}. Trying on; nothing is lost")
+                self._screen.say(f"{error}. Retrying; nothing is lost")
             self._is_away = True
             sleep(RETRY_S)
             return []
@@ -97,8 +99,8 @@ class Runner:
         self._is_away = False
         return items
 
-    def _settle(self, items: Sequence[BatchItem]) -> None:
-        self._files.settle(items)
+    def _write(self, items: Sequence[BatchItem]) -> None:
+        self._files.write(items)
         self._figures.note(items)
 
     def _report(self) -> None:
@@ -110,10 +112,10 @@ class Runner:
             self._name_unserved()
 
     def _name_unserved(self) -> None:
-        """Once for each model: a file that was made for another service names one that nobody has."""
+        """Warn once per model: a file made for another service may name one that no worker has."""
         for model in sorted(self._batch.window.unserved - self._named):
             self._screen.say(
-                f"no worker serves {model}: its rows wait. Fix: start one, or --model for all rows"
+                f"no worker serves {model}: its rows wait. Fix: start one, or set --model for all rows"
             )
             self._named.add(model)
 
@@ -132,23 +134,23 @@ class Runner:
         num_under_way = self._batch.window.num_under_way
         self._screen.pause()
         if self._own is not None:
-            self._leave(f"{num_under_way} jobs end with this run, and begin again")
+            self._leave(f"{num_under_way} jobs end with this run; they will begin again")
         elif self._interruption.wish(num_under_way) is Wish.CANCEL:
             self._cancel()
             self._tell("cancelled")
-            self._screen.say("cancelled; the same command runs what is left")
+            self._screen.say("cancelled; the same command runs the remaining rows")
         else:
-            self._leave(f"{num_under_way} jobs go on at the workers")
+            self._leave(f"{num_under_way} jobs continue on the workers")
         return self._interruption.exit_code
 
     def _leave(self, outcome: str) -> None:
         self._tell("left")
-        self._screen.say(f"{outcome}. To come back: {self._command}")
+        self._screen.say(f"{outcome}. To continue: {self._command}")
 
     def _cancel(self) -> None:
-        """Rows that were cancelled get no answer: they are for later; in order, so are those behind.
+        """Cancelled rows get no answer, so a later run does them; with --in-order also those behind them.
 
-        Another signal ends the waiting for workers that do not answer.
+        Another signal ends the wait for workers that do not answer.
         """
         self._batch.cancel()
         is_cut = False
@@ -158,7 +160,7 @@ class Runner:
             kept = [one for one in items if one.failure is None or one.failure.code != ErrorCode.CANCELLED]
             is_cut |= len(kept) < len(items)
             if not (is_cut and self._batch.window.is_in_order):
-                self._settle(kept)
+                self._write(kept)
 
     def _end(self, state: str) -> int:
         self._tell(state)
@@ -169,7 +171,7 @@ class Runner:
         return int(self._figures.num_failed > 0)
 
     def _prefix_cache_hits(self) -> int | None:
-        """Those since the start, of all that the workers ran meanwhile."""
+        """Hits since the start, of all jobs that the workers ran meanwhile."""
         with suppress(RedisUnavailable):
             models = self._batch.window.models
             workers = [one for one in self._client.workers() if one.model in models]

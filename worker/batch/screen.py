@@ -1,4 +1,4 @@
-"""How a batch is shown while it runs: a bar, lines, or JSON."""
+"""Shows a batch while it runs: as a bar, lines, or JSON."""
 
 import json
 from time import monotonic
@@ -12,26 +12,26 @@ from rich.progress_bar import ProgressBar
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.worker.batch.summary import Summary, progress_line
 
-#: How often a line is written where lines stay.
+#: How often a line is written if the output is not a terminal.
 LINE_S = 10.0
 
 _BAR_WIDTH = 79
 
 
 class Screen(Protocol):
-    """Shows what it is told as long as its block lasts."""
+    """Shows a batch within its block."""
 
     def show(self, status: BatchStatus) -> None:
-        """How it stands; about once a second."""
+        """Show the status; called about once a second."""
 
     def say(self, text: str) -> None:
-        """Something has happened."""
+        """Show a message."""
 
     def pause(self) -> None:
-        """Leave the terminal to somebody else."""
+        """Free the terminal for other output."""
 
     def close(self, summary: Summary) -> None:
-        """What it came to."""
+        """Show the summary."""
 
     def __enter__(self) -> Self: ...
 
@@ -76,7 +76,7 @@ class Lines:
 
 
 class JsonScreen(Lines):
-    """Each status, word and the summary as a line of JSON, told apart by `event`."""
+    """Each status, each message and the summary as a line of JSON; `event` names the kind."""
 
     def show(self, status: BatchStatus) -> None:
         _print_event("progress", **status.model_dump(exclude={"beat_ms"}), left_s=status.left_s)

@@ -1,4 +1,4 @@
-"""What a batch reads its rows from."""
+"""The sources of a batch's rows."""
 
 import gzip
 import zlib
@@ -13,7 +13,7 @@ STDIN = "-"
 
 
 class SourceRow(NamedTuple):
-    """A row as it was read: its fields, or what is wrong with it. `line` is its number for people."""
+    """A row as it was read: its fields, or the complaint about it. `line` is its number for people."""
 
     line: int
     fields: Mapping[str, Any] | None
@@ -21,9 +21,9 @@ class SourceRow(NamedTuple):
 
 
 class Source(Protocol):
-    """Something with rows, and None in place of one that has not come yet.
+    """A source of rows; it yields None while the next row has not arrived.
 
-    `num_rows` reads it once, and is None where it can be read only once.
+    `num_rows` reads the source once, and is None if it can be read only once.
     """
 
     def rows(self) -> Iterator[SourceRow | None]: ...
@@ -33,7 +33,7 @@ class Source(Protocol):
 
 @contextmanager
 def opened(name: str) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked. Raises BadInput, also for a damaged one."""
+    """The unpacked bytes of a file. Raises BadInput, also if it is damaged."""
     try:
         if name.endswith(".gz"):
             with gzip.open(name, "rb") as packed:

@@ -1,4 +1,4 @@
-"""Which kind of source a file is."""
+"""Opens a file as the right kind of source."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from llama_herd.worker.batch.tables import Columns, CsvTable, ParquetTable
 
 
 def open_source(name: str, columns: Columns) -> Source:
-    """The rows of a file, by the end of its name; - is standard input. Raises BadInput."""
+    """The rows of a file, whose suffix tells its format; - is standard input. Raises BadInput."""
     if name == STDIN:
         return StandardInput()
     path = Path(name)

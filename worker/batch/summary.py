@@ -1,4 +1,4 @@
-"""What a batch came to, for people and for programs."""
+"""The summary of a batch, for people and for programs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from llama_herd.worker.local.percentiles import Percentiles
 
 @dataclass(frozen=True)
 class Summary:
-    """The last status, and what only the end can tell.
+    """The last status, and facts that are known only at the end.
 
-    prefix_cache_hits: tokens of prompts that the workers need not compute; None when no worker is up.
+    prefix_cache_hits: prompt tokens that the workers found in their caches; None if no worker is up.
     """
 
     status: BatchStatus
@@ -39,13 +39,13 @@ class Summary:
             pairs["first token"] = f"p50 {self.ttft.p50_s:.2f} s, p95 {self.ttft.p95_s:.2f} s"
         if self.prefix_cache_hits is not None:
             pairs["prefix cache"] = (
-                f"{self.prefix_cache_hits:,} tokens of prompts found, as the workers last said"
+                f"{self.prefix_cache_hits:,} prompt tokens found, by the workers' last reports"
             )
         return [f"{name:<13}{value}" for name, value in pairs.items()]
 
 
 def progress_line(status: BatchStatus) -> str:
-    """How a batch stands, in one line."""
+    """A batch's status in one line."""
     num_settled = status.num_done + status.num_failed
     rows = f"{num_settled:,} of {status.num_rows:,} rows" if status.num_rows else f"{num_settled:,} rows"
     parts = [

@@ -1,4 +1,4 @@
-"""Rows in the columns of a table."""
+"""Rows of tables: CSV and Parquet."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from llama_herd.errors import BadInput
 from llama_herd.worker.batch.lines import MAX_LINE_BYTES
 from llama_herd.worker.batch.source import SourceRow, opened
 
-#: Rows of a Parquet file that are in memory at once.
+#: Most rows of a Parquet file in memory at a time.
 _PARQUET_ROWS = 256
 
 
@@ -29,16 +29,16 @@ class Columns:
         return [name for name in (self.prompt, self.id) if name is not None]
 
     def check(self, names: Sequence[str], path: Path) -> None:
-        """Raise BadInput when the table lacks one."""
+        """Raise BadInput if the table lacks one."""
         missing = [name for name in self.names if name not in names]
         if missing:
             raise BadInput(
-                f"{path} has no column {missing[0]}, but {', '.join(names) or 'none'}. "
-                "Fix: name it by --prompt-column or --id-column"
+                f"{path} has no column {missing[0]}; its columns are: {', '.join(names) or 'none'}. "
+                "Fix: name the right one by --prompt-column or --id-column"
             )
 
     def fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """A row of the table as the fields of a line."""
+        """A row of the table as the fields of a request."""
         fields = {"prompt": row[self.prompt]}
         if self.id is None:
             return fields
@@ -48,7 +48,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class CsvTable:
-    """A table in text whose first line names the columns; a row is known by the line that it ends on."""
+    """A CSV file whose first line names the columns; a row's number is that of its last line."""
 
     path: Path
     columns: Columns
@@ -66,7 +66,7 @@ class CsvTable:
                 except StopIteration:
                     return
                 except csv.Error as error:
-                    yield SourceRow(table.line_num, None, f"is no row of CSV: {error}")
+                    yield SourceRow(table.line_num, None, f"is not a row of CSV: {error}")
                 else:
                     yield SourceRow(table.line_num, self.columns.fields(row))
 
@@ -110,4 +110,6 @@ class ParquetTable:
         try:
             yield
         except (ArrowException, OSError):
-            raise BadInput(f"{self.path} cannot be read: it is no Parquet file, or damaged") from None
+            raise BadInput(
+                f"{self.path} cannot be read: it is not a Parquet file, or it is damaged"
+            ) from None

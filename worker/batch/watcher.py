@@ -1,4 +1,4 @@
-"""A batch that runs somewhere else, shown as it is there."""
+"""Shows a batch that runs somewhere else."""
 
 from time import sleep
 
@@ -12,7 +12,7 @@ POLL_S = 1.0
 
 
 def watch(client: Client, run_id: str, screen: Screen) -> BatchStatus:
-    """Show a batch until it ends, and return its last word. Raises JobNotFound when it is silent."""
+    """Show a batch until it ends, and return its last status. Raises JobNotFound if it does not report."""
     with screen:
         while True:
             status = _status(client, run_id)
@@ -28,6 +28,6 @@ def _status(client: Client, run_id: str) -> BatchStatus:
         if status.run_id == run_id:
             return status
     raise JobNotFound(
-        f"no batch {run_id}: it never ran, ended over an hour ago, or was killed. Fix, if it was killed: run "
-        "the command again that began it"
+        f"no batch {run_id}: it never ran, ended over an hour ago, or was killed. Fix if it was killed: run "
+        "the same command again"
     )

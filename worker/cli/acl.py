@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def acl(
-    folder: Annotated[Path, typer.Argument(help="Where users.acl and the passwords are, or come to be.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of users.acl and the passwords; created if absent.")],
     tenant: Annotated[
-        list[str] | None, typer.Option(help="Whose users; absent: HERD_TENANT. May be repeated.")
+        list[str] | None, typer.Option(help="Tenant of the users; absent: HERD_TENANT. May be repeated.")
     ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="A model whose queue they use; absent: HERD_MODEL_NAME.")
@@ -20,17 +20,17 @@ def acl(
     user: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=ROLE or NAME=ROLE+ROLE, in all those tenants; absent: <tenant>-<role> for each."
+            help="NAME=ROLE or NAME=ROLE+ROLE, for all these tenants; absent: <tenant>-<role> for each."
         ),
     ] = None,
     redis: Annotated[
         Literal["6", "7"],
         typer.Option(
-            help="Who reads the file: Redis 6.2, with wider rights, or Redis 7 and newer, or Valkey."
+            help="Server that reads the file: 6 for Redis 6.2, with wider rights; 7 for Redis 7 or Valkey."
         ),
     ] = "7",
 ) -> None:
-    """Write users of Redis, with no more rights than their roles need.
+    """Write Redis users with no more rights than their roles need.
 
     Roles are producer, subscriber, worker and operator. Start Redis with --aclfile FOLDER/users.acl, or run
     ACL LOAD. Other users in the file stay.

@@ -1,7 +1,7 @@
-"""`herd`: its commands, and the border where errors become one line for a person.
+"""`herd`: its commands, and the place where errors become one line for a person.
 
-The modules of the commands import typer alone at the top, so `herd --help` answers at once; each command
-imports what it needs when it runs, and those of a client never import torch.
+The modules of the commands import only typer and other light modules at the top, so `herd --help` answers at
+once. Each command imports what it needs when it runs, and client commands never import torch.
 """
 
 import os
@@ -31,7 +31,7 @@ from llama_herd.worker.cli.tokenize import tokenize
 from llama_herd.worker.cli.watch import watch
 from llama_herd.worker.cli.worker import worker
 
-#: What a person can put right, and then try again.
+#: Errors that a person can fix and then try again.
 EXIT_BAD_INPUT = 2
 
 
@@ -100,9 +100,9 @@ def main() -> None:
 
 
 def _check_folder() -> None:
-    """End where paths mean nothing; libraries would end us with words of their own."""
+    """Exit if the current folder was deleted: libraries would fail with errors that nobody understands."""
     try:
         os.getcwd()
     except OSError:
-        print("herd: the current folder is gone. Fix: cd to one that is there", file=sys.stderr)
+        print("herd: the current folder was deleted. Fix: cd to one that exists", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None

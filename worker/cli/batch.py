@@ -1,4 +1,4 @@
-"""`herd batch`: a file of prompts in, a file of answers out; the same command again goes on."""
+"""`herd batch`: a file of prompts in, a file of answers out; the same command again continues it."""
 
 import shlex
 import sys
@@ -21,41 +21,45 @@ Input = Annotated[
     typer.Argument(help="JSON lines, .gz, .csv or .parquet; - is standard input.", show_default=False),
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Where answers go; those that failed go beside it.")
+    Path | None,
+    typer.Option("--output", "-o", help="File for answers; failed rows go into a file beside it."),
 ]
 Model = Annotated[
-    str | None, typer.Option(help="Model for all rows; with --local a GGUF file, unless set the bundled.")
+    str | None, typer.Option(help="Model for all rows; with --local a GGUF file, by default the bundled one.")
 ]
-Local = Annotated[bool, typer.Option("--local", help="Bring a Redis and a worker for this run.")]
+Local = Annotated[bool, typer.Option("--local", help="Start a Redis and a worker for this run.")]
 InOrder = Annotated[bool, typer.Option("--in-order", help="Answers in the order of the rows.")]
 MaxErrors = Annotated[int | None, typer.Option(min=0, help="Stop when more rows than this have failed.")]
 Window = Annotated[
-    int | None, typer.Option(min=1, help="Most jobs under way; absent: what the workers hold.")
+    int | None, typer.Option(min=1, help="Most jobs under way; absent: as many as the workers hold.")
 ]
 Priority = Annotated[int, typer.Option(help="-10 to 10; higher goes first.")]
 Seed = Annotated[
-    int | None, typer.Option(help="Same seed, same text of each row; absent: another in each run.")
+    int | None, typer.Option(help="Same seed, same text for each row; absent: another seed in each run.")
 ]
-MaxTokens = Annotated[int | None, typer.Option(help="Most tokens of a row that says nothing else.")]
-Temperature = Annotated[float | None, typer.Option(help="The same: 0 takes the likeliest token.")]
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate, for rows that do not set it.")]
+Temperature = Annotated[
+    float | None, typer.Option(help="For rows that do not set it; 0 takes the likeliest token.")
+]
 Others = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="Any other sampling field for such rows, its value as JSON."
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other sampling field, for rows that do not set it; its value as JSON.",
     ),
 ]
 Chat = Annotated[
-    bool, typer.Option("--chat", help="A bare prompt is a message; the model's chat template is used.")
+    bool, typer.Option("--chat", help="Send a bare prompt as a message, through the model's chat template.")
 ]
-System = Annotated[
-    str | None, typer.Option(help="What the model is told before such a message; brings --chat.")
-]
-PromptColumn = Annotated[str, typer.Option(help="Column of a table with the prompt.")]
+System = Annotated[str | None, typer.Option(help="System message before such a prompt; implies --chat.")]
+PromptColumn = Annotated[str, typer.Option(help="Column of the prompt in a table.")]
 IdColumn = Annotated[
-    str | None, typer.Option(help="Column with the row's name; absent: its line.", show_default=False)
+    str | None,
+    typer.Option(help="Column of the row's name in a table; absent: its line number.", show_default=False),
 ]
 Watch = Annotated[
-    str | None, typer.Option(metavar="RUN", help="Show a run from anywhere, instead of running one.")
+    str | None, typer.Option(metavar="RUN", help="Show a run that goes on elsewhere, instead of running one.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print events as JSON, one a line.")]
 
@@ -80,15 +84,17 @@ def batch(
     watch: Watch = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run every row of a file, and go on where a killed run stopped.
+    """Run every row of a file, and continue where a killed run stopped.
 
     Reads OpenAI's batch lines, lines with a prompt or messages, and tables. Exit code 0 when all rows are
-    done, 1 when some failed, 2 when it asks for what cannot be done, 130 or 143 when it was interrupted.
+    done, 1 when some failed, 2 for bad input, 130 or 143 when it was interrupted.
     """
     if watch is not None:
         raise typer.Exit(_watch(watch, as_json=as_json))
     if input is None or output is None:
-        raise BadInput("herd batch needs a file to read and one to write: herd batch in.jsonl -o out.jsonl")
+        raise BadInput(
+            "herd batch needs a file to read and a file to write. Fix: herd batch in.jsonl -o out.jsonl"
+        )
     from llama_herd.worker.batch.plan import Plan
     from llama_herd.worker.batch.row_options import RowOptions
     from llama_herd.worker.batch.tables import Columns
@@ -116,7 +122,7 @@ def batch(
 
 
 def _run(plan: "Plan", *, as_json: bool) -> int:
-    """Run it at the workers that are there."""
+    """Run it on the workers that are up."""
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
     from llama_herd.worker.local.environment import read
@@ -128,7 +134,7 @@ def _run(plan: "Plan", *, as_json: bool) -> int:
 
 
 def _run_local(plan: "Plan", model: str | None, *, as_json: bool) -> int:
-    """Run it at a worker of its own."""
+    """Run it on a worker of its own."""
     from dataclasses import replace
 
     from llama_herd.tasks.client.client import Client

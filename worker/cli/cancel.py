@@ -6,7 +6,7 @@ import typer
 
 
 def cancel(job: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
-    """End a job; the text so far is kept."""
+    """Cancel a job; its text so far is kept."""
     from llama_herd.errors import JobNotFound
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.ledger.answers import Cancellation
@@ -21,6 +21,6 @@ def cancel(job: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
         case Cancellation.CANCELLED:
             print("cancelled")
         case Cancellation.ASKED:
-            print("its worker ends it within a step")
+            print("its worker will end it within a step")
         case Cancellation.FINISHED:
-            print("had ended before")
+            print("had already ended")

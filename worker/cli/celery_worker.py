@@ -1,4 +1,4 @@
-"""Celery's worker in this process, with a few lines of our own in place of its banner."""
+"""Celery's worker in this process, with our own facts in place of its banner."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 APP = "llama_herd.tasks.app"
 
-#: As of every command that Ctrl-C ends: 128 + SIGINT.
+#: The exit code of a command that Ctrl-C ends: 128 + SIGINT.
 EXIT_INTERRUPTED = 130
 
 
@@ -49,14 +49,14 @@ def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
 
 
 def log_format_here(settings: WorkerSettings) -> Literal["json", "console"]:
-    """How this process logs: as it is set, else on a terminal for people."""
+    """How this process logs: as it is set; by default, for people if it writes to a terminal."""
     if "log_format" not in settings.model_fields_set and sys.stderr.isatty():
         return "console"
     return settings.log_format
 
 
 def _facts(settings: WorkerSettings, status: dict[str, Any]) -> dict[str, Any]:
-    """What a person wants to know of a worker that is up, in the order of asking."""
+    """What a person wants to know about a new worker, the most important first."""
     return {
         "name": status["name"],
         "model": status["model"],

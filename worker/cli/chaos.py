@@ -1,4 +1,4 @@
-"""`herd chaos`: break a herd in every way that is known, and see that nothing is lost."""
+"""`herd chaos`: break a herd in every known way, and check that nothing is lost."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ MAX_TOKENS = 4096
 #: A week.
 MAX_MINUTES = 10_080
 
-chaos = typer.Typer(no_args_is_help=True, help="Break a herd of your own, and see that nothing is lost.")
+chaos = typer.Typer(no_args_is_help=True, help="Break a herd of its own, and check that nothing is lost.")
 
 
 @chaos.command("list")
@@ -28,20 +28,20 @@ def list_faults() -> None:
 @chaos.command("run")
 def run_faults(
     faults: Annotated[
-        list[str] | None, typer.Argument(help="Names, each with =COUNT or without; absent: each once.")
+        list[str] | None, typer.Argument(help="Names of faults, such as kill or kill=10; absent: each once.")
     ] = None,
-    schedule: Annotated[str, typer.Option(help="Faults by the name of a schedule.")] = "",
-    jobs: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="At least so many jobs.")] = 100,
+    schedule: Annotated[str, typer.Option(help="Name of a schedule of faults.")] = "",
+    jobs: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="Least number of jobs.")] = 100,
     tokens: Annotated[
-        int, typer.Option(min=2, max=MAX_TOKENS, help="Most tokens a job; the least is half of it.")
+        int, typer.Option(min=2, max=MAX_TOKENS, help="Most tokens per job; the least is half of it.")
     ] = 150,
-    seed: Annotated[int, typer.Option(min=0, help="Of the jobs and of the order of the faults.")] = 0,
-    minutes: Annotated[float, typer.Option(min=0, help="Again until so much time is over; 0: once.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the jobs and of the order of the faults.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0, help="Repeat for this many minutes; 0: once.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Break two workers and a Redis of its own that run the bundled model.
 
-    Then read all streams and results back and hold every law to them. Exit code 0 when all hold, else 1.
+    Then read back all streams and results, and check every law. Exit code 0 when all hold, else 1.
     """
     from llama_herd.errors import BadInput
     from llama_herd.worker.local.requirements import need_worker_extra

@@ -1,4 +1,4 @@
-"""Several child processes, such as one worker a card: who dies is started again, and a signal ends all."""
+"""Several child processes, such as one worker per GPU: dead ones are started again, and a signal ends all."""
 
 import signal
 import subprocess
@@ -14,12 +14,12 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 0.1
 
-#: Ends that a new start would not change: the child was told to end, or is configured wrongly.
+#: Exit codes after which a new start is useless: the child was told to end, or its settings are wrong.
 FINAL_CODES = (0, 2)
 
 
 class Backoff(NamedTuple):
-    """How long a child that died is left alone: each time twice as long, until one run was sound."""
+    """Pauses before a dead child is started again: each twice as long, until one run lasts long enough."""
 
     first_s: float = 1.0
     most_s: float = 60.0
@@ -32,9 +32,9 @@ DEFAULT_BACKOFF = Backoff()
 def run_together(commands: Mapping[str, Sequence[str]], backoff: Backoff = DEFAULT_BACKOFF) -> int:
     """Run the named commands side by side until all have ended for good, or a signal has ended them.
 
-    SIGINT and SIGTERM go on to all children as SIGTERM, a second one too; after the first nobody is started
-    any more. Returns the first exit code that is not 0 of children that were not started again; a child that
-    a signal killed counts as 128 + its number.
+    SIGINT and SIGTERM are passed on to all children as SIGTERM, also a second one. After the first, no child
+    is started again. Returns the first exit code other than 0 of children that were not started again; for a
+    child that a signal killed it is 128 + the signal's number.
     """
     children = [Child(name, command, backoff) for name, command in commands.items()]
 
@@ -55,25 +55,25 @@ def run_together(commands: Mapping[str, Sequence[str]], backoff: Backoff = DEFAU
 
 
 class Child:
-    """A command that is run again when it dies; all happens in `look`, which is called every now and then."""
+    """A command that is run again when it dies. `look` does all the work and must be called regularly."""
 
     def __init__(self, name: str, command: Sequence[str], backoff: Backoff) -> None:
         self._name = name
         self._command = command
         self._backoff = backoff
         self._pause_s = 0.0
-        self._start_s = monotonic()  # when it was started, or is to be
+        self._start_s = monotonic()  # when it was started, or will be
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ending = False
         self.exit_code = 0
 
     @property
     def has_ended(self) -> bool:
-        """Whether it does not run, and is not to be started any more."""
+        """Whether it does not run and will not be started again."""
         return self._process is None and self._is_ending
 
     def look(self) -> None:
-        """Start it if that is due; when it has ended, settle whether and when it is started again."""
+        """Start it if that is due; if it has ended, decide whether and when to start it again."""
         if self._process is None:
             if not self._is_ending and monotonic() >= self._start_s:
                 self._start()
@@ -82,7 +82,7 @@ class Child:
             self._note_end(128 - code if code < 0 else code)
 
     def end(self) -> None:
-        """Ask it to end, and start it no more; may be called from a signal handler."""
+        """Ask it to end, and do not start it again; may be called from a signal handler."""
         self._is_ending = True
         if self._process is not None:
             self._process.terminate()
@@ -93,9 +93,9 @@ class Child:
 
     def _start(self) -> None:
         self._start_s = monotonic()
-        # A session of its own: Ctrl-C in a terminal would reach the children beside what we send.
+        # A session of its own: otherwise Ctrl-C in a terminal would reach the children twice.
         self._process = subprocess.Popen(self._command, start_new_session=True)
-        if self._is_ending:  # a signal has come in between
+        if self._is_ending:  # a signal has come meanwhile
             self._process.terminate()
 
     def _note_end(self, exit_code: int) -> None:

@@ -1,4 +1,4 @@
-"""`herd dead`: jobs that were given up, and messages that nobody could read."""
+"""`herd dead`: jobs that were given up, and messages that could not be read."""
 
 import json
 import sys
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.history import History
     from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter
 
-dead = typer.Typer(no_args_is_help=True, help="Jobs that were given up, and messages that nobody could read.")
+dead = typer.Typer(no_args_is_help=True, help="Jobs that were given up, and messages that could not be read.")
 
 Name = Annotated[str, typer.Argument(help="Id of a job, or number of a message.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-#: What of a job may hold what its user wrote.
+#: Fields of a job that may hold its user's words.
 _WORDS = ("prompt", "prompt_ids", "messages", "metadata", "sampling")
 
 
 @dead.command("list")
 def list_dead(
-    limit: Annotated[int, typer.Option(min=1, help="Most to show, the last one first.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Most entries to show, the newest first.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show what nobody runs, and why."""
+    """List dead jobs and messages, and why they are dead."""
     from rich.console import Console
 
     from llama_herd.worker.cli.status import FILE_WIDTH
@@ -49,9 +49,9 @@ def list_dead(
 @dead.command("show")
 def show_dead(
     name: Name,
-    prompt: Annotated[bool, typer.Option("--prompt", help="Also what was asked, or the message.")] = False,
+    prompt: Annotated[bool, typer.Option("--prompt", help="Include the prompt, or the message.")] = False,
 ) -> None:
-    """Show one as JSON: a job's record and events, or where a message came from."""
+    """Show one as JSON: a job's record and events, or a message's origin."""
     with _client() as client:
         letter = client.letter(name)
         found = _job(client.history(name), prompt) if letter is None else _message(letter, prompt)
@@ -83,7 +83,7 @@ def _client() -> "Client":
 
 
 def _facts(one: "DeadJob | DeadLetter") -> dict[str, Any]:
-    """What is known of it, without what it says."""
+    """The facts about it, without its content."""
     facts = asdict(one)
     facts.pop("raw", None)
     return {"kind": "message" if "number" in facts else "job", **facts}
@@ -106,7 +106,7 @@ def _table(found: "list[DeadJob | DeadLetter]") -> "Table":
 
 
 def _when(at_ms: int) -> str:
-    """A time for people; somebody else may have written one that no calendar has."""
+    """A time for people. A foreign value may be outside every calendar."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""`herd demo`: the whole thing in one terminal, with nothing set up."""
+"""`herd demo`: everything in one terminal, with nothing to set up."""
 
 import json
 import sys
@@ -15,10 +15,10 @@ def demo(
     model: Annotated[Path | None, typer.Option(help="Model file in GGUF; absent: the bundled one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Show eight jobs side by side, with nothing set up.
+    """Show eight jobs side by side, with nothing to set up.
 
-    They run through a Redis and a worker of the demo's own, at once and then one at a time. Nothing is left
-    running. Exit code 0 when all jobs ended well.
+    They run through a Redis and a worker of the demo's own, first together, then one at a time. Nothing is
+    left running. Exit code 0 when all jobs ended well.
     """
     from llama_herd.worker.local.environment import override, read
     from llama_herd.worker.local.requirements import need_worker_extra

@@ -1,4 +1,4 @@
-"""`herd doctor`: what is ready on this machine and what is not, with the fix."""
+"""`herd doctor`: what is ready on this machine and what is not, with the fixes."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Check machine, settings, Redis and model file.
+    """Check the machine, the settings, Redis and the model file.
 
     Exit code 1 when something fails.
     """

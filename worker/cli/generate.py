@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 Prompt = Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")]
 Chat = Annotated[
-    bool, typer.Option("--chat", help="PROMPT is a message; the model's chat template makes the prompt.")
+    bool, typer.Option("--chat", help="Send PROMPT as a message, through the model's chat template.")
 ]
-System = Annotated[str | None, typer.Option(help="What the model is told before the message; brings --chat.")]
+System = Annotated[str | None, typer.Option(help="System message before it; implies --chat.")]
 Model = Annotated[
-    str | None, typer.Option(help="Name of the model; with --local a GGUF file, unless set the bundled.")
+    str | None, typer.Option(help="Name of the model; with --local a GGUF file, by default the bundled one.")
 ]
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.")]
 Temperature = Annotated[float | None, typer.Option(help="0 always takes the most likely token.")]
@@ -27,8 +27,8 @@ TopK = Annotated[int | None, typer.Option(help="Keep the k most likely tokens. 0
 TopP = Annotated[
     float | None, typer.Option(help="Keep the most likely tokens until their probabilities add up to this.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Same seed, same text; absent: from the job's id.")]
-Stop = Annotated[list[str] | None, typer.Option(help="Text that ends it; may be repeated.")]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same text; absent: derived from the job's id.")]
+Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")]
 Others = Annotated[
     list[str] | None,
     typer.Option(
@@ -38,13 +38,15 @@ Others = Annotated[
     ),
 ]
 Priority = Annotated[int | None, typer.Option(help="-10 to 10; higher goes first.")]
-NotBefore = Annotated[int | None, typer.Option(help="Run it from this time on, in milliseconds since 1970.")]
+NotBefore = Annotated[
+    int | None, typer.Option(help="Do not run it before this time, in milliseconds since 1970.")
+]
 IdempotencyKey = Annotated[
-    str | None, typer.Option(help="A name of your own: the same job under it again is one job.")
+    str | None, typer.Option(help="A name of your own: the same job sent twice under it runs once.")
 ]
 DeadlineMs = Annotated[int | None, typer.Option(help="Give up after this time, in milliseconds since 1970.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")]
-Local = Annotated[bool, typer.Option("--local", help="In this process: no queue, no Redis.")]
+Local = Annotated[bool, typer.Option("--local", help="Run in this process: no queue, no Redis.")]
 
 
 def generate(
@@ -69,7 +71,7 @@ def generate(
     """Continue a prompt and stream the text.
 
     Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels),
-    2 when it asks for what cannot be done.
+    2 for bad input.
     """
     from llama_herd.worker.cli.transcript import Transcript
     from llama_herd.worker.local.terminal import checked_text, text_or_stdin
@@ -116,7 +118,7 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def named_value(text: str) -> tuple[str, Any]:
-    """A sampling field as it is given by --set. Raises BadInput."""
+    """The name and value of a --set option. Raises BadInput."""
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)
@@ -134,7 +136,7 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
     settings = read(Settings)
     with Client(settings=settings) as client:
         job_id = client.submit(**fields)
-        # In a thread, since the signal may come while this one uses the client.
+        # In a thread, since the signal may interrupt this one while it uses the client.
         cancel = Thread(target=client.cancel, args=(job_id,), daemon=True)
         with on_interrupt(cancel.start):
             if all(worker.model != settings.default_model for worker in client.workers()):

@@ -9,13 +9,14 @@ import typer
 
 def health(
     name: Annotated[
-        str | None, typer.Option(help="Name of the worker, as given to `herd worker`; absent: any one here.")
+        str | None,
+        typer.Option(help="Name of the worker, as given to `herd worker`; absent: any worker here."),
     ] = None,
 ) -> None:
     """Tell whether a worker of this machine is up.
 
-    Exit code 0 when one has said within the last seconds that it is ready, else 1: also while it still loads
-    its model. A worker that leaves a queue out is ready as long as it reads another one.
+    Exit code 0 when one has reported within the last seconds that it is ready. Otherwise 1, also while it
+    still loads its model. A worker that leaves out a queue is ready as long as it reads another one.
     """
     from llama_herd.errors import HerdError
     from llama_herd.tasks.client.client import Client

@@ -1,4 +1,4 @@
-"""`herd inspect`: what is in a model file, and what it would take to run it."""
+"""`herd inspect`: what is in a model file, and how much memory it would take to run it."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 def inspect(
     model: Annotated[
-        Path | None, typer.Argument(help="GGUF file or Hugging Face folder; absent: that of HERD_MODEL.")
+        Path | None, typer.Argument(help="GGUF file or Hugging Face folder; absent: HERD_MODEL.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a model file holds.
 
-    Also what a worker would need in memory at the current settings. No weight is read. Exit code 2 when a
-    worker could not serve it so on this machine.
+    Also shows how much memory a worker would need at the current settings. No weight is read. Exit code 2
+    when a worker could not serve the model on this machine with these settings.
     """
     from llama_herd.errors import BadInput
     from llama_herd.worker.local.environment import override, read

@@ -1,4 +1,4 @@
-"""`herd purge`: forget what a job was asked and what it said."""
+"""`herd purge`: delete a job's prompt and output from Redis."""
 
 from typing import Annotated
 
@@ -9,18 +9,18 @@ from llama_herd.errors import BadInput
 
 def purge(
     job: Annotated[str | None, typer.Argument(help="Id of the job.")] = None,
-    all_ended: Annotated[bool, typer.Option("--all-ended", help="All jobs that are over.")] = False,
+    all_ended: Annotated[bool, typer.Option("--all-ended", help="Purge all jobs that have ended.")] = False,
 ) -> None:
-    """Forget a job: prompt, text, result and messages.
+    """Delete a job from Redis: prompt, text, result and messages.
 
-    A job that waits is cancelled first; one that runs must be cancelled by you.
+    A waiting job is cancelled first; a running one must be cancelled by you.
     """
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
     from llama_herd.worker.local.environment import read
 
     if (job is None) != all_ended:
-        raise BadInput("give the id of a job, or --all-ended, not both")
+        raise BadInput("herd purge needs either the id of a job or --all-ended")
     with Client(settings=read(Settings)) as client:
         if job is None:
             print(f"{client.purge_ended()} jobs purged")

@@ -1,10 +1,10 @@
-"""`herd settings`: what this process would go by."""
+"""`herd settings`: the settings that this process would use."""
 
 
 def settings() -> None:
-    """Show all settings, ready for .env.
+    """Show all settings in the form of a .env file.
 
-    Defaults stand behind a #. Secrets are masked.
+    Defaults are commented out. Secrets are masked.
     """
     from llama_herd.tasks.connection import masked
     from llama_herd.worker.local.environment import read, variable

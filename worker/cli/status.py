@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.core import Status
     from llama_herd.tasks.worker_status import WorkerStatus
 
-#: Workers describe themselves once a second.
+#: Workers report once a second.
 REFRESH_S = 1.0
 
-#: Width of a table that goes to a file or a pipe: wide enough to cut nothing.
+#: Width of a table that goes to a file or a pipe: wide enough to cut off nothing.
 FILE_WIDTH = 200
 
 
 def status(
-    model: Annotated[str | None, typer.Option(help="Whose queue; absent: that of HERD_MODEL_NAME.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Model whose queue to show; absent: HERD_MODEL_NAME.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show the workers that are up and how full the queue is."""
@@ -42,7 +44,7 @@ def status(
 
 @contextmanager
 def _display(as_json: bool) -> "Iterator[Callable[[Status], None]]":
-    """How to show a status: as a line of JSON, in place of the one before on a terminal, or below it."""
+    """How to show a status: as a line of JSON, on a terminal in place of the last one, or below it."""
     from pydantic import TypeAdapter
     from rich.console import Console
     from rich.live import Live

@@ -1,4 +1,4 @@
-"""Where a command writes to, when that is full, closed or of another alphabet."""
+"""A command's standard streams, also when they are full, closed, or cannot encode a character."""
 
 import codecs
 import io
@@ -15,11 +15,11 @@ EXIT_OUTPUT_LOST = 1
 
 
 class OutputLost(OSError):
-    """Standard output takes nothing."""
+    """Standard output cannot be written."""
 
 
 class _Output(io.FileIO):
-    """Standard output, whose errors can be told from those of other files. A reader that left is no error."""
+    """Standard output, with errors of its own type. A reader that has left is not an error."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -31,7 +31,7 @@ class _Output(io.FileIO):
 
 
 def speak_utf8() -> None:
-    """Start again in UTF-8 where the locale knows ASCII alone: arguments and texts are unreadable in that."""
+    """Restart this process in UTF-8 if the locale is ASCII, which garbles arguments and texts."""
     is_ascii = codecs.lookup(locale.getencoding()).name == "ascii"
     if is_ascii and not sys.flags.utf8_mode and os.environ.get("PYTHONUTF8") != "1":
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
@@ -39,9 +39,9 @@ def speak_utf8() -> None:
 
 @contextmanager
 def safe_output() -> Iterator[None]:
-    """Write what the block prints; when that cannot be done, say so in one line and exit with 1.
+    """Write what the block prints; if that fails, say so in one line and exit with 1.
 
-    Of characters that the output has no bytes for it shows the codes.
+    Characters that the output cannot encode are shown as their codes.
     """
     _fill_gaps()
     raw = io.BufferedWriter(_Output(_STDOUT, "w", closefd=False))
@@ -63,12 +63,12 @@ def safe_output() -> Iterator[None]:
 
 
 def _fill_gaps() -> None:
-    """Open what a shell has closed, lest a connection get its number and what is printed go to Redis."""
+    """Open streams that a shell has closed: a connection would get the number, and Redis what we print."""
     for number, flags in ((_STDIN, os.O_RDONLY), (_STDOUT, os.O_RDONLY), (_STDERR, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            # It gets the lowest number that is free. Standard output is for reading: it takes nothing.
+            # It gets the lowest free number. Standard output is opened for reading, so writes to it fail.
             os.set_inheritable(os.open(os.devnull, flags), True)
     if sys.stdin is None:
         sys.stdin = open(_STDIN, closefd=False)  # noqa: SIM115
@@ -77,5 +77,5 @@ def _fill_gaps() -> None:
 
 
 def _drop_output() -> None:
-    """What is still held back goes nowhere: Python would try again at its end, and complain."""
+    """Drop unwritten output: Python would try to write it again at its end, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)

@@ -1,4 +1,4 @@
-"""`herd tokenize`: the ids that a model sees in place of a text."""
+"""`herd tokenize`: the token ids that a model sees for a text."""
 
 import json
 from pathlib import Path
@@ -10,13 +10,13 @@ import typer
 def tokenize(
     text: Annotated[str, typer.Argument(help="Text of a prompt; - reads it from standard input.")],
     model: Annotated[
-        Path | None, typer.Option(help="GGUF file or Hugging Face folder; absent: that of HERD_MODEL.")
+        Path | None, typer.Option(help="GGUF file or Hugging Face folder; absent: HERD_MODEL.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show the tokens of a prompt: ids and pieces.
 
-    BOS stands first where the model's file says so. Bytes that are no whole character are shown as \\xNN.
+    BOS comes first if the model's file says so. Bytes that do not form a whole character are shown as \\xNN.
     """
     from llama_herd.worker.local.environment import override, read
     from llama_herd.worker.local.requirements import load_torch, need_worker_extra

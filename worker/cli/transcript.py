@@ -1,4 +1,4 @@
-"""A job's events on the way to standard output, and what they come to."""
+"""Writes a job's events to standard output, and knows the exit code."""
 
 import sys
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ Form = Literal["text", "events", "result"]
 
 
 class Transcript:
-    """Writes a job's events in one form, and knows the last of them.
+    """Writes a job's events in one form, and keeps the final one.
 
-    Of several outputs the first is written as it grows, and the others after the end, each below a line.
+    Of several outputs the first is written as it grows. The others follow at the end, each below a line.
     """
 
     def __init__(self, form: Form) -> None:
@@ -32,7 +32,7 @@ class Transcript:
 
     @property
     def exit_code(self) -> int:
-        """0 when the job ended by itself, 2 when what was asked for cannot be done here, else 1."""
+        """0 when the job ended by itself or at its length, 2 when its input was bad, else 1."""
         if self.end is None or self.end.finish_reason in ("stop", "length"):
             return 0
         code = known_code(self.end.error.code) if self.end.error else None

@@ -1,4 +1,4 @@
-"""`herd watch`: a job's events from any point, for as many readers as there are."""
+"""`herd watch`: a job's events from any point, for any number of readers."""
 
 from typing import Annotated
 
@@ -11,9 +11,9 @@ def watch(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for a job that does not exist yet.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one event a line.")] = False,
 ) -> None:
-    """Show a job's text, what there is and what comes.
+    """Show a job's text so far, and the rest as it comes.
 
-    Exit code as that of generate.
+    Exit codes are those of generate.
     """
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings

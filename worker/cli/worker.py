@@ -1,4 +1,4 @@
-"""`herd worker`: Celery's worker with our pool, in this process or in one process a GPU."""
+"""`herd worker`: Celery's worker with our pool, in this process or in one process per GPU."""
 
 import re
 import sys
@@ -15,18 +15,18 @@ def worker(
         str | None, typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows.")
     ] = None,
     slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the worker; @ and the host follow it.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the worker; its full name is NAME@HOST.")] = None,
     gpus: Annotated[
-        str | None, typer.Option(help="A process on each of these cards: all, or numbers as in 0,1.")
+        str | None, typer.Option(help="Start one worker on each of these GPUs: all, or numbers such as 0,1.")
     ] = None,
     with_redis: Annotated[
-        bool, typer.Option("--with-redis", help="Start a Redis, too. It forgets all when the worker ends.")
+        bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
     ] = False,
 ) -> None:
     """Take jobs from the model's queue and run them.
 
-    `herd settings` shows what else can be set. Of several processes, one that dies is started again while the
-    others go on, but for one whose settings are wrong (exit code 2).
+    `herd settings` shows what else can be set. With --gpus, a process that dies is started again while the
+    others go on, unless its settings are wrong (exit code 2).
     """
     from llama_herd.worker.local.requirements import need_worker_extra
 
@@ -54,13 +54,13 @@ def _check_names(name: str | None, device: str | None, gpus: str | None) -> None
     from llama_herd.errors import BadInput
 
     if gpus is not None and (name is not None or device is not None):
-        raise BadInput("--gpus names devices and workers by itself. Fix: leave --device and --name out")
+        raise BadInput("--gpus sets devices and names by itself. Fix: leave out --device and --name")
     if name is not None and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) is None:
         raise BadInput("--name must be 1 to 64 letters, digits, dots, underscores or dashes")
 
 
 def card_commands(gpus: str) -> dict[str, list[str]]:
-    """The command of each card's worker, by its name. Raises BadInput, which lists the cards that are."""
+    """The command of each GPU's worker, by its name. Raises BadInput, which lists the GPUs."""
     command = [sys.executable, "-m", "llama_herd.worker.cli", "worker"]
     return {
         f"gpu{card}": [*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)
@@ -73,7 +73,7 @@ def _chosen(gpus: str) -> list[int]:
 
     cards = visible_cards()
     if gpus != "all" and re.fullmatch(r"\d+(,\d+)*", gpus) is None:
-        raise BadInput(f"--gpus {gpus}: must be all, or numbers of cards as in 0,1")
+        raise BadInput(f"--gpus {gpus}: must be all, or numbers of GPUs such as 0,1")
     chosen = list(range(len(cards))) if gpus == "all" else sorted({int(card) for card in gpus.split(",")})
     if not chosen or chosen[-1] >= len(cards):
         found = "; ".join(f"{number} = {card}" for number, card in enumerate(cards)) or "none"

@@ -1,4 +1,4 @@
-"""The demo's figures side by side: together, and one at a time."""
+"""The demo's figures side by side: jobs together, and one at a time."""
 
 from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""The demo: a Redis, a worker and a client of its own; eight jobs at once, then one at a time."""
+"""The demo: a Redis, a worker and a client of its own, and eight jobs together, then one at a time."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ from llama_herd.worker.settings import WorkerSettings
 
 T = TypeVar("T")
 
-#: How often a worker is looked at, whether it is up and whether it still runs.
+#: How often to check whether the worker is up, and whether it still runs.
 POLL_S = 0.05
 
 #: A job that takes longer has failed.
@@ -29,7 +29,7 @@ JOB_TIMEOUT_S = 600.0
 
 
 class Demo:
-    """Runs once. Nothing that it starts outlives `run`, however that ends."""
+    """Runs once. Nothing that it starts outlives `run`, however `run` ends."""
 
     def __init__(self, settings: WorkerSettings, screen: Screen) -> None:
         """`settings` say which model runs where; their Redis is not used."""
@@ -57,7 +57,7 @@ class Demo:
             settings = self._settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
             worker = stack.enter_context(starting_worker(settings, "demo"))
             with self._phase("model") as phase:
-                # Brings torch, as the worker's start does meanwhile; in a thread, so that signals are heard.
+                # This imports torch, as the starting worker does too; in a thread, so that signals are heard.
                 summary = await asyncio.to_thread(_describe, settings.model)
                 phase.detail = f"{settings.served_model}: {summary}"
             return await self._measure(settings, worker)
@@ -86,9 +86,9 @@ class Demo:
 
 
 def _cancel_on_signals() -> None:
-    """End this task when the process is to end.
+    """End this task when the process must end.
 
-    An exception out of a signal's handler would come anywhere, and an import, for one, can swallow it.
+    An exception from a signal handler could arise anywhere, and an import, for example, can swallow it.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -97,8 +97,8 @@ def _cancel_on_signals() -> None:
 
 
 def _describe(path: Path) -> str:
-    """A model in a few words: bytes of the weights, the type of the largest, and their number."""
-    # Brings torch: not before the demo's first line is shown.
+    """A model in a few words: bytes of its tensors, their main type, and their number."""
+    # This imports torch: not before the demo's first line is shown.
     from llama_herd.model.files.model_file import open_model
 
     with open_model(path) as model:
@@ -111,7 +111,7 @@ def _new_jobs() -> list[Progress]:
 
 
 async def _beside(worker: WorkerProcess, work: Coroutine[Any, Any, T]) -> T:
-    """Do some work as long as the worker lives. Raises WorkerDied."""
+    """Do some work while the worker lives. Raises WorkerDied."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([task], timeout=POLL_S))[0]:
@@ -122,7 +122,7 @@ async def _beside(worker: WorkerProcess, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _first_answer(client: AsyncClient) -> None:
-    """Wait for the worker; a first short job makes it warm, or the figures would show torch's start."""
+    """Wait for the worker; a short first job warms it up, so that the figures exclude torch's start."""
     while not any(worker.state == "ready" for worker in await client.workers()):
         await asyncio.sleep(POLL_S)
     job_id = await client.submit(prompt=PROMPTS[0], sampling={"max_tokens": 4})

@@ -1,4 +1,4 @@
-"""What a round of jobs comes to: tokens a second, time to first token, time between tokens."""
+"""The figures of a round of jobs: tokens per second, time to first token, time between tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The demo on a terminal: what is under way moves."""
+"""The demo on a terminal, with live updates."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Commands to copy once the demo is over: they work as they stand, in the folder it was started in."""
+"""Commands to copy after the demo: they work unchanged in the folder where it was started."""
 
 import os
 import shlex
@@ -18,7 +18,7 @@ class NextStep(NamedTuple):
 
 
 def next_steps(settings: WorkerSettings) -> list[NextStep]:
-    """One command without a queue, then three that belong together."""
+    """One command without a queue, then three that work together."""
     herd, prompt = _program(), '"Once upon a time"'
     file, name = "", ""
     if settings.model != BUNDLED_MODEL:
@@ -32,7 +32,7 @@ def next_steps(settings: WorkerSettings) -> list[NextStep]:
 
 
 def _program() -> str:
-    """How this very `herd` is called from here."""
+    """The command that calls this same `herd` from here."""
     own = Path(sys.executable).with_name("herd")
     found = shutil.which("herd")
     if found is not None and own.exists() and own.samefile(found):

@@ -1,4 +1,4 @@
-"""The live picture of eight jobs that are written side by side."""
+"""The live picture of eight jobs side by side."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ MAX_LINES = 3
 
 
 class Panel:
-    """Draws the jobs as they are at the moment. Its height never changes, so nothing jumps or flickers."""
+    """Draws the jobs as they are now. Its height never changes, so nothing jumps or flickers."""
 
     def __init__(self, jobs: Sequence[Progress]) -> None:
         self._jobs = jobs

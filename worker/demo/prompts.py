@@ -1,4 +1,4 @@
-"""What the demo asks for: eight openings of tales, as the bundled model has learnt to go on with."""
+"""The demo's prompts: eight openings of tales like those that the bundled model was trained on."""
 
 PROMPTS = (
     "Once upon a time, a curious fox named Mia lived by the river. One sunny morning, Mia lost her red kite.",

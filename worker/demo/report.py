@@ -1,4 +1,4 @@
-"""All that the demo has found out."""
+"""The results of the demo."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +27,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Report:
-    """The start, then the same jobs together and one at a time."""
+    """The phases of the start, then the same jobs together and one at a time."""
 
     phases: Sequence[Phase]
     together: Round
@@ -35,12 +35,12 @@ class Report:
 
     @property
     def speedup(self) -> float:
-        """Tokens a second together, over those one at a time: what continuous batching brings here."""
+        """Tokens per second together, divided by those one at a time: the gain of continuous batching."""
         return self.together.figures.tokens_per_s / self.one_by_one.figures.tokens_per_s
 
     @property
     def exit_code(self) -> int:
-        """1 when a job ended in any way but by itself."""
+        """1 if any job did not end by itself, else 0."""
         jobs = (*self.together.jobs, *self.one_by_one.jobs)
         return int(any(job.state != "done" for job in jobs))
 

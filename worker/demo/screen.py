@@ -1,4 +1,4 @@
-"""The demo on paper: plain lines without control codes, for files, pipes and CI."""
+"""The demo as plain lines without control codes, for files, pipes and CI."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,24 +14,24 @@ from llama_herd.worker.local.terminal import harmless
 
 
 class Screen:
-    """Shows the demo as it goes: a line for whatever is over."""
+    """Shows the demo: one line for each part that has ended."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     @contextmanager
     def busy(self, name: str) -> Iterator[None]:
-        """While a phase lasts."""
+        """The block is one phase."""
         yield
 
     def show(self, phase: Phase) -> None:
-        """A phase is over."""
+        """Show a phase that has ended."""
         seconds = (f"  {phase.seconds:.2f} s", "dim")
         self._console.print(Text.assemble(f"{phase.name:<8}{phase.detail}", seconds))
 
     @contextmanager
     def together(self, jobs: Sequence[Progress]) -> Iterator[None]:
-        """While the jobs run at once."""
+        """The jobs run together in the block."""
         yield
         self._console.print()
         for number, job in enumerate(jobs, start=1):
@@ -40,11 +40,11 @@ class Screen:
 
     @contextmanager
     def one_by_one(self, jobs: Sequence[Progress]) -> Iterator[None]:
-        """While they run one after the other."""
+        """The jobs run one after the other in the block."""
         yield
 
     def close(self, report: Report, next_steps: Sequence[NextStep]) -> None:
-        """Show what it comes to, and what to do next."""
+        """Show the results, and what to do next."""
         self._console.print()
         self._console.print(comparison(report))
         self._console.print("\nTry next:")
@@ -53,5 +53,5 @@ class Screen:
             self._print_whole(f"  {step.command}")
 
     def _print_whole(self, line: str) -> None:
-        """One line, however long: a command stays one that can be copied."""
+        """Print one line, however long, so that commands can be copied."""
         self._console.print(Text(line), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""All checks, in the order in which things are needed."""
+"""All checks of `herd doctor`, in the order in which a worker needs things."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def check_up() -> Iterator[Finding]:
-    """Look at one thing after the other; without settings that can be read, only at what needs none."""
+    """Run all checks; if the settings cannot be read, only those that need none."""
     yield check_python()
     yield check_open_files()
     for name, nearest in unknown_variables().items():
-        yield Finding("settings", "warn", f"{name} is no setting", f"the nearest name is {nearest}")
+        yield Finding("settings", "warn", f"{name} is not a setting", f"the nearest name is {nearest}")
     try:
         settings = on_device(WorkerSettings.read())
     except BadInput as error:
-        yield Finding.of(error, "settings", fix="write what is allowed, or leave it out")
+        yield Finding.of(error, "settings", fix="set an allowed value, or leave it out")
         return
     yield Finding("settings", "ok", f"{len(settings.model_fields_set)} set, the others are defaults")
     for name, complaint in exposed_files(WorkerSettings).items():
@@ -42,9 +42,9 @@ def check_up() -> Iterator[Finding]:
 
 
 def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Finding]:
-    """Whether a worker would serve the model, as far as its weights need not be looked at.
+    """Whether a worker would serve the model, without reading its weights.
 
-    `has_device` says whether the device that is set, and pinned, can be asked for its memory.
+    `has_device`: whether the device is there and pinned, so that its memory can be checked.
     """
     from llama_herd.worker.loading.servable_model import ServableModel
 
@@ -69,7 +69,12 @@ def check_chat(servable: "ServableModel") -> Iterator[Finding]:
     try:
         servable.check_chat()
     except BadInput as error:
-        yield Finding("chat", "warn", f"jobs with messages are refused: {error}", "take a mended model file")
+        yield Finding(
+            "chat",
+            "warn",
+            f"jobs with messages are refused: {error}",
+            "use a model file with a repaired template",
+        )
 
 
 def _room(plan: "MemoryPlan", device: str) -> Finding:

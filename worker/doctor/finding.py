@@ -1,4 +1,4 @@
-"""What the doctor says of one thing."""
+"""The result of one check of `herd doctor`."""
 
 from typing import Literal, NamedTuple, Self
 
@@ -8,7 +8,7 @@ State = Literal["ok", "warn", "fail"]
 
 
 class Finding(NamedTuple):
-    """How one thing is. A warning may do for what is planned; a failure will not."""
+    """The state of one subject. With a warning the herd may still work; with a failure it will not."""
 
     subject: str
     state: State
@@ -17,6 +17,6 @@ class Finding(NamedTuple):
 
     @classmethod
     def of(cls, error: HerdError, subject: str, state: State = "fail", fix: str = "") -> Self:
-        """What an error says. `fix` stands in where it names none."""
+        """A finding from an error. `fix` is used if the error names none."""
         detail, _, own_fix = str(error).partition(" Fix: ")
         return cls(subject, state, detail.removesuffix("."), own_fix or fix)

@@ -11,12 +11,12 @@ from llama_herd.worker.loading.device import pin_device, visible_cards
 from llama_herd.worker.local.requirements import load_torch, missing_worker_modules
 from llama_herd.worker.settings import WorkerSettings
 
-#: A worker has a few connections, a client two a stream; with fewer files many clients in a process starve.
+#: A worker has a few connections, a client two per stream. With fewer files a process of many clients fails.
 MIN_OPEN_FILES = 1024
 
 
 def check_python() -> Finding:
-    """Which Python runs this; older ones than we support cannot have installed us."""
+    """Which Python this is; unsupported ones could not have installed this package."""
     return Finding("python", "ok", f"{platform.python_version()}, llama-herd {version('llama-herd')}")
 
 
@@ -25,17 +25,17 @@ def check_open_files() -> Finding:
     if soft == resource.RLIM_INFINITY or soft >= MIN_OPEN_FILES:
         return Finding("open files", "ok", f"{soft} at once")
     fix = f"ulimit -n {MIN_OPEN_FILES}, or more: the hard limit is {hard}"
-    return Finding("open files", "warn", f"{soft} at once, each subscriber takes two", fix)
+    return Finding("open files", "warn", f"{soft} at once, and each subscriber takes two", fix)
 
 
 def check_torch(settings: WorkerSettings) -> Finding:
-    """Whether torch is there and can use the device that is set, and whether a GPU lies idle."""
+    """Whether torch is installed and can use the device that is set, and whether a GPU is unused."""
     missing = missing_worker_modules()
     if missing:
         return Finding(
             "torch",
             "warn",
-            f"this machine can be a client only: {', '.join(missing)} not installed",
+            f"this machine can only be a client: {', '.join(missing)} not installed",
             "pip install 'llama-herd[worker]' where a worker is to run",
         )
     try:
@@ -51,11 +51,13 @@ def check_torch(settings: WorkerSettings) -> Finding:
     if torch.version.cuda is None:
         fix = f"install torch's CUDA build, or set HERD_DEVICE=cpu in place of {settings.device}"
         return Finding("torch", "fail", f"{build} is built without CUDA", fix)
-    with warnings.catch_warnings(action="ignore"):  # torch's own words for what is said next
+    with warnings.catch_warnings(action="ignore"):  # torch would warn of what the finding says
         is_available = torch.cuda.is_available()
     if not is_available:
         fix = "update the driver, or install a torch that is built for an older CUDA"
-        return Finding("torch", "fail", f"{build} needs CUDA {torch.version.cuda}, the driver has less", fix)
+        return Finding(
+            "torch", "fail", f"{build} needs CUDA {torch.version.cuda}, but the driver's is older", fix
+        )
     return Finding("torch", "ok", f"{build} on {settings.device}, {torch.cuda.get_device_name()}")
 
 
@@ -66,4 +68,4 @@ def _check_cpu(build: str, cuda: str | None) -> Finding:
     fix = "leave HERD_DEVICE out, or herd worker --gpus all"
     if cuda is None:
         fix = f"install torch's CUDA build, then {fix}"
-    return Finding("torch", "warn", f"{build} on the CPU, but here are GPUs: {', '.join(cards)}", fix)
+    return Finding("torch", "warn", f"{build} on the CPU, but this machine has GPUs: {', '.join(cards)}", fix)

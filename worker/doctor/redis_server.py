@@ -1,4 +1,4 @@
-"""The Redis that the settings name: whether it is there, and whether it keeps what it is given."""
+"""The Redis that the settings name: whether it answers, and whether it keeps data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ MIN_VERSION = (6, 2)
 
 
 def check_redis(url: str) -> list[Finding]:
-    """How the Redis at `url` is; when none answers, whether one could be started there."""
+    """Findings about the Redis at `url`; if none answers, whether one could be started there."""
     try:
         with connect(url, tries=0) as redis, redis_errors(url):
             info: Mapping[str, Any] = redis.info()
@@ -27,7 +27,7 @@ def check_redis(url: str) -> list[Finding]:
 
 
 def _unfit(info: Mapping[str, Any]) -> str | None:
-    """What to say of a Redis that no job can be kept in."""
+    """Why this Redis cannot keep jobs; None if it can."""
     if info.get("redis_mode") == "cluster":
         return CLUSTER
     if info.get("redis_mode") == "sentinel":
@@ -47,7 +47,7 @@ def _check_eviction(info: Mapping[str, Any]) -> Finding:
     limit = f"maxmemory {max_bytes:,} bytes" if max_bytes else "no maxmemory"
     if policy == "noeviction":
         return Finding("eviction", "ok", f"none, {limit}")
-    detail = f"policy {policy}, {limit}: a full Redis drops jobs and streams that it has accepted"
+    detail = f"policy {policy}, {limit}: a full Redis drops accepted jobs and streams"
     return Finding(
         "eviction",
         "fail" if max_bytes else "warn",
@@ -59,7 +59,7 @@ def _check_eviction(info: Mapping[str, Any]) -> Finding:
 def _check_persistence(info: Mapping[str, Any]) -> Finding:
     if info.get("aof_enabled"):
         return Finding("persistence", "ok", "append-only file")
-    detail = "no append-only file: jobs that are accepted are lost when Redis ends"
+    detail = "no append-only file: accepted jobs are lost when Redis ends"
     return Finding("persistence", "warn", detail, "redis-cli CONFIG SET appendonly yes")
 
 
@@ -69,7 +69,7 @@ def _check_port(url: str) -> list[Finding]:
     if port is None:
         return []
     if is_taken(port):
-        detail = f"{port} is in use, but not by a Redis of ours"
+        detail = f"{port} is in use, but no usable Redis answers there"
         return [Finding("port", "fail", detail, "set HERD_REDIS_URL to another port")]
     try:
         find_server()

@@ -163,7 +163,7 @@ class LoadedModel:
         if num_prompt >= self.max_length:
             raise GenerationError(
                 ErrorCode.PROMPT_TOO_LONG,
-                f"prompt: {num_prompt} tokens, but prompt and completion may have {self.max_length}. "
+                f"prompt: {num_prompt} tokens, but prompt and completion may have at most {self.max_length}. "
                 f"Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
                 "sampling.truncate_prompt_tokens",
             )

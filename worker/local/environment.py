@@ -1,4 +1,4 @@
-"""Settings for a command: options become HERD_* variables, and these become settings."""
+"""Settings for a command: its options become HERD_* variables, and these become settings."""
 
 import os
 import sys
@@ -21,15 +21,15 @@ def variable(field: str) -> str:
 
 
 def override(**options: object) -> None:
-    """Set the variables of those options that were given; child processes see them too."""
+    """Set the variables of the given options; child processes see them too."""
     given = {variable(name): str(value) for name, value in options.items() if value is not None}
     os.environ.update(given)
 
 
 def read(kind: type[S]) -> S:
-    """Read settings, and warn of variables that are none and of open secrets. Raises SettingsError."""
+    """Read settings, and warn about unknown variables and exposed secrets. Raises SettingsError."""
     for name, nearest in unknown_variables().items():
-        complaint = f"{name} is no setting, its value is not used. The nearest name is {nearest}"
+        complaint = f"{name} is not a setting, so it has no effect. The nearest name is {nearest}"
         print(f"herd: {complaint}", file=sys.stderr)
     settings = kind.read()
     warn_of_exposed_files(kind)
@@ -37,13 +37,13 @@ def read(kind: type[S]) -> S:
 
 
 def child_environment(settings: WorkerSettings) -> dict[str, str]:
-    """The environment of a worker that is to have these settings, whatever ours says."""
+    """The environment of a worker with exactly these settings, whatever our own environment says."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     return kept | {variable(name): str(value) for name, value in settings.model_dump().items()}
 
 
 def unknown_variables() -> dict[str, str]:
-    """Variables that look like ours and are none, each with the nearest name that is one."""
+    """Variables that look like settings but are not, each with the nearest setting's name."""
     known = [*map(variable, WorkerSettings.model_fields), *secret_variables(WorkerSettings)]
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return {name: get_close_matches(name, known, n=1, cutoff=0.0)[0] for name in unknown}

@@ -1,4 +1,4 @@
-"""A job in this process: the engine alone, no queue and no Redis, but the events that a worker writes."""
+"""A job in this process: the engine alone, without queue and Redis, but with a worker's events."""
 
 import socket
 import uuid
@@ -18,7 +18,7 @@ from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
-#: The claim of a job that nobody has run before.
+#: The claim of a job that has never run.
 _FIRST_CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
 
 
@@ -49,7 +49,7 @@ class LocalJob:
         self._attempt.abort = "cancelled"
 
     def events(self) -> Iterator[Event]:
-        """Run the job; its events as they come."""
+        """Run the job, and yield its events as they come."""
         attempt, outputs = self._attempt, list[StepOutput]()
         engine = self._model.engine(self._settings, outputs.extend)
         try:

@@ -11,7 +11,7 @@ from llama_herd.worker.settings import WorkerSettings
 
 
 class OwnHerd(NamedTuple):
-    """How to reach it, and the worker, which may die."""
+    """The settings to reach it, and the worker, which may die."""
 
     settings: WorkerSettings
     worker: WorkerProcess

@@ -1,4 +1,4 @@
-"""How long most cases took, in seconds that some case really took."""
+"""Percentiles of times, each of them a time that really occurred."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Seconds that half, and 95 of 100, of the cases stay within; None without a case."""
+    """The seconds that half and 95 % of the cases do not exceed; None without cases."""
 
     p50_s: float | None
     p95_s: float | None
@@ -19,6 +19,6 @@ class Percentiles:
 
 
 def nearest_rank(seconds: Sequence[float], share: float) -> float | None:
-    """The smallest value that so large a share of them does not exceed; None of none."""
+    """The smallest value that this share of the values does not exceed; None without values."""
     ordered = sorted(seconds)
     return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None

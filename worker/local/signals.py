@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_signals(numbers: tuple[signal.Signals, ...], action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` for these signals as long as the block lasts; from the main thread only."""
+    """Call `action` for these signals within the block; from the main thread only."""
     before = {number: signal.signal(number, lambda *_: action()) for number in numbers}
     try:
         yield
@@ -18,7 +18,7 @@ def on_signals(numbers: tuple[signal.Signals, ...], action: Callable[[], None]) 
 
 @contextmanager
 def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` at the first Ctrl-C, and let the rest of the block go on; a second one interrupts it."""
+    """Call `action` at the first Ctrl-C while the block goes on; a second one interrupts the block."""
 
     def first() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)

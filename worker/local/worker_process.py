@@ -1,4 +1,4 @@
-"""A worker in a process of its own: started, found ready, signalled, killed, and gone at the end."""
+"""A worker in a child process: start it, wait until it is ready, signal it, end it."""
 
 import os
 import signal
@@ -21,14 +21,14 @@ from llama_herd.worker.settings import WorkerSettings
 
 NUM_TAIL_LINES = 12
 
-#: How long its start and its end may take on a busy machine.
+#: Longest time for its start and its end on a busy machine.
 PATIENCE_S = 60.0
 
 POLL_S = 0.01
 
 
 class WorkerDied(HerdError):
-    """A worker has ended by itself. The message ends with the tail of its log."""
+    """A worker has ended by itself. The message includes the end of its log."""
 
 
 class WorkerProcess:
@@ -49,9 +49,9 @@ class WorkerProcess:
         command: Sequence[str] | None = None,
         cwd: Path | None = None,
     ) -> None:
-        """`settings` are all that count: our variables and a .env here change nothing.
+        """Only `settings` count: the environment and a .env here change nothing.
 
-        name: name@host. include: a module that Celery is to import besides. cwd: where it runs, if not here.
+        name: name@host. include: another module for Celery to import. cwd: its working folder, if not ours.
         """
         self.name = name
         self.settings = settings
@@ -71,14 +71,14 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C in a terminal is for whoever started it, and ends it.
+                # Ctrl-C in a terminal must only reach the parent, which ends it.
                 start_new_session=True,
                 preexec_fn=END_WITH_PARENT,
             )
         return self
 
     def wait_until_ready(self, redis_url: str | None = None) -> Self:
-        """`redis_url`: where to look for it, if not where the worker itself is."""
+        """`redis_url`: the Redis to ask about the worker, if not the worker's own."""
         with Client(redis_url, settings=self.settings.of_first_tenant) as client:
             until_s = monotonic() + PATIENCE_S
             while not self._is_ready(client):
@@ -89,11 +89,11 @@ class WorkerProcess:
         return self
 
     def check(self) -> None:
-        """Raise WorkerDied when it does not run any more."""
+        """Raise WorkerDied if it no longer runs."""
         code = self.process.poll()
         if code is not None:
             tail = self.log.splitlines()[-NUM_TAIL_LINES:]
-            words = [f"worker {self.name} ended with exit code {code}. Its last words:", *tail]
+            words = [f"worker {self.name} ended with exit code {code}. The end of its log:", *tail]
             raise WorkerDied("\n  ".join(words))
 
     @property
@@ -106,7 +106,7 @@ class WorkerProcess:
 
     @property
     def rss_bytes(self) -> int:
-        """Memory that it holds; 0 once it is gone."""
+        """Its resident memory; 0 once it is gone."""
         try:
             pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1:2]
         except OSError:
@@ -115,7 +115,7 @@ class WorkerProcess:
 
     @property
     def num_fds(self) -> int:
-        """Files and connections that it has open; 0 once it is gone."""
+        """Its open files and connections; 0 once it is gone."""
         return self._num_entries("fd")
 
     @property
@@ -132,14 +132,14 @@ class WorkerProcess:
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.terminate()
         return self.wait_for_end()
 
     def wait_for_end(self) -> int:
-        """Wait until it ends by itself; the exit code, that of a signal being negative.
+        """Wait until it ends by itself; return the exit code, which is negative for a signal.
 
-        Raises TimeoutError when patience ends; then it is killed.
+        Kills it and raises TimeoutError when that takes too long.
         """
         try:
             return self.process.wait(PATIENCE_S)
@@ -156,7 +156,7 @@ class WorkerProcess:
         self.kill()
 
     def _num_entries(self, folder: str) -> int:
-        """Of a folder in which the kernel lists what it holds."""
+        """Number of entries in a folder of its /proc."""
         try:
             return len(os.listdir(f"/proc/{self.process.pid}/{folder}"))
         except OSError:
@@ -168,7 +168,7 @@ class WorkerProcess:
 
 @contextmanager
 def starting_worker(settings: WorkerSettings, name: str) -> Iterator[WorkerProcess]:
-    """A `herd worker` that is not ready yet, in a folder of its own; both are gone after the block."""
+    """A `herd worker` that is not ready yet, in a temporary folder; both are gone after the block."""
     with tempfile.TemporaryDirectory(prefix="herd-worker-") as folder:
         worker = WorkerProcess(
             settings,
@@ -180,11 +180,11 @@ def starting_worker(settings: WorkerSettings, name: str) -> Iterator[WorkerProce
         try:
             yield worker
         finally:
-            # Killed, not stopped: what it could hand over ends with its caller's Redis.
+            # Killed, not stopped: its jobs end with the caller's Redis anyway.
             worker.kill()
 
 
 def _environment(settings: WorkerSettings) -> dict[str, str]:
-    """OMP's threads are made before torch is told how many to use."""
+    """Set the number of OMP's threads, which start before torch is told how many to use."""
     threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
     return child_environment(settings) | threads

@@ -127,7 +127,7 @@ def test_answers_without_their_run_are_left_alone_to_the_last_byte(plan: Plan, r
     plan.run_file.write_text(run)
     foreign = plan.output.with_name(name)
     foreign.write_text("no line feed at its end")
-    with pytest.raises(BadInput, match=r"out.jsonl.run.*Fix: take another -o"), BatchFiles(plan):
+    with pytest.raises(BadInput, match=r"out.jsonl.run.*Fix: choose another -o"), BatchFiles(plan):
         pass
     assert foreign.read_text() == "no line feed at its end"
 
@@ -138,10 +138,10 @@ def test_standard_input_has_no_size(plan: Plan) -> None:
 
 @pytest.mark.parametrize("name", ["-", "out.jsonl.gz"])
 def test_an_output_that_takes_no_lines_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match="answers are appended to a plain file"):
+    with pytest.raises(BadInput, match="must be a plain file"):
         Plan("in.jsonl", Path(name))
 
 
 def test_a_device_is_no_output() -> None:
-    with pytest.raises(BadInput, match="/dev/full is no file"), AnswerFile(Path("/dev/full")):
+    with pytest.raises(BadInput, match="/dev/full is not a plain file"), AnswerFile(Path("/dev/full")):
         pass

@@ -71,7 +71,7 @@ def test_bad_lines_and_failed_rows_go_beside_with_their_line_and_stop_nothing(
         6: "invalid_line",
         7: "numeric_error",
     }
-    assert failures[5]["error"]["message"] == "custom_id: lines 1 and 5 have the same"
+    assert failures[5]["error"]["message"] == "custom_id: must be unique, but lines 1 and 5 have the same"
     assert failures[7]["custom_id"] == "c2"
 
 
@@ -86,7 +86,7 @@ def test_failed_rows_are_tried_again_once_their_lines_are_taken_away_and_a_name_
         assert command.run().exit_code == 1
     assert sorted(command.names()) == ["c0", "c1", "c2"]
     (failure,) = command.failures()
-    assert failure["error"]["message"] == "custom_id: lines 1 and 4 have the same"
+    assert failure["error"]["message"] == "custom_id: must be unique, but lines 1 and 4 have the same"
 
 
 def test_the_same_command_again_does_only_what_is_left(command: BatchCommand, worker: StandIn) -> None:
@@ -97,7 +97,7 @@ def test_the_same_command_again_does_only_what_is_left(command: BatchCommand, wo
     command.errors.write_bytes(errors[:-7])
     worker.answered.clear()
     done = command.run()
-    assert "goes on" in done.stdout
+    assert "continues, " in done.stdout
     assert sorted(command.names()) == sorted(f"c{n}" for n in range(50))
     assert command.output.read_bytes().startswith(whole[: whole.rindex(b"\n", 0, len(whole) // 2) + 1])
     assert command.errors.read_bytes() == errors
@@ -153,11 +153,11 @@ def test_a_table_and_its_columns_make_rows(command: BatchCommand, worker: StandI
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("batch",), "needs a file to read and one to write"),
+        (("batch",), "needs a file to read and a file to write"),
         (("batch", "none.jsonl", "-o", "out.jsonl"), "none.jsonl: no such file"),
         (("batch", "in.jsonl", "-o", "no/out.jsonl"), "no/out.jsonl cannot be written"),
-        (("batch", "in.jsonl", "-o", "foreign.jsonl"), "Fix: take another -o"),
-        (("batch", "in.csv", "-o", "out.jsonl"), "in.csv has no column prompt, but question"),
+        (("batch", "in.jsonl", "-o", "foreign.jsonl"), "Fix: choose another -o"),
+        (("batch", "in.csv", "-o", "out.jsonl"), "in.csv has no column prompt; its columns are: question"),
         (("batch", "in.jsonl", "-o", "out.jsonl", "--set", "top_k"), "--set top_k: must be followed by"),
         (
             ("batch", "in.jsonl", "-o", "out.jsonl", "--temperature", "7"),
@@ -196,7 +196,7 @@ def test_sigterm_leaves_the_jobs_running_and_the_same_command_fetches_them(
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "16 jobs go on at the workers. To come back: herd batch in.jsonl -o out.jsonl" in output
+    assert "16 jobs continue on the workers. To continue: herd batch in.jsonl -o out.jsonl" in output
     worker.go_on()
     assert command.run().exit_code == 0
     assert sorted(command.names()) == sorted(f"c{n}" for n in range(40))
@@ -236,7 +236,9 @@ def test_a_second_ctrl_c_leaves_the_jobs_running(command: BatchCommand, worker: 
             terminal.read_until("[L/c]")
             wait_until(lambda: psutil.Process(process.pid).status() == "sleeping", "it waits for the answer")
             terminal.type("\x03")
-            terminal.read_until("5 jobs go on at the workers. To come back: herd batch in.jsonl -o out.jsonl")
+            terminal.read_until(
+                "5 jobs continue on the workers. To continue: herd batch in.jsonl -o out.jsonl"
+            )
             assert process.wait(30) == 128 + signal.SIGINT
         assert client.status().pending == 5
 
@@ -296,9 +298,9 @@ def test_a_model_that_nobody_serves_is_named_once(command: BatchCommand, worker:
         wait_until(lambda: len(command.answers()) == 3, "the others have their answers")
         process.send_signal(signal.SIGTERM)
         rest, _ = process.communicate(timeout=30)
-    assert "no worker serves gpt: its rows wait. Fix: start one, or --model for all rows" in lines[1]
+    assert "no worker serves gpt: its rows wait. Fix: start one, or set --model for all rows" in lines[1]
     assert "no worker serves" not in rest
-    assert "3 jobs go on at the workers" in rest
+    assert "3 jobs continue on the workers" in rest
 
 
 def test_a_second_command_on_the_same_files_is_refused(command: BatchCommand, worker: StandIn) -> None:

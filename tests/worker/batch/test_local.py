@@ -30,7 +30,7 @@ def test_one_command_brings_all_that_it_needs_and_leaves_none_of_it(command: Bat
         children = children_of(process.pid)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert "from elsewhere: HERD_REDIS_URL=redis://127.0.0.1:" in output
+    assert "watch it from elsewhere: HERD_REDIS_URL=redis://127.0.0.1:" in output
     assert sorted(command.names()) == ["c0", "c1", "c2"]
     assert len(children) >= 2
     assert not any(map(is_alive, children))
@@ -44,7 +44,7 @@ def test_ctrl_c_ends_all_that_it_brought_without_a_question(command: BatchComman
     ):
         terminal.read_until("begins")
         terminal.type("\x03")
-        terminal.read_until("jobs end with this run, and begin again. To come back: herd batch in.jsonl")
+        terminal.read_until("jobs end with this run; they will begin again. To continue: herd batch in.jsonl")
         assert process.wait(30) == 128 + signal.SIGINT
 
 

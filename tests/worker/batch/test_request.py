@@ -107,7 +107,7 @@ def test_a_name_that_came_before_is_an_error_that_names_both_lines() -> None:
     first, second = (reader.read(SourceRow(line, openai())) for line in (3, 9))
     assert first.failure is None
     assert second.failure is not None
-    assert second.failure.message == "custom_id: lines 3 and 9 have the same"
+    assert second.failure.message == "custom_id: must be unique, but lines 3 and 9 have the same"
 
 
 @pytest.mark.parametrize(
@@ -127,12 +127,15 @@ def test_a_name_is_taken_in_every_kind_of_file(tmp_path: Path, name: str, lines:
     assert [row.index for row in found] == list(lines)
     assert found[0].failure is None
     assert found[1].failure is not None
-    assert found[1].failure.message == f"custom_id: lines {lines[0]} and {lines[1]} have the same"
+    assert (
+        found[1].failure.message
+        == f"custom_id: must be unique, but lines {lines[0]} and {lines[1]} have the same"
+    )
 
 
 @pytest.mark.parametrize("name", ["", None, 7, "x" * 513, "\ud800"])
 def test_a_name_that_cannot_be_written_is_refused(name: object) -> None:
-    assert complaint(openai() | {"custom_id": name}).startswith("custom_id: must be a text of 1 to 512")
+    assert complaint(openai() | {"custom_id": name}).startswith("custom_id: must be a string of 1 to 512")
 
 
 @pytest.mark.parametrize("prompt", ["\ud800", "a\0b", "", 7, {"a": 1}])

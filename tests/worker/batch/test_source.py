@@ -105,11 +105,11 @@ def test_a_closed_standard_input_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (b'{"prompt": "secret \xff"}', "is not UTF-8 text: byte 19 is no part of it"),
-        (b'{"prompt": "secret" "x"}', "is no JSON: Expecting ',' delimiter at column 21"),
-        (b'{"prompt": "secret", "n": NaN}', "is no JSON: a number"),
-        (b'{"prompt": "secret", "n": ' + b"9" * 5000 + b"}", "is no JSON: a number"),
-        (b"[" * 100_000, "is no JSON: a number or a depth"),
+        (b'{"prompt": "secret \xff"}', "is not UTF-8 text: byte 19 is invalid"),
+        (b'{"prompt": "secret" "x"}', "is not valid JSON: Expecting ',' delimiter at column 21"),
+        (b'{"prompt": "secret", "n": NaN}', "is not valid JSON: NaN, "),
+        (b'{"prompt": "secret", "n": ' + b"9" * 5000 + b"}", "is not valid JSON: NaN, "),
+        (b"[" * 100_000, "is not valid JSON: NaN, "),
         (b'["secret"]', "must be a JSON object"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_client_command_imports_neither_torch_nor_celery() -> None:
         (["worker", "--name", "a b"], {}, "--name must be"),
         (["worker", "--gpus", "0,x"], {}, "--gpus 0,x: must be all, or numbers"),
         (["worker", "--gpus", "all"], {"PATH": ""}, "--gpus all, but the GPUs here are: none"),
-        (["worker", "--gpus", "0", "--device", "cpu"], {}, "leave --device and --name out"),
+        (["worker", "--gpus", "0", "--device", "cpu"], {}, "leave out --device and --name"),
         (["worker", "--with-redis"], {"HERD_REDIS_URL": "redis://elsewhere/0"}, "redis://elsewhere/0"),
         (["generate", "--local", "--top-p", "7", "a llama"], {}, "sampling.top_p: input should be"),
         (["generate", "--model", "./a/b", "a llama"], {}, "HERD_MODEL_NAME='./a/b'"),
@@ -157,7 +157,7 @@ def test_standard_input_that_is_no_text_is_refused() -> None:
         timeout=50,
     )
     assert done.returncode == 2
-    assert done.stderr == b"herd: standard input is not UTF-8 text: byte 2 is no part of it\n"
+    assert done.stderr == b"herd: standard input is not UTF-8 text: byte 2 is invalid\n"
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
@@ -182,7 +182,7 @@ def test_a_waiting_job_is_cancelled_and_then_watched_to_its_end(redis_url: str) 
     with Client(redis_url) as client:
         job_id = client.submit(prompt="a llama")
     assert invoke("cancel", job_id, HERD_REDIS_URL=redis_url).stdout == "cancelled\n"
-    assert invoke("cancel", job_id, HERD_REDIS_URL=redis_url).stdout == "had ended before\n"
+    assert invoke("cancel", job_id, HERD_REDIS_URL=redis_url).stdout == "had already ended\n"
     watched = invoke("watch", job_id, HERD_REDIS_URL=redis_url)
     assert watched.exit_code == 1
     assert watched.stderr == f"herd: job {job_id} ended: cancelled\n"

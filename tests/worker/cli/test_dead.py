@@ -96,7 +96,7 @@ def test_a_job_or_all_that_are_over_are_purged(redis_url: str) -> None:
     assert herd(redis_url, "purge", "--all-ended") == "2 jobs purged\n"
     assert "no job zz" in herd(redis_url, "purge", "zz", code=2)
     for arguments in ((), ("a", "--all-ended")):
-        assert "not both" in herd(redis_url, "purge", *arguments, code=2)
+        assert "either the id of a job or --all-ended" in herd(redis_url, "purge", *arguments, code=2)
 
 
 def test_generate_passes_priority_and_key_on(redis_url: str, redis: Redis) -> None:

@@ -117,7 +117,7 @@ def test_wrong_and_unknown_settings_are_named(redis_url: str, tmp_path: Path) ->
     assert found["settings"][:2] == ("fail", "HERD_SLOTS='0': input should be greater than or equal to 1")
     shown = invoke("doctor", HERD_REDIS_URL=redis_url, HERD_SLOT="3", HERD_MODEL=str(tmp_path / "none.gguf"))
     lines = shown.stdout.splitlines()
-    warning = lines.index("warn  settings     HERD_SLOT is no setting")
+    warning = lines.index("warn  settings     HERD_SLOT is not a setting")
     assert lines[warning + 1].split() == ["fix:", "the", "nearest", "name", "is", "HERD_SLOTS"]
     assert any(line.startswith("fail  model") and "none.gguf" in line for line in lines)
 

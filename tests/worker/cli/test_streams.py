@@ -89,7 +89,7 @@ def test_what_is_no_utf8_is_refused_by_name(arguments: str, tmp_path: Path) -> N
     done = shell(arguments, "", tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.decode().splitlines()
-    assert line.endswith("is not UTF-8 text: its character 0 is none")
+    assert line.endswith("is not UTF-8 text: character 0 is invalid")
 
 
 def test_an_input_that_has_no_end_is_refused(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_a_folder_that_is_gone_is_named(arguments: str, tmp_path: Path) -> None:
     folder.mkdir()
     done = shell(arguments, "", folder, leave=f"rmdir {folder} && ")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"herd: the current folder is gone. Fix: cd to one that is there\n"
+    assert done.stderr == b"herd: the current folder was deleted. Fix: cd to one that exists\n"

@@ -150,7 +150,7 @@ def test_ctrl_c_cancels_the_job_and_keeps_its_text(url: str, client: Client, tmp
 def test_a_running_job_is_ended_by_its_worker(url: str, client: Client) -> None:
     job_id = client.submit(prompt=PROMPT, sampling={"max_tokens": 4096})
     next(client.stream(job_id, timeout_s=PATIENCE_S))
-    assert invoke("cancel", job_id, HERD_REDIS_URL=url).stdout == "its worker ends it within a step\n"
+    assert invoke("cancel", job_id, HERD_REDIS_URL=url).stdout == "its worker will end it within a step\n"
     assert client.result(job_id, timeout_s=PATIENCE_S).finish_reason == "cancelled"
 
 
