@@ -29,7 +29,7 @@ def test_a_name_may_bring_its_count() -> None:
         (["kill=0"], "", "kill=0: a fault's name may be followed by =COUNT from 1 to 999999"),
         (["kill=1000000"], "", "kill=1000000: a fault's name"),
         ([], "week", "--schedule week: must be one of half-hour, hours"),
-        (["kill"], "hours", "leave one of them out"),
+        (["kill"], "hours", "leave out one of them"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(faults: list[str], schedule: str, complaint: str) -> None:

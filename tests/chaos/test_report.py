@@ -51,7 +51,7 @@ def test_a_run_that_was_cut_short_before_anything_happened_has_a_report_and_does
 
 def test_jobs_that_nobody_has_looked_at_do_not_pass() -> None:
     unknown = Report(1.0, BLOWS, HELD, [], Verdict.unknown(7))
-    assert unknown.to_dict()["violations"] == ["checked: 7 jobs were not looked at"]
+    assert unknown.to_dict()["violations"] == ["checked: 7 jobs were not checked"]
     assert unknown.exit_code == 1
 
 

@@ -96,8 +96,8 @@ class Bar:
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def show(self, status: BatchStatus) -> None:
-        num_settled = status.num_done + status.num_failed
-        bar = ProgressBar(total=status.num_rows or None, completed=num_settled, width=_BAR_WIDTH)
+        num_finished = status.num_done + status.num_failed
+        bar = ProgressBar(total=status.num_rows or None, completed=num_finished, width=_BAR_WIDTH)
         self._live.update(Group(bar, progress_line(status)), refresh=True)
 
     def say(self, text: str) -> None:

@@ -46,8 +46,8 @@ class Summary:
 
 def progress_line(status: BatchStatus) -> str:
     """A batch's status in one line."""
-    num_settled = status.num_done + status.num_failed
-    rows = f"{num_settled:,} of {status.num_rows:,} rows" if status.num_rows else f"{num_settled:,} rows"
+    num_finished = status.num_done + status.num_failed
+    rows = f"{num_finished:,} of {status.num_rows:,} rows" if status.num_rows else f"{num_finished:,} rows"
     parts = [
         f"{rows}, {status.num_failed:,} failed, {status.num_under_way:,} under way",
         f"{status.rows_per_s:,.1f} rows/s, {status.tokens_per_s:,.0f} tokens/s",

@@ -19,7 +19,7 @@ LOOK_AGAIN_S = 2.0
 
 
 class Spoilt(NamedTuple):
-    """The key of a list that is none, and its type; empty if this worker's user may not ask for it."""
+    """A key that should be a list, and its type; the type is empty if this worker may not ask for it."""
 
     key: str
     type: str

@@ -1,7 +1,7 @@
-"""Reads what a herd has left behind, and names every law that does not hold.
+"""Reads what a herd has left in Redis, and names every law that does not hold.
 
-It needs nothing from the run but the ids of the accepted jobs: stream, record and Celery's result of each are
-read from Redis afterwards, and so is what should be empty by then.
+From the run it needs only the ids of the accepted jobs. It reads each job's stream, record and Celery result
+from Redis afterwards, and also the keys that should be empty by then.
 """
 
 import hashlib
@@ -24,19 +24,19 @@ from llama_herd.worker.chaos.listener import event_print
 from llama_herd.worker.chaos.sabotage import POISONS
 from llama_herd.worker.chaos.verdict import Violation
 
-#: What Celery says of a job, by the state of its record.
+#: Celery's state of a job, by the state of its record.
 CELERY_STATES = {"done": "SUCCESS", "failed": "FAILURE", "cancelled": "REVOKED"}
 
-#: What its FAILURE is, by the finish reason of the job.
+#: The type of its FAILURE, by the finish reason of the job.
 CELERY_ERRORS = {"deadline": DeadlineExceeded.__name__, "error": GenerationError.__name__}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one job after its end.
+    """All that is known about one job after its end.
 
-    written: the prints of its events. heard: those that a subscriber got of it, by subscription, in order.
-    max_attempts: deaths of workers after which a job is given up.
+    written: the prints of its events. heard: the prints of the events that a subscriber received, in order,
+    one list per subscription. max_attempts: deaths of workers after which a job is given up.
     """
 
     job_id: str
@@ -136,9 +136,9 @@ class Evidence:
                 yield f"Celery's error is {error}, that of {self.end.finish_reason} is {expected}"
 
     def _is_given_up_rightly(self) -> Iterator[str]:
-        """One that kills nobody may be unlucky: killed with others, again and again, soon after each start.
+        """An innocent job may be given up if its workers died of others, each time soon after its start.
 
-        One of its deaths may have come while it was prepared, of which the stream holds the claim alone.
+        One of these deaths may have come while it was prepared. Of that the stream shows only the claim.
         """
         num_deaths, num_starts = self._unsound
         has_died = num_deaths >= self.max_attempts and num_starts >= self.max_attempts - 1
@@ -150,14 +150,14 @@ class Evidence:
             yield f"keys without a lifetime: {list(self.immortal_keys)}"
 
     def _was_heard_as_written(self) -> Iterator[str]:
-        """It may miss some, but hears none twice, none late, and none but those of the stream.
+        """A subscriber may miss events, but gets none twice, none late, and only those of the stream.
 
-        By a new subscription it may hear some again: those that Redis forgot when it broke the one before.
+        A new subscription may repeat some: those that Redis forgot when it broke the last subscription.
         """
         for subscription in self.heard:
             left = iter(self.written)
             for number, heard in enumerate(subscription, start=1):
-                if heard not in left:  # those before it are passed over
+                if heard not in left:  # earlier ones were missed
                     kind = "again or late" if heard in self.written else "that the stream does not hold"
                     yield f"a subscriber heard, as number {number} of {len(subscription)}, an event {kind}"
                     break
@@ -169,12 +169,12 @@ class Evidence:
 
     @property
     def num_claims(self) -> int:
-        """How many claims wrote tokens of it."""
+        """How many claims have written tokens of it."""
         return len({token.epoch for token in self._tokens})
 
     @property
     def is_blamed(self) -> bool:
-        """Whether it was given up as one that kills workers, though it is none."""
+        """Whether it was given up for killing workers, though it kills none."""
         error = self.end and self.end.error
         return bool(error and error.code == ErrorCode.POISONED) and not self.job_id.startswith(POISONS)
 
@@ -186,7 +186,7 @@ class Evidence:
 
     @property
     def _unsound(self) -> tuple[int, int]:
-        """How often it was claimed, the last sound attempt included, and how often started after that one."""
+        """The number of claims since the last sound attempt, including it, and of starts after it."""
         num_ids = Counter[int]()
         for token in self._tokens:
             num_ids[token.epoch] += len(token.ids)
@@ -196,7 +196,7 @@ class Evidence:
 
     @property
     def _celery_error(self) -> str | None:
-        """The kind of error that Celery has stored."""
+        """The type of error that Celery has stored."""
         error = self.celery.get("result")
         return error.get("exc_type") if isinstance(error, dict) else None
 
@@ -235,11 +235,11 @@ class Checker:
         )
 
     def num_results(self, job_ids: Sequence[str]) -> int:
-        """Of how many of these Celery has stored a result."""
+        """For how many of these jobs Celery has stored a result."""
         return int(self._redis.exists(*map(self._ledger.result_key, job_ids))) if job_ids else 0
 
     def leftovers(self) -> list[Violation]:
-        """What still waits, runs or is not acknowledged though all jobs have ended: all as of one moment."""
+        """What still waits, runs or is unacknowledged though all jobs have ended, read at one moment."""
         unacked = self._ledger.unacked_key
         sets = [*map(self._ledger.key, ("pending", "delayed", "leases")), f"{unacked}_index"]
         queues = [queue.decode() for queue in self._redis.keys("herd.*")]

@@ -1,7 +1,7 @@
-"""Subscribers to everything, by pub/sub alone, who read as no subscriber should.
+"""Subscribers to everything, by pub/sub alone, that read badly.
 
-The stuck never read, the slow read some bytes of each connection ten times a second, and of the flapping one
-leaves ten times a second, and another one comes.
+Stuck ones never read. Slow ones read some bytes of each connection ten times a second. Of the flapping ones,
+one leaves and another one comes ten times a second.
 """
 
 import socket
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 READ_BYTES = 1024
-#: Most that a flapping subscriber reads before it leaves.
+#: Most bytes that a flapping subscriber reads before it leaves.
 FLAP_BYTES = 20_000
 PAUSE_S = 0.1
 
@@ -20,13 +20,13 @@ class Crowd:
     """Connections to which every event of every job is sent, the oldest first."""
 
     def __init__(self, url: str, channels: str) -> None:
-        """`channels` is a pattern of their names."""
+        """`channels` is a pattern of the channels' names."""
         self.sockets: list[socket.socket] = []
         self._url = urlsplit(url)
         self._channels = channels
 
     def join(self) -> None:
-        """One more comes."""
+        """Add one subscriber."""
         one = socket.create_connection((self._url.hostname, self._url.port))
         one.sendall(f"PSUBSCRIBE {self._channels}\r\n".encode())
         self.sockets.append(one)
@@ -36,7 +36,7 @@ class Crowd:
             one.close()
 
 
-#: What a crowd does now and then.
+#: What a crowd does at each turn.
 Turn = Callable[[Crowd], None]
 
 
@@ -51,7 +51,7 @@ def slowly(crowd: Crowd) -> None:
 
 
 def flapping(crowd: Crowd) -> None:
-    """The oldest reads its part and leaves, another comes."""
+    """The oldest reads a little and leaves, and another one comes."""
     with crowd.sockets.pop(0) as oldest:
         num_left = FLAP_BYTES
         while num_left > 0 and (num_read := read_some(oldest)):
@@ -60,7 +60,7 @@ def flapping(crowd: Crowd) -> None:
 
 
 def read_some(one: socket.socket) -> int:
-    """How many bytes were there to read; 0 as well when Redis has cut the connection."""
+    """The number of bytes that were read; also 0 if Redis has closed the connection."""
     try:
         return len(one.recv(READ_BYTES, socket.MSG_DONTWAIT))
     except (BlockingIOError, ConnectionError):
@@ -69,7 +69,7 @@ def read_some(one: socket.socket) -> int:
 
 @contextmanager
 def crowd_of(num: int, url: str, channels: str, turn: Turn) -> Iterator[Crowd]:
-    """As many subscribers, who take their turns as long as this lasts."""
+    """A crowd of `num` subscribers that take their turns within the block."""
     crowd, is_over = Crowd(url, channels), threading.Event()
     for _ in range(num):
         crowd.join()

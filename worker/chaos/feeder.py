@@ -1,4 +1,4 @@
-"""Keeps a herd busy: as one job ends, another one is submitted."""
+"""Keeps a herd busy: when one job ends, another one is submitted."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,14 +10,14 @@ from redis.exceptions import RedisError
 
 from llama_herd.worker.chaos.jobs import Jobs
 
-#: No more than one worker has room for, so that the jobs of a dead one need not wait for others to end.
+#: No more jobs than one worker has room for, so that the jobs of a dead one need not wait.
 NUM_IN_FLIGHT = 16
 
 INTERVAL_S = 0.1
 
 
 class Feeder(threading.Thread):
-    """Submits until it is to finish, but at least `min_jobs`, or until it is stopped."""
+    """Submits jobs until `finish`, but at least `min_jobs`, or until `stop`."""
 
     def __init__(self, jobs: Jobs, fields: Iterator[Mapping[str, Any]], min_jobs: int) -> None:
         super().__init__(name="feeder", daemon=True)
@@ -27,7 +27,7 @@ class Feeder(threading.Thread):
         self._is_finishing = threading.Event()
 
     def finish(self) -> None:
-        """Return once there are enough jobs."""
+        """Stop submitting once there are enough jobs, and return then."""
         self._is_finishing.set()
         self.join()
 
@@ -39,7 +39,7 @@ class Feeder(threading.Thread):
     def run(self) -> None:
         while not self._is_finishing.is_set() or len(self._jobs.accepted) < self._min_jobs:
             sleep(INTERVAL_S)
-            # Redis is away for longer than our patience: that is what the run is for.
+            # Redis may be away for longer than our patience: that is the purpose of the run.
             with suppress(RedisError, TimeoutError):
                 for _ in range(NUM_IN_FLIGHT - len(self._jobs.unfinished())):
                     self._jobs.accept(next(self._fields))

@@ -1,4 +1,4 @@
-"""A redis-server that can be stopped, held up, filled and made to forget."""
+"""A redis-server that can be killed, frozen, filled, and made to lose data."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from redis import Redis
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 
-#: Less than this machine's redis-server needs: nothing more is taken.
+#: Bytes of maxmemory, less than redis-server itself needs: it accepts no more data.
 NO_MEMORY = 1
 
 #: Read again within a second or two at each start.
@@ -32,9 +32,10 @@ class FragileRedis(EmbeddedRedis):
         self._rewritten_bytes = 0
 
     def rewrite_log(self) -> None:
-        """Have the log written anew if much has been added; return when it is.
+        """Have Redis rewrite its log if it has grown much; return when that is done.
 
-        Redis by itself would not do it, as it forgets at each start how long the log was, or amid a fault.
+        Redis itself would not do it, as it forgets at each start how long the log was, or would do it amid a
+        fault.
         """
         with Redis.from_url(self.url) as redis:
             if _log_bytes(redis) < self._rewritten_bytes + MAX_ADDED_BYTES:
@@ -45,7 +46,7 @@ class FragileRedis(EmbeddedRedis):
 
     @contextmanager
     def away(self, seconds: float = 0.0) -> Iterator[None]:
-        """kill -9; then nobody there; then, after the block, started again on its file."""
+        """kill -9; nothing listens within the block; then it is started again with its file."""
         self.stop()
         try:
             sleep(seconds)
@@ -55,7 +56,7 @@ class FragileRedis(EmbeddedRedis):
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Connections stand and nothing is answered. Its clock runs on."""
+        """Connections stay open, but nothing is answered. Redis' clock goes on."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
             yield
@@ -64,7 +65,7 @@ class FragileRedis(EmbeddedRedis):
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """At maxmemory: reads and pops go on, writes are refused."""
+        """At maxmemory: reads and pops still work, writes are refused."""
         with Redis.from_url(self.url) as redis:
             redis.config_set("maxmemory", NO_MEMORY)
             try:
@@ -74,7 +75,7 @@ class FragileRedis(EmbeddedRedis):
 
     @contextmanager
     def disk_full(self) -> Iterator[None]:
-        """The append-only file may not grow any more; writes are refused once Redis has noticed."""
+        """The append-only file cannot grow; writes are refused once Redis has noticed."""
         _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (self.log.stat().st_size, hard))
         try:
@@ -84,7 +85,7 @@ class FragileRedis(EmbeddedRedis):
 
     @contextmanager
     def forgetting(self) -> Iterator[None]:
-        """What is written within the block is lost with the power, as the last second or two may be."""
+        """Writes within the block are lost, as those of the last second or two may be in a power failure."""
         kept_bytes = self.log.stat().st_size
         yield
         with self.away():
@@ -96,7 +97,7 @@ class FragileRedis(EmbeddedRedis):
         return Path(self._folder.name) / "appendonly.aof"
 
     def _command(self) -> list[str]:
-        """A shell first: it has writes beyond a file's limit fail, which else would end the process."""
+        """Started by a shell, which makes writes beyond a file's limit fail instead of ending the process."""
         command = [*super()._command(), "--auto-aof-rewrite-percentage", "0"]
         return ["sh", "-c", f'trap "" XFSZ; {self.variables} exec "$@"', "sh", *command]
 

@@ -1,4 +1,4 @@
-"""A herd to be tortured: one Redis, jobs, and workers that come and go."""
+"""A herd under test: one Redis, jobs, and workers that come and go."""
 
 import re
 import signal
@@ -26,10 +26,10 @@ from llama_herd.worker.chaos.verdict import Verdict
 from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
 
-#: So slow that a job of a few hundred tokens is met in its middle, so fast that a run is short.
+#: Slow enough that a fault meets a job of a few hundred tokens in its middle, fast enough for a short run.
 STEP_S = 0.01
 
-#: Longer than any run: its jobs are looked at when all is over.
+#: Longer than any run: its jobs are checked at the end.
 LIFE_S = 7 * 24 * 3600
 
 SETTINGS: dict[str, Any] = {
@@ -41,13 +41,13 @@ SETTINGS: dict[str, Any] = {
     "result_ttl_s": LIFE_S,
 }
 
-#: What a worker's log says of a job whose owner it has given up, and how it names the job.
+#: A worker's log event for a job that it takes away from a dead owner, and how the log names the job.
 PUT_BACK = "job put back into the queue"
 JOB_ID = re.compile('"job_id": ?"([^"]+)"')
 
 
 class Herd:
-    """Nothing of it outlives the block.
+    """Runs Redis' clients and workers; nothing of it outlives the block.
 
     with FragileRedis() as server, Herd(server, model, folder) as herd:
         herd.workers(2)
@@ -66,10 +66,10 @@ class Herd:
         reference: Undisturbed | None = None,
         **settings: Any,
     ) -> None:
-        """Logs of workers go to `folder`; `seed` is of what faults choose at random.
+        """Logs of workers go to `folder`; `seed` decides what faults choose at random.
 
-        `reference`: of this model, if there is one already. `settings` are those of all workers that differ
-        from `SETTINGS`.
+        `reference`: the one of this model, if there is one already. `settings` override `SETTINGS` for all
+        workers.
         """
         self.server = server
         self.proxy = FaultProxy(server.port)
@@ -92,7 +92,7 @@ class Herd:
         is_behind_proxy: bool = False,
         **settings: Any,
     ) -> WorkerProcess:
-        """Start a worker process; it is not ready yet. `settings` are those that differ from the herd's."""
+        """Start a worker process and do not wait until it is ready. `settings` override the herd's."""
         name = f"{self.settings.served_model}-{next(self._numbers)}"
         if is_behind_proxy:
             settings["redis_url"] = self.proxy.url
@@ -112,7 +112,7 @@ class Herd:
 
     @contextmanager
     def guest(self, **options: Any) -> Iterator[WorkerProcess]:
-        """A worker beside the others, ready, that leaves with the block."""
+        """A ready worker beside the others, which leaves at the end of the block."""
         guest = self.worker(**options)
         try:
             yield self.ready(guest)
@@ -123,7 +123,7 @@ class Herd:
         return worker.wait_until_ready(self.server.url)
 
     def replenish(self, num_workers: int) -> list[WorkerProcess]:
-        """Start workers until so many live, every other one behind the proxy; return those just started."""
+        """Start workers until `num_workers` live, every other one behind the proxy; return the new ones."""
         started = []
         while len(self.alive) < num_workers:
             num_far = sum(worker.settings.redis_url == self.proxy.url for worker in self.alive)
@@ -132,7 +132,7 @@ class Herd:
 
     @property
     def put_back(self) -> Counter[str]:
-        """How often the workers say that they have put each job back into the queue, by their logs."""
+        """How often each job was put back into the queue, by the workers' logs."""
         lines = (line for worker in self._workers for line in worker.log.splitlines() if PUT_BACK in line)
         return Counter(job_id for line in lines for job_id in re.findall(JOB_ID, line))
 
@@ -142,11 +142,11 @@ class Herd:
 
     @property
     def killed(self) -> list[WorkerProcess]:
-        """Those that ended as by kill -9 and are not buried."""
+        """Workers that ended as by kill -9 and were not returned by `bury` yet."""
         return [one for one in self._workers if one.process.poll() == -signal.SIGKILL]
 
     def bury(self) -> list[WorkerProcess]:
-        """Those that have ended, each once."""
+        """Workers that have ended; each is returned once."""
         dead = [worker for worker in self._workers if not worker.is_alive]
         self._workers = [worker for worker in self._workers if worker not in dead]
         return dead
@@ -156,16 +156,16 @@ class Herd:
         return max(self.alive, key=lambda worker: len(self.jobs.running(worker.name)))
 
     def state_of(self, worker: WorkerProcess) -> str:
-        """What a worker says of itself; empty when it says nothing any more."""
+        """A worker's reported state; empty if it no longer reports."""
         return next((one.state for one in self.jobs.client.workers() if one.name == worker.name), "")
 
     @cached_property
     def celery(self) -> Celery:
-        """How those send to this herd who do not have our client."""
+        """The Celery app of a sender that does not use our client."""
         return make_app(self.settings)
 
     def verdict(self) -> Verdict:
-        """Wait until all is over, then hold every law to all jobs."""
+        """Wait until all jobs have ended, then check every law for each of them."""
         return inquest(self.jobs, self._reference or Reference(self.settings), self._listener)
 
     def __enter__(self) -> Self:

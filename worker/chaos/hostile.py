@@ -1,6 +1,6 @@
-"""Messages that mean harm, drawn by a seed: of every kind that is known to hurt those who read messages.
+"""Malicious messages, drawn by a seed: every kind that is known to hurt a reader of messages.
 
-What mistakes look like is in `malformed`; here somebody knows how a worker reads, and tries everything.
+Messages that look like mistakes are in `malformed`. Here the sender knows how a worker reads messages.
 """
 
 import base64
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from llama_herd.worker.chaos.malformed import encoded, message, mutants
 
-#: Stands in each prompt, so that a prompt is found wherever it stands.
+#: Part of each prompt, so that a leaked prompt can be found.
 CANARY = "a canary"
 JOB: dict[str, Any] = {"prompt": CANARY, "sampling": {"max_tokens": 2}}
 EMBED: dict[str, Any] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 TASK = "herd.generate"
-#: Tasks of Celery's own that every app has. What they are given here is nothing that they could do.
+#: Celery's own tasks, which every app has. With the arguments given here they can do nothing.
 BUILTINS = ("celery.backend_cleanup", "celery.chain", "celery.chord", "celery.chunks", "celery.group")
 
 HEADERS = (
@@ -87,26 +87,26 @@ FORMATS = (
     *("text/plain", "application/json; charset=utf-16", "APPLICATION/JSON", "json", "pickle", ""),
 )
 
-#: Most bytes of a long message: just below what is put aside unread.
+#: Most bytes of a long message: just below the limit at which it is put aside unread.
 LONG_BYTES = 2_000_000
-#: Of so many messages one is that long; the others are a hundred times shorter.
+#: One of this many messages is that long; the others are a hundred times shorter.
 LONG_ONE_IN = 40
 
-#: Kinds that leave no trace: what Celery itself runs, and what is taken for one of ours.
+#: Kinds that leave no trace: tasks that Celery itself runs, and messages that look like our client's.
 TRACELESS = ("other task", "forged")
 
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
 class Harm(NamedTuple):
-    """A message, and of which kind it is."""
+    """A malicious message and its kind."""
 
     kind: str
     raw: bytes
 
     @property
     def job_id(self) -> str | None:
-        """The job that it names, if a worker can tell and it is one of ours."""
+        """The generation job that it names, if a worker can tell."""
         try:
             found = json.loads(self.raw.decode(errors="replace"))
             headers = found["headers"] if "task" in found["headers"] else json.loads(_body(found))
@@ -121,7 +121,7 @@ def _body(found: dict[str, Any]) -> bytes:
 
 
 class Hostile:
-    """Draws messages without end, the same for the same seed. `known_ids` are those of jobs on record."""
+    """Draws endless messages, the same for the same seed. `known_ids` are ids of jobs on record."""
 
     def __init__(self, seed: int, known_ids: Sequence[str] = ()) -> None:
         self._rng = Random(seed)
@@ -153,10 +153,10 @@ class Hostile:
             kind = self._rng.choice(list(self._kinds))
             yield Harm(kind, self._kinds[kind]())
 
-    # What messages are made of
+    # Parts of messages
 
     def _message(self, body: Any = None, **changes: Any) -> bytes:
-        """A good message of a job of its own, but for what is changed."""
+        """A good message of a new job, with some changes."""
         job_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
         self._known_ids = [*self._known_ids[-99:], job_id]
         body = [[], JOB, EMBED] if body is None else body
@@ -167,12 +167,12 @@ class Hostile:
 
     @property
     def _length(self) -> int:
-        """Bytes for a message that is long, now and then as long as may be."""
+        """The length of a long message in bytes; sometimes the longest allowed."""
         most = LONG_BYTES if self._rng.randrange(LONG_ONE_IN) == 0 else LONG_BYTES // 100
         return self._rng.randrange(most // 10, most)
 
     def _odd(self) -> Any:
-        """Something that nobody expects."""
+        """An unexpected value."""
         rng = self._rng
         match rng.randrange(6):
             case 0:
@@ -185,7 +185,7 @@ class Hostile:
                 return rng.choice(SCALARS)
 
     def _some(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Odd values of some of these."""
+        """Some of these names, with odd values."""
         return {name: self._odd() for name in self._rng.sample(names, self._rng.randint(1, 3))}
 
     # The kinds
@@ -235,7 +235,7 @@ class Hostile:
         return self._message([[], JOB, embed])
 
     def _group_or_chord(self) -> bytes:
-        """What Celery does after a job's end, for a group that nobody has made."""
+        """A group or chord that was never created, for Celery to act on after the job."""
         signature = {
             "task": TASK,
             "args": [],
@@ -269,7 +269,7 @@ class Hostile:
         return self._message(**{name: self._rng.choice([*TIMES, self._odd()]) for name in names})
 
     def _tag(self) -> bytes:
-        """A delivery tag that looks like one of ours, with arguments and without."""
+        """A delivery tag that looks like our client's, with arguments and without."""
         job_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
         named = self._rng.choice([job_id, self._rng.choice(self._known_ids or [CANARY])])
         end = self._rng.choice(["", "1", "1:1.7", "1:99999999999999999999", "@tag@", "\0", ":" * 99])
@@ -277,7 +277,7 @@ class Hostile:
         return self._message(body, id=job_id, delivery_tag=f"{named}:{end}")
 
     def _forged(self) -> bytes:
-        """Just as ours, of a job that is on record nowhere: taken for one that is forgotten, and dropped."""
+        """Exactly like our client's, but its job has no record: it looks forgotten, and is dropped."""
         job_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
         tag = f"{job_id}:1:{self._rng.randrange(2 * 10**12)}"
         return self._message([[], {}, EMBED], id=job_id, delivery_tag=tag, correlation_id=job_id)
@@ -299,7 +299,7 @@ class Hostile:
         return self._message(raw_body=encoded(body), content_type=name, content_encoding=coding)
 
     def _protocol_1(self) -> bytes:
-        """Celery's old one: all in the body."""
+        """Celery's first protocol, with everything in the body."""
         job_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
         body = {"task": TASK, "id": job_id, "args": [], "kwargs": JOB, "retries": 0, "eta": None}
         if self._rng.random() < 0.5:
@@ -332,7 +332,7 @@ class Hostile:
                 return self._ask(**{where: f"{CANARY}{odd}"})
 
     def _known_id(self) -> bytes:
-        """A job of somebody else once more, or another one under its name."""
+        """A job that exists already, or another one under its id."""
         job = self._rng.choice([JOB, {}, JOB | {"prompt": f"{CANARY} of others"}, {"prompt": None}])
         return self._message([[], job, EMBED], id=self._rng.choice(self._known_ids or [CANARY]))
 

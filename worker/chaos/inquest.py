@@ -1,4 +1,4 @@
-"""The end of a run: wait until all is over, then hold every law to all jobs."""
+"""The end of a run: wait until all jobs have ended, then check every law for each of them."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -13,13 +13,13 @@ from llama_herd.worker.chaos.reference import Undisturbed
 from llama_herd.worker.chaos.sabotage import VISIBILITY_S
 from llama_herd.worker.chaos.verdict import Verdict, Violation
 
-#: Most jobs that are run once more, without faults, to be compared; those with the most claims come first.
+#: Most jobs that are run again without faults, to compare them; those with the most claims come first.
 MAX_COMPARED = 50
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is kept of the evidence of a job, of which a long run has more than fits into memory."""
+    """The part of a job's evidence that is kept: all of it would not fit into memory in a long run."""
 
     job_id: str
     num_tokens: int
@@ -41,9 +41,9 @@ class Finding:
 
 
 def inquest(jobs: Jobs, reference: Undisturbed, listener: Listener) -> Verdict:
-    """What came of these jobs, and of what the listener heard of them. A worker must be there to clean up."""
+    """Check these jobs, and what the listener has heard of them. A worker must be up to clean up."""
     checker = Checker(jobs.redis, jobs.ledger)
-    with suppress(TimeoutError):  # then the checker finds what has not ended
+    with suppress(TimeoutError):  # the checker then finds the jobs that have not ended
         jobs.results(jobs.unfinished())
     left = _left(jobs, checker)
     found = _findings(jobs, checker, listener)
@@ -63,9 +63,9 @@ def inquest(jobs: Jobs, reference: Undisturbed, listener: Listener) -> Verdict:
 
 
 def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[Finding]:
-    """What is wrong with each job, once Celery's last word is there or patience ends.
+    """The findings on each job, once Celery's state agrees or patience ends.
 
-    Where Celery ended a job by itself, it is put right a moment after the final event.
+    If Celery has ended a job by itself, its state is corrected a moment after the final event.
     """
     found: dict[str, Finding] = {}
 
@@ -85,7 +85,7 @@ def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[Finding]
 
 
 def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Undisturbed) -> list[Violation]:
-    """Jobs whose ids are not those of a run without faults; of one that was ended early, of its beginning."""
+    """Jobs whose ids differ from a run without faults; for a job that was ended early, from its beginning."""
     differing = []
     for evidence in compared:
         expected = reference.ids(evidence.job_id, jobs.accepted[evidence.job_id])
@@ -113,7 +113,7 @@ def _left(jobs: Jobs, checker: Checker) -> list[Violation]:
 
 
 def _age_messages(jobs: Jobs) -> None:
-    """Let messages that nobody has acknowledged look so old that kombu's backstop puts them back."""
+    """Make unacknowledged messages look so old that kombu's backstop puts them back."""
     index = f"{jobs.ledger.unacked_key}_index"
     for tag, score in jobs.redis.zrange(index, 0, -1, withscores=True):
         jobs.redis.zadd(index, {tag: score - VISIBILITY_S}, xx=True)

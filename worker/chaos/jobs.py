@@ -1,4 +1,4 @@
-"""The jobs that a herd has accepted: how to add some, where they stand, and how to wait for them."""
+"""The jobs that a herd has accepted: submits them, reads their state, and waits for them."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +17,15 @@ from llama_herd.tasks.result import Result
 from llama_herd.worker.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.worker.settings import WorkerSettings
 
-#: Tries of a call while Redis may be away: about a quarter of a minute.
+#: Tries of a call while Redis may be away: about 15 s.
 REDIS_TRIES = 40
 
 
 class Jobs:
-    """Talks to Redis itself, past every proxy.
+    """Talks to Redis directly, without the proxy.
 
     accepted: the fields of each job, by id.
-    submitting: held by whoever submits; who holds it is alone with the jobs that are there.
+    submitting: the lock of every submission; while it is held, no job is added.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -41,11 +41,11 @@ class Jobs:
     def submit(
         self, num_jobs: int, sampling: Mapping[str, Any], *, prefix: str = "job", **fields: Any
     ) -> list[str]:
-        """Submit jobs whose ids say their prompts; return when all are accepted."""
+        """Submit jobs with a prompt each, made from the id; return when all are accepted."""
         return [self.accept({"sampling": sampling, **fields}, prefix) for _ in range(num_jobs)]
 
     def accept(self, fields: Mapping[str, Any], prefix: str = "job") -> str:
-        """Submit one job, trying on while Redis is away, and return its id. Raises TimeoutError."""
+        """Submit one job, retrying while Redis is away, and return its id. Raises TimeoutError."""
         with self.submitting:
             job_id = f"{prefix}-{next(self._numbers)}"
             job = {"prompt": f"tale of {job_id}", **fields}
@@ -61,25 +61,25 @@ class Jobs:
         return True
 
     def adopt(self, job_id: str, fields: Mapping[str, Any]) -> None:
-        """Count a job among the accepted that came without our client."""
+        """Count a job that came without our client among the accepted ones."""
         self.accepted[job_id] = fields
         self._open.add(job_id)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """All jobs have ended, and nobody else submits any until the block is left."""
+        """Within the block all jobs have ended, and no other thread submits any."""
         with self.submitting:
             wait_until(lambda: not self.unfinished(), "all jobs ended")
             yield
 
-    # Where they stand
+    # Their state
 
     def events(self, job_id: str) -> list[Event]:
-        """What is in the stream now."""
+        """The events in the stream now."""
         return run(self.redis, self.ledger.read(job_id))
 
     def starts(self, job_id: str) -> list[str]:
-        """The workers that have started it, one after the other."""
+        """The workers that have started it, in order."""
         return [event.worker for event in self.events(job_id) if isinstance(event, Started)]
 
     def owner(self, job_id: str) -> str:
@@ -87,18 +87,18 @@ class Jobs:
         return next(reversed(self.starts(job_id)), "")
 
     def number(self, job_id: str, name: str) -> int:
-        """A number of its record: n (tokens recorded), seq, epoch, pushes."""
+        """A number in its record: n (recorded tokens), seq, epoch or pushes."""
         return int(self.redis.hget(self.ledger.job_key(job_id), name) or 0)
 
     def numbers(self, job_ids: Sequence[str], name: str) -> list[int]:
-        """The same of several records, in one round trip."""
+        """The same for several jobs, in one round trip."""
         with self.redis.pipeline(transaction=False) as pipeline:
             for job_id in job_ids:
                 pipeline.hget(self.ledger.job_key(job_id), name)
             return [int(number or 0) for number in pipeline.execute()]
 
     def record(self, job_id: str) -> Record | None:
-        """Where it stands; None when Redis does not know it."""
+        """Its record; None if Redis does not know it."""
         return run(self.redis, self.ledger.record(job_id))
 
     def has_ended(self, job_id: str) -> bool:
@@ -106,7 +106,7 @@ class Jobs:
         return record is not None and record.is_final
 
     def unfinished(self) -> list[str]:
-        """Those without an end."""
+        """The jobs that have not ended."""
         job_ids = list(self._open)
         records = run_many(self.redis, [self.ledger.record(job_id) for job_id in job_ids])
         pairs = zip(job_ids, records, strict=True)
@@ -114,20 +114,20 @@ class Jobs:
         return [job_id for job_id in job_ids if job_id in self._open]
 
     def running(self, worker: str = "") -> list[str]:
-        """Those that have started and not ended: of one worker, or of all."""
+        """The jobs that have started and not ended: those of one worker, or of all."""
         owners = {job_id: self.owner(job_id) for job_id in self.unfinished()}
         return [job_id for job_id, owner in owners.items() if owner and worker in ("", owner)]
 
     # Waiting
 
     def wait_for(self, job_ids: Sequence[str], name: str, at_least: int) -> None:
-        """Wait until a number of each of these jobs has come so far."""
+        """Wait until a number in the record of each of these jobs is at least this large."""
         wait_until(
             lambda: min(self.numbers(job_ids, name)) >= at_least, f"{name} {at_least} of {len(job_ids)} jobs"
         )
 
     def wait_for_progress(self, job_ids: Sequence[str], num_tokens: int = 1) -> None:
-        """Wait until each job has some more tokens than now, or has ended on the way."""
+        """Wait until each job has `num_tokens` more tokens than now, or has ended."""
         before = {job_id: self.number(job_id, "n") for job_id in job_ids}
         wait_until(
             lambda: all(
@@ -138,7 +138,7 @@ class Jobs:
         )
 
     def results(self, job_ids: Sequence[str] | None = None) -> list[Result]:
-        """Wait for the end of these jobs, by default of all. Raises TimeoutError."""
+        """Wait for the results of these jobs, by default of all. Raises TimeoutError."""
         job_ids = list(self.accepted) if job_ids is None else job_ids
         return [self.client.result(job_id, timeout_s=PATIENCE_S) for job_id in job_ids]
 

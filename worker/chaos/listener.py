@@ -1,4 +1,4 @@
-"""A subscriber to everything, by pub/sub alone: it hears what it hears."""
+"""A subscriber to everything, by pub/sub alone, which may miss events."""
 
 import threading
 from array import array
@@ -17,12 +17,12 @@ PAUSE_S = 0.05
 
 
 def event_print(text: bytes) -> int:
-    """Tells an event from all others, within this process: 8 bytes for what a long run has millions of."""
+    """A hash of an event, valid within this process: 8 bytes, as a long run has millions of events."""
     return hash(text)
 
 
 class Listener(threading.Thread):
-    """Keeps the prints of what it hears."""
+    """Keeps the prints of the events that it receives."""
 
     def __init__(self, url: str, ledger: Ledger) -> None:
         super().__init__(name="listener", daemon=True)
@@ -33,13 +33,13 @@ class Listener(threading.Thread):
         self._is_subscribed = threading.Event()
 
     def start(self) -> None:
-        """Returns once it hears. Raises TimeoutError."""
+        """Return once it is subscribed. Raises TimeoutError."""
         super().start()
         if not self._is_subscribed.wait(PATIENCE_S):
             raise TimeoutError(f"no subscription within {PATIENCE_S:.0f} s")
 
     def heard(self, job_id: str) -> list[Sequence[int]]:
-        """What came of a job in each subscription that brought any of it, as it came."""
+        """The prints of a job's events, in order, one list per subscription that brought any."""
         return [prints[job_id] for prints in list(self._subscriptions) if job_id in prints]
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Messages that end a stock Celery worker: broken in every way that is known, and at random."""
+"""Messages that end a stock Celery worker: broken in every known way, and at random."""
 
 import base64
 import json
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-#: Where a message that is put back goes: the bundled model's queue.
+#: The queue that a message is put back into: the bundled model's.
 QUEUE = "herd.tales"
 
 _ID = re.compile(rb'(?<="id": ")[0-9a-f-]{36}(?=")')
 
 
 def message(body: Any = None, *, raw_body: str | None = None, without: str = "", **changes: Any) -> bytes:
-    """A good message of Celery's protocol, but for its body and what is changed or left out by name.
+    """A good message of Celery's protocol, with another body, and with changes or an omission by name.
 
-    A name is that of a header, else that of a property, else that of a field at the top.
+    A name is looked for among the headers, then the properties, then the fields at the top.
     """
     body = [[], {"prompt": "a canary", "sampling": {"max_tokens": 2}}, {}] if body is None else body
     properties: dict[str, Any] = {
@@ -51,7 +51,7 @@ def encoded(raw: bytes) -> str:
 
 GOOD = [[], {"prompt": "a canary", "sampling": {"max_tokens": 2}}]
 
-#: What cannot be taken for a message of a job: it goes to the dead letters.
+#: Messages that cannot be those of a job: they go to the dead letters.
 UNREADABLE: dict[str, bytes] = {
     "not JSON": b"hello",
     "empty": b"",
@@ -90,7 +90,7 @@ UNREADABLE: dict[str, bytes] = {
     "id too long": message(id="x" * 129),
 }
 
-#: What names a job that is none: the job ends with an error that says so.
+#: Messages that name a job, but an invalid one: it ends with an error that says so.
 REFUSED: dict[str, bytes] = {
     "args": message([["a canary"], {}, {}]),
     "args a number": message([5, {}, {}]),
@@ -103,7 +103,7 @@ REFUSED: dict[str, bytes] = {
     "names of Python": message([[], {"__class__": 1, "self": 2, "request": 3}, {}]),
 }
 
-#: Odd, but the job is plain: it runs.
+#: Odd messages of a valid job: it runs.
 ODD: dict[str, bytes] = {
     "no content-encoding": message(without="content-encoding"),
     "no lang": message(without="lang"),
@@ -124,7 +124,7 @@ ODD: dict[str, bytes] = {
 
 
 def mutants(rng: Random) -> Iterator[bytes]:
-    """Known kinds and good messages, each of a job of its own, with bytes changed, cut out or doubled."""
+    """Known kinds and good messages, each of a new job, with bytes changed, cut out or doubled."""
     seeds = [message(), *UNREADABLE.values(), *REFUSED.values(), *ODD.values()]
     while True:
         fresh_id = str(uuid.UUID(bytes=rng.randbytes(16))).encode()

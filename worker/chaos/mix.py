@@ -1,14 +1,14 @@
-"""A mix of jobs in which everything occurs that a resumed job has to go on with."""
+"""A mix of jobs that covers everything that a resumed job has to restore."""
 
 from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-#: What the bundled model has learnt to go on with, in parts.
+#: Parts of prompts like those that the bundled model was trained on.
 OPENINGS = ("Once upon a time", "Long ago", "One sunny morning")
 HEROES = ("a curious fox", "a kind baker", "a shy owl", "an old bear", "a quiet mouse", "a lively otter")
 
-#: Each needs something that is not in the recorded text alone: noise, counts, or the end of what was said.
+#: Each needs more than the recorded text to continue: noise, counts, or the end of the text.
 WAYS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.8},
@@ -19,12 +19,12 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
-#: Each waits in another list of the queue.
+#: One for each list of the queue.
 PRIORITIES = (1, 0, -1)
 
 
 def jobs(seed: int, max_tokens: int) -> Iterator[dict[str, Any]]:
-    """Fields of jobs without end, the same for the same seed; at most `max_tokens` tokens each."""
+    """The fields of endless jobs, the same for the same seed; at most `max_tokens` tokens each."""
     rng = Random(seed)
     while True:
         sampling = {**rng.choice(WAYS), "seed": rng.getrandbits(32), "ignore_eos": True}

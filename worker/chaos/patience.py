@@ -1,16 +1,16 @@
-"""Waiting for what must come true, for as long as a busy machine may need for it."""
+"""Waits for conditions, for as long as a busy machine may need."""
 
 from collections.abc import Callable
 from time import monotonic, sleep
 
-#: How long the end of a job may take on a busy machine, faults and the patience of the sweep included.
+#: Longest time to the end of a job on a busy machine, including faults and the patience of the sweep.
 PATIENCE_S = 60.0
 
 POLL_S = 0.01
 
 
 def wait_until(is_true: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Poll a condition. Raises TimeoutError with its name when it does not come true."""
+    """Poll a condition. Raises TimeoutError with its name if it does not come true in time."""
     deadline_s = monotonic() + patience_s
     while not is_true():
         if monotonic() >= deadline_s:

@@ -1,4 +1,4 @@
-"""What a run is to do: which faults, how often, under which load."""
+"""The plan of a run: which faults, how often, under which load."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ from llama_herd.errors import BadInput
 from llama_herd.worker.chaos.faults.catalogue import FAULTS
 from llama_herd.worker.chaos.faults.fault import Fault
 
-#: Where the committed schedules lie: strikes by fault, as JSON.
+#: Folder of the schedules that come with the package: numbers of strikes by fault, as JSON.
 SCHEDULES = Path(__file__).with_name("schedules")
 
 _STRIKES = TypeAdapter(dict[str, int])
@@ -22,7 +22,7 @@ _STRIKES = TypeAdapter(dict[str, int])
 
 @dataclass(frozen=True)
 class Plan:
-    """`strikes`: how often each fault comes. All of it is done once, or again until `minutes` have passed."""
+    """`strikes`: how often each fault strikes. All are done once, or again until `minutes` have passed."""
 
     strikes: Mapping[str, int]
     num_jobs: int
@@ -31,7 +31,7 @@ class Plan:
     minutes: float = 0.0
 
     def order(self) -> Iterator[Fault]:
-        """The strikes one after the other, shuffled by the seed."""
+        """The faults of all strikes, shuffled by the seed."""
         rng, started_s = Random(self.seed), monotonic()
         is_over = False
         while not is_over:
@@ -45,12 +45,12 @@ class Plan:
 
 
 def strikes_of(faults: Sequence[str], schedule: str) -> Mapping[str, int]:
-    """From names of faults, each with =COUNT or without, or of a schedule; from nothing: each fault once.
+    """Strikes from names of faults, such as kill or kill=10, or from a schedule; by default each fault once.
 
-    Raises BadInput, which names what there is.
+    Raises BadInput, which lists the names.
     """
     if faults and schedule:
-        raise BadInput(f"faults are named, and --schedule {schedule}. Fix: leave one of them out")
+        raise BadInput(f"both faults and --schedule {schedule} are given. Fix: leave out one of them")
     strikes = _scheduled(schedule) if schedule else _counted(faults or list(FAULTS))
     unknown = sorted(strikes.keys() - FAULTS.keys())
     if unknown:

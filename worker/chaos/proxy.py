@@ -1,4 +1,4 @@
-"""A TCP proxy that does to connections what networks do: hold up, slow down, cut off.
+"""A TCP proxy that disturbs connections as networks do: it delays, slows down and cuts them off.
 
 with FaultProxy(port) as proxy:
     worker connects to proxy.url
@@ -18,9 +18,9 @@ CHUNK_BYTES = 65_536
 
 
 class FaultProxy:
-    """Between its clients and 127.0.0.1:`target_port`; passes all on until told otherwise.
+    """Stands between its clients and 127.0.0.1:`target_port`; passes on everything until told otherwise.
 
-    Everything may be changed at any time and holds for all connections, those that stand and new ones.
+    Everything may be changed at any time, and applies to all connections, open and new ones.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -33,7 +33,7 @@ class FaultProxy:
         self.port = 0
         self.delay_s = 0.0
         self.is_bytewise = False
-        #: So many replies are cut off from now on, each with its connection; the server has acted by then.
+        #: Number of replies to cut off from now on, each with its connection; the server has acted by then.
         self.num_cuts = 0
 
     @property
@@ -41,15 +41,15 @@ class FaultProxy:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def reset(self) -> None:
-        """Break all connections that stand, as a firewall or a restarted router would."""
+        """Reset all open connections, as a firewall or a restarted router would."""
         self._call(self._reset)
 
     def hold(self) -> None:
-        """A black hole: connections stand and new ones come about, but nothing arrives until `release`."""
+        """Be a black hole: connections stay open and new ones are accepted, but nothing arrives."""
         self._call(self._is_open.clear)
 
     def release(self) -> None:
-        """What was held arrives now, as TCP would send it again."""
+        """End `hold`: delayed data arrives now, as TCP would send it again."""
         self._call(self._is_open.set)
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class FaultProxy:
 
     def _reset(self) -> None:
         for writer in self._writers:
-            linger = struct.pack("ii", 1, 0)  # close without a goodbye: RST
+            linger = struct.pack("ii", 1, 0)  # close by RST
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.transport.abort()
 

@@ -1,4 +1,4 @@
-"""How long jobs stand still that a fault has met."""
+"""How long the jobs that a fault has hit stand still."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,20 +8,20 @@ from time import monotonic
 from llama_herd.worker.chaos.jobs import Jobs
 from llama_herd.worker.chaos.patience import wait_until
 
-#: A suspect waits half a minute for those that pass it, and again where another one goes first.
+#: A suspect waits half a minute for jobs that pass it, and again if another suspect goes first.
 STUCK_S = 150.0
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Seconds until each job had its next event, or its end; those that had none are `stuck`."""
+    """Seconds until each job's next event or end; jobs that had none are `stuck`."""
 
     seconds: tuple[float, ...]
     stuck: tuple[str, ...]
 
 
 def recovery(jobs: Jobs, met: Sequence[str]) -> Recovery:
-    """Wait for the next event of each of these jobs, from now on."""
+    """Wait for the next event of each of these jobs."""
     started_s, before = monotonic(), {job_id: jobs.number(job_id, "seq") for job_id in met}
     seconds: dict[str, float] = {}
 

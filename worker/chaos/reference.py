@@ -1,4 +1,4 @@
-"""What jobs say when nothing disturbs them."""
+"""The outputs of jobs when nothing disturbs them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -12,16 +12,16 @@ from llama_herd.worker.settings import WorkerSettings
 
 
 class Undisturbed(Protocol):
-    """Knows what jobs say when nothing disturbs them."""
+    """Knows the outputs of jobs when nothing disturbs them."""
 
     def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
         """All token ids of a job, whatever its deadline."""
 
 
 class Reference:
-    """The herd's model in this process: no queue, no Redis, no batch mates, no faults.
+    """The herd's model in this process: no queue, no Redis, no other rows in the batch, no faults.
 
-    May serve several herds of this model, one after the other: it computes no job twice.
+    It may serve several herds of this model, one after the other, and computes no job twice.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:

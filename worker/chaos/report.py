@@ -1,4 +1,4 @@
-"""What a run has found out."""
+"""The report of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from llama_herd.worker.local.percentiles import nearest_rank
 
 @dataclass(frozen=True)
 class Blow:
-    """One strike: which fault, when, and how long each of the jobs that it met stood still."""
+    """One strike: which fault, when, and how long each job that it hit stood still."""
 
     fault: str
     at_s: float
@@ -21,7 +21,7 @@ class Blow:
 
 @dataclass(frozen=True)
 class Held:
-    """What the largest worker and Redis held at one time. Redis's keys are per job."""
+    """What the largest worker and Redis held at one time. The number of Redis keys is per job."""
 
     at_s: float
     worker_mib: float
@@ -34,7 +34,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Trend:
-    """How one of these went over a run."""
+    """How one of these values changed over a run."""
 
     what: str
     first: float
@@ -47,10 +47,10 @@ class Trend:
         return cls(what, values[0], median(values), values[-1], max(values))
 
 
-#: Enough of them for a plot; the trends are those of all.
+#: Most samples in the report, enough for a plot; the trends use all samples.
 MAX_HELD = 100
 
-#: What is shown of it.
+#: The samples' names for people.
 SHOWN = {
     "worker_mib": "largest worker: MiB",
     "worker_fds": "largest worker: open files",
@@ -63,7 +63,7 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class Line:
-    """All strikes of one fault; recovery in seconds, None when no running job was met."""
+    """All strikes of one fault; recovery in seconds, None if no running job was hit."""
 
     fault: str
     strikes: int
@@ -81,9 +81,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """`misconduct`: what faults have met on the way; the verdict's violations are those found at the end.
+    """`misconduct`: violations found during the run; the verdict has those found at the end.
 
-    cut_short: why the run has not done all that it was to do; empty when it has.
+    cut_short: why the run has not done all of its plan; empty if it has.
     """
 
     seconds: float
@@ -99,23 +99,23 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """1 when any law was broken, or not all was done."""
+        """1 if any law was broken, or the run was cut short, else 0."""
         return int(bool(self.violations or self.cut_short))
 
     @property
     def bound(self) -> float:
-        """With 95 % confidence a strike breaks a law less often than this, if none of these did: 3/N."""
+        """With 95 % confidence a smaller share of strikes breaks a law, if none of N did: 3/N."""
         return min(1.0, 3 / max(1, len(self.blows)))
 
     @property
     def lines(self) -> list[Line]:
-        """A line a fault."""
+        """One line per fault."""
         faults = dict.fromkeys(blow.fault for blow in self.blows)
         return [Line.of(name, [blow for blow in self.blows if blow.fault == name]) for name in faults]
 
     @property
     def trends(self) -> list[Trend]:
-        """A line for each thing that was held, if anything was looked at."""
+        """One trend per value; none if nothing was sampled."""
         shown = SHOWN.items() if self.held else ()
         return [Trend.of(what, [getattr(held, name) for held in self.held]) for name, what in shown]
 
@@ -142,7 +142,7 @@ class Report:
 
 
 def spread(held: Sequence[Held], most: int) -> list[Held]:
-    """So many of them at most, evenly spread, the first and the last among them."""
+    """At most `most` samples, evenly spread, including the first and the last."""
     if len(held) <= most:
         return list(held)
     return [held[round(n * (len(held) - 1) / (most - 1))] for n in range(most)]

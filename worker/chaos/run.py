@@ -1,4 +1,4 @@
-"""A run of chaos: jobs flow, faults strike one by one, and in the end every law is held to every job."""
+"""A run of chaos: jobs flow, faults strike one by one, and at the end every law is checked for every job."""
 
 import signal
 import tempfile
@@ -24,14 +24,14 @@ from llama_herd.worker.settings import BUNDLED_MODEL
 
 NUM_WORKERS = 2
 
-#: How workers of a run may end: killed by a fault, or stopped by one.
+#: Exit codes that workers of a run may have: killed by a fault, or stopped by one.
 FAIR_ENDS = (None, 0, -signal.SIGKILL)
 
 MIB = 1 << 20
 
 
 class Progress(NamedTuple):
-    """How far a run is. `doing`: the fault under way, or what else."""
+    """How far a run is. `doing`: the current fault, or another current step."""
 
     doing: str
     num_strikes: int
@@ -41,10 +41,10 @@ class Progress(NamedTuple):
 
 
 def run(plan: Plan, show: Callable[[Progress], None]) -> Report:
-    """Break two workers and a Redis of the run's own, with the bundled model; `show` is told how far it is.
+    """Break two workers and a Redis of the run's own, with the bundled model; `show` gets its progress.
 
-    Raises WorkerDied or TimeoutError when no herd comes about. Whatever ends it later, also
-    Ctrl-C, there is a report of what was seen so far.
+    Raises WorkerDied or TimeoutError if the herd does not start. Whatever ends the run later, even Ctrl-C,
+    there is a report of what was found so far.
     """
     with (
         tempfile.TemporaryDirectory(prefix="herd-chaos-") as logs,
@@ -88,7 +88,7 @@ class Run:
 
     @contextmanager
     def _reported_at_least(self) -> Iterator[None]:
-        """Whatever ends the block early is noted, and the run goes on after it."""
+        """Note whatever ends the block early, and go on after it."""
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
@@ -106,9 +106,9 @@ class Run:
             self._herd.server.rewrite_log()
 
     def _restore(self) -> None:
-        """Start the workers that are missing; one that does not come up is tried again after the next strike.
+        """Start missing workers; one that does not come up is tried again after the next strike.
 
-        Raises WorkerDied or TimeoutError when there is none at all.
+        Raises WorkerDied or TimeoutError if no worker is left.
         """
         for worker in self._herd.replenish(NUM_WORKERS):
             try:
@@ -121,7 +121,7 @@ class Run:
                     raise
 
     def _await_load(self) -> None:
-        """Wait until each worker has something to lose."""
+        """Wait until each worker runs jobs."""
         running = self._herd.jobs.running
         wait_until(lambda: all(running(worker.name) for worker in self._herd.alive), "every worker at work")
 

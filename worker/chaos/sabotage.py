@@ -1,4 +1,4 @@
-"""What a worker of the herd is told to do to itself."""
+"""The sabotage that a worker of the herd commits against itself."""
 
 from typing import Literal, get_args
 
@@ -6,13 +6,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "SABOTAGE_"
 
-#: kombu's backstop takes a message that is held longer than this for lost.
+#: After this long kombu's backstop takes a held message for lost.
 VISIBILITY_S = 30
 
 Moment = Literal["", "prefill", "before_result", "before_ack", "popped"]
 
-#: A job whose id begins so kills each worker that prepares it, before its first forward, or after each of its
-#: token events that is on record.
+#: A job whose id begins like this kills each worker: while it is prepared, before its first forward, or after
+#: each recorded token event.
 Poison = Literal["poison-prepare", "poison-forward", "poison-token"]
 
 POISONS: tuple[Poison, ...] = get_args(Poison)
@@ -21,10 +21,10 @@ POISONS: tuple[Poison, ...] = get_args(Poison)
 class Sabotage(BaseSettings):
     """Travels as `SABOTAGE_*` variables from the herd to its workers, where `saboteur` acts on it.
 
-    dies: the moment at which the worker kills itself, as a lost machine would; empty: never.
-    step_s: each step of the engine takes so much longer, so that faults meet running jobs.
-    visibility_s: kombu's visibility timeout. clock_s: how far the worker's clock is ahead of all others.
-    stand_in: something cheap takes the place of the model, so that many rows run on a small machine.
+    dies: the moment at which the worker kills itself, as if its machine was lost; empty: never.
+    step_s: each step of the engine takes this much longer, so that faults hit running jobs.
+    visibility_s: kombu's visibility timeout. clock_s: how far the worker's clock is ahead of the others.
+    stand_in: replace the model by something cheap, so that many rows run on a small machine.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
@@ -37,5 +37,5 @@ class Sabotage(BaseSettings):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a worker reads it from."""
+        """The environment variables from which a worker reads it."""
         return {PREFIX + name.upper(): str(value) for name, value in self.model_dump().items()}

@@ -1,6 +1,6 @@
-"""Does to its own process what `Sabotage` says. Loaded by `celery worker -I`, never by anything else.
+"""Does to its own process what `Sabotage` says. Loaded only by `celery worker -I`.
 
-Whatever it is told, a worker with it is killed by each job whose id begins as one of `POISONS`.
+In any case a worker with it is killed by each job whose id begins with one of `POISONS`.
 """
 
 import os
@@ -24,12 +24,12 @@ from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.loading.loaded_model import LoadedModel
 
-#: Soon, so that a run need not wait for kombu's backstop.
+#: Short, so that a run need not wait for kombu's backstop.
 RESTORE_INTERVAL_S = 1
 
 
 def die() -> None:
-    """As a lost machine would."""
+    """End at once, as if the machine was lost."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -92,7 +92,7 @@ def apply(sabotage: Sabotage) -> None:
 
 
 def shift_clock(clock_s: float) -> None:
-    """What tells messages' ages and expiry here goes by a clock that is wrong."""
+    """Make kombu and Celery use a wrong clock for the ages and expiry of messages."""
     true_time = time.time
     time.time = lambda: true_time() + clock_s
     for module in (kombu_redis, channel):

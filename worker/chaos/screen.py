@@ -1,4 +1,4 @@
-"""A run of chaos on a terminal or on paper."""
+"""Shows a run of chaos on a terminal, or as plain lines."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,13 +9,13 @@ from rich.table import Table
 from llama_herd.worker.chaos.report import Report
 from llama_herd.worker.chaos.run import Progress
 
-#: Most broken laws that are shown; --json has all.
+#: Most broken laws that are shown; --json shows all.
 MAX_SHOWN = 20
 
 
 @contextmanager
 def progress(is_quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """How to show how far a run is, on standard error: on a terminal in place of the line before."""
+    """How to show a run's progress on standard error: on a terminal in place of the last line."""
     console = Console(stderr=True, highlight=False, quiet=is_quiet)
     if console.is_terminal:
         with console.status("starting", spinner="dots") as status:
@@ -33,9 +33,9 @@ def _line(progress: Progress) -> str:
 
 
 def show(report: Report) -> None:
-    """Print a table of the faults, what was held, what came of the jobs, and which laws were broken.
+    """Print a table of the faults, the samples, the outcome of the jobs, and the broken laws.
 
-    Of a run that was cut short: as far as it came, and why.
+    For a run that was cut short, also print why.
     """
     console = Console(highlight=False)
     console.print(_faults(report), "", _held(report))
@@ -57,7 +57,7 @@ def show(report: Report) -> None:
 
 
 def _faults(report: Report) -> Table:
-    table = _table("fault", "strikes", "jobs met", "recovery p50", "p99", "max")
+    table = _table("fault", "strikes", "jobs hit", "recovery p50", "p99", "max")
     for line in report.lines:
         seconds = ("" if s is None else f"{s:.2f} s" for s in (line.p50_s, line.p99_s, line.max_s))
         table.add_row(line.fault, f"{line.strikes}", f"{line.met}", *seconds)

@@ -1,6 +1,6 @@
-"""In place of the model: ids that follow from a job's seed and their place alone, at next to no cost.
+"""Replaces the model: ids depend only on a job's seed and their position, and cost next to nothing.
 
-With it a worker of a thousand rows runs on a small machine. All else is that of any worker.
+With it a worker of a thousand rows runs on a small machine. Everything else is as in any worker.
 """
 
 from collections.abc import Mapping, Sequence as Rows
@@ -21,7 +21,7 @@ def token_id(seed: int, choice: int, position: int) -> int:
 
 
 def run(_: ModelRunner, rows: Rows[Row]) -> list[Reading]:
-    """In place of `ModelRunner.run`: draw the next token of each row whose prompt has been passed over."""
+    """Replaces `ModelRunner.run`: draw the next token of each row whose prompt is complete."""
     return [Reading(row, [], _drawn(row) if row.is_complete else None) for row in rows]
 
 
@@ -31,7 +31,7 @@ def _drawn(row: Row) -> SampledToken:
 
 
 class StandInReference:
-    """What jobs say that a stand-in runs and nothing disturbs."""
+    """The outputs of jobs that a stand-in runs and nothing disturbs."""
 
     def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
         sampling = {"seed": seed_of(job_id), **fields["sampling"]}

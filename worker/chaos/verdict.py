@@ -1,11 +1,11 @@
-"""What came of the jobs: which laws hold, and of how many."""
+"""The verdict on the jobs of a run: which laws were broken, and by how many jobs."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 
 class Violation(NamedTuple):
-    """A law that does not hold; `job_id` is empty when it is not about one job."""
+    """A broken law; `job_id` is empty if it is not about one job."""
 
     law: str
     job_id: str
@@ -16,7 +16,7 @@ class Violation(NamedTuple):
 
 
 class BrokenLaw(Exception):
-    """Raised by a fault that meets behaviour which must not be; the run goes on and reports it."""
+    """Raised by a fault that sees forbidden behaviour; the run goes on and reports it."""
 
     def __init__(self, law: str, detail: str, job_id: str = "") -> None:
         super().__init__(f"{law}: {detail}")
@@ -27,9 +27,9 @@ class BrokenLaw(Exception):
 class Verdict:
     """num_resumed: jobs that more than one claim brought to their end.
 
-    num_compared: jobs whose ids were held against a run without faults.
-    num_blamed: jobs that kill nobody and were given up. Where no violation names them, that was lawful: they
-    died with others too often before they came far.
+    num_compared: jobs whose ids were compared with a run without faults.
+    num_blamed: innocent jobs that were given up. If no violation names them, that was lawful: their workers
+    died of other jobs too often before they came far.
     """
 
     num_jobs: int
@@ -41,8 +41,8 @@ class Verdict:
 
     @classmethod
     def unknown(cls, num_jobs: int) -> Self:
-        """That of jobs that nobody has looked at."""
-        return cls(num_jobs, 0, 0, 0, (Violation("checked", "", f"{num_jobs} jobs were not looked at"),))
+        """The verdict on jobs that were not checked."""
+        return cls(num_jobs, 0, 0, 0, (Violation("checked", "", f"{num_jobs} jobs were not checked"),))
 
     @property
     def num_lost(self) -> int:
@@ -51,7 +51,7 @@ class Verdict:
 
     @property
     def num_repeated(self) -> int:
-        """Jobs in which an event or a token is there twice, missing, or out of order."""
+        """Jobs with an event or a token twice, missing, or out of order."""
         return self._num_broken("ends once", "dense", "tokens join", "heard as written")
 
     def _num_broken(self, *laws: str) -> int:

@@ -15,7 +15,8 @@ def acl(
         list[str] | None, typer.Option(help="Tenant of the users; absent: HERD_TENANT. May be repeated.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="A model whose queue they use; absent: HERD_MODEL_NAME.")
+        list[str] | None,
+        typer.Option(help="Model whose queue they use; absent: HERD_MODEL_NAME. May be repeated."),
     ] = None,
     user: Annotated[
         list[str] | None,

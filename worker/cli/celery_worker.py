@@ -28,7 +28,7 @@ def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
     with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
         redis.ping()
     override(log_format=log_format_here(settings))
-    # Celery warns of root because of pickles, which are refused here; in a container root is nobody else.
+    # Celery warns about root because of pickles, which are refused here. In containers root is common.
     warnings.filterwarnings("ignore", category=SecurityWarning)
 
     def announce(sender: Any, **_: Any) -> None:

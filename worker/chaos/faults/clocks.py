@@ -11,12 +11,12 @@ from llama_herd.worker.chaos.sabotage import Sabotage
 
 HOUR_S = 3600.0
 
-#: Longer than kombu's interval between two looks at messages that are held for too long.
+#: Longer than kombu's interval between two checks for messages that are held for too long.
 STAY_S = 3.0
 
 
 def skewed(clock_s: float) -> Strike:
-    """A worker whose clock is wrong joins the others for a while: to it their messages look lost, or new."""
+    """A worker with a wrong clock joins the others for a while: it sees their messages as lost, or as new."""
 
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""Workers that are gone from one instant to the next."""
+"""Workers that die suddenly."""
 
 import signal
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ def kill(herd: Herd) -> Iterator[list[str]]:
 
 
 def dying(moment: Moment) -> Strike:
-    """A worker that joins the others and dies when it comes to this moment."""
+    """A worker joins the others, and dies when it reaches this moment."""
 
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:
@@ -35,9 +35,9 @@ def dying(moment: Moment) -> Strike:
 
 
 def poisoned(kind: Poison) -> Strike:
-    """A job that kills its workers in this way is given up after its last attempt, which it has alone.
+    """A job that kills its workers in this way is given up after its last attempt, in which it runs alone.
 
-    Its mates end well.
+    The other jobs end well.
     """
 
     @contextmanager
@@ -63,5 +63,5 @@ def poisoned(kind: Poison) -> Strike:
 
 
 def poison(herd: Herd) -> AbstractContextManager[Sequence[str]]:
-    """One of the kinds, by chance."""
+    """A poisoned job of a random kind."""
     return poisoned(herd.rng.choice(POISONS))(herd)

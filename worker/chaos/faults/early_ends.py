@@ -1,4 +1,4 @@
-"""Jobs that are ended early, at every moment of their way."""
+"""Jobs that are ended early, at every stage."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from llama_herd.worker.chaos.verdict import BrokenLaw
 NUM_JOBS = 50
 SAMPLING = {"max_tokens": 30, "temperature": 0.8, "seed": 5}
 
-#: How a job may end that somebody wants to end early.
+#: How a job may end that was called off.
 ENDS = {"cancelled", "stop", "length"}
 
 
@@ -27,7 +27,7 @@ def cancel(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def revoke(herd: Herd) -> Iterator[list[str]]:
-    """By Celery, which tells those workers that have remote control and are connected at that moment."""
+    """By Celery, which tells the workers that have remote control and are connected at that moment."""
     wait_until(lambda: num_listening(herd) == len(herd.alive), "every worker listens")
     call_off(herd, partial(herd.celery.control.revoke, terminate=True))
     yield []  # none has to go on
@@ -35,7 +35,7 @@ def revoke(herd: Herd) -> Iterator[list[str]]:
 
 def num_listening(herd: Herd) -> int:
     """How many workers answer Celery."""
-    with herd.celery.connection() as connection:  # one of the pool may have been broken by another fault
+    with herd.celery.connection() as connection:  # another fault may have broken one of the pool
         return len(herd.celery.control.ping(limit=len(herd.alive), connection=connection))
 
 
@@ -53,7 +53,7 @@ def call_off(herd: Herd, end: Callable[[str], object]) -> None:
 
 @contextmanager
 def expire(herd: Herd) -> Iterator[list[str]]:
-    """Deadlines, ours and Celery's, that come while jobs wait, prefill, decode, or have just ended."""
+    """Deadlines, ours and Celery's, pass while jobs wait, prefill, decode, or have just ended."""
     seconds, _ = herd.jobs.redis.time()
     expiring: list[str] = []
     for _ in range(NUM_JOBS // 2):
@@ -67,7 +67,7 @@ def expire(herd: Herd) -> Iterator[list[str]]:
 
 
 def send_expiring(herd: Herd, seconds: float, sampling: Mapping[str, Any]) -> str:
-    """Send a bare message that Celery itself ends if no worker takes it in some seconds; return its id."""
+    """Send a bare message that Celery itself ends if no worker takes it in time; return its id."""
     fields = {"prompt": "a tale", "sampling": sampling}
     expires = datetime.now(UTC) + timedelta(seconds=seconds)
     sent = herd.celery.send_task(TASK_NAME, kwargs=fields, queue=herd.queue, expires=expires)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from llama_herd.worker.chaos.herd import Herd
 
-#: Breaks something of a herd under load. Entered, it says which jobs it has met: from then on these have to
-#: go on. Left, it puts back what it has broken, but not the dead. Raises BrokenLaw.
+#: A context manager that breaks something of a herd under load. Entering it returns the jobs that it has hit:
+#: from then on they must go on. Leaving it repairs the damage, except dead workers. Raises BrokenLaw.
 Strike = Callable[[Herd], AbstractContextManager[Sequence[str]]]
 
 

@@ -12,24 +12,24 @@ from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.verdict import BrokenLaw
 from llama_herd.worker.local.worker_process import WorkerProcess
 
-#: More than two workers hold, so that some go back to the queue.
+#: More jobs than two workers hold, so that some go back to the queue.
 NUM_QUEUED = 100
 QUEUED = {"max_tokens": 120, "temperature": 0.8, "seed": 11, "ignore_eos": True}
 
-#: Containers are killed 10 s after they were asked to stop.
+#: Docker kills a container 10 s after asking it to stop.
 EXIT_LIMIT_S = 8.0
 
 
-#: Steps of a worker that is to leave: no job ends before the worker has to.
+#: Step time of a worker that will leave: no job ends before the worker does.
 SLOW_S = 0.2
-#: So many jobs it has at least.
+#: Least number of jobs that it runs.
 NUM_LEFT = 3
-#: Far longer than a worker may take to leave: who waits for it has not heard that there is no time.
+#: Far longer than a worker may take to leave: one that uses its grace has ignored the second signal.
 LONG_GRACE_S = 300.0
 
 
 def stopping(*signals: signal.Signals, grace_s: float = LONG_GRACE_S) -> Strike:
-    """A worker joins the others, takes jobs and gets these signals: it hands over what it does not finish."""
+    """A worker joins the others, takes jobs and gets these signals: it hands over unfinished jobs."""
 
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:
@@ -62,9 +62,9 @@ def replace(herd: Herd, worker: WorkerProcess) -> None:
 
 
 def leave(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> list[str]:
-    """Send signals to a worker and wait for its end; the jobs that it has handed over.
+    """Send signals to a worker and wait for its end; return the jobs that it has handed over.
 
-    Raises BrokenLaw when it left one to its lease, or to the count of attempts.
+    Raises BrokenLaw if it left a job to its lease, or if its end counted as a death of a job.
     """
     before = {job_id: herd.jobs.record(job_id) for job_id in herd.jobs.running(worker.name)}
     exit_s(herd, worker, *signals)
@@ -78,9 +78,9 @@ def leave(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> list[s
 
 
 def hold_to_release(job_id: str, held: Record, left: Record) -> None:
-    """Raise BrokenLaw where a job has not been released: `held` and `left` by a worker that is gone.
+    """Raise BrokenLaw if a job was not released: its record before and after its worker has left.
 
-    A release changes no count of deaths; tokens that were recorded before it may have ended the count.
+    A release does not change the count of deaths; tokens that were recorded before it may have reset it.
     """
     if left.owner == held.owner:
         raise BrokenLaw("jobs are handed over", "it is left to the end of its lease", job_id)
@@ -89,9 +89,9 @@ def hold_to_release(job_id: str, held: Record, left: Record) -> None:
 
 
 def exit_s(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> float:
-    """Send signals, each once the worker has heard the one before; seconds from the first until it has ended.
+    """Send signals, each after the worker has reacted to the last; return seconds from the first to its end.
 
-    Raises BrokenLaw when that is too long, or did not end well.
+    Raises BrokenLaw if that took too long, or if its exit code was not 0.
     """
     sent_s = monotonic()
     for number in signals:

@@ -1,4 +1,4 @@
-"""Jobs that run, and jobs that wait, for longer than kombu or the sweep believe a message can be held."""
+"""Jobs that run or wait for so long that kombu or the sweep might take their messages for lost."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,20 +9,20 @@ from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.sabotage import Sabotage
 from llama_herd.worker.chaos.verdict import BrokenLaw
 
-#: kombu's timeout in the worker that looks for lost messages; those who hold them say so once a second.
+#: kombu's timeout in the worker that looks for lost messages; their holders report them once a second.
 VISIBILITY_S = 3
 #: Takes longer than that by the sabotaged steps alone.
 LONG = {"max_tokens": 450, "temperature": 0.8, "seed": 11, "ignore_eos": True}
 NUM_LONG = 4
 
-#: So many that the last of them wait for longer than the sweep's patience.
+#: Enough jobs that the last of them wait for longer than the sweep's patience.
 NUM_WAITING = 160
 WAITING = {**LONG, "max_tokens": 120}
 
 
 @contextmanager
 def long_jobs(herd: Herd) -> Iterator[list[str]]:
-    """They are longer than the visibility timeout of a worker that idles, as it serves another model."""
+    """Jobs run for longer than the visibility timeout of an idle worker, which serves another model."""
     idle = Sabotage(visibility_s=VISIBILITY_S, step_s=STEP_S)
     with herd.guest(sabotage=idle, model_name="another"), herd.jobs.alone():
         held = herd.jobs.ledger.unacked_key
@@ -40,7 +40,7 @@ def long_jobs(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def backlog(herd: Herd) -> Iterator[list[str]]:
-    """Who waits behind many others is not taken for lost."""
+    """Jobs that wait behind many others are not taken for lost."""
     job_ids = herd.jobs.submit(NUM_WAITING, WAITING)
     yield herd.jobs.running()
     herd.jobs.results(job_ids)
@@ -48,15 +48,15 @@ def backlog(herd: Herd) -> Iterator[list[str]]:
 
 
 def num_put_back(herd: Herd) -> int:
-    """Of how many messages kombu has believed since the start of Redis that nobody has them any more."""
+    """How many messages kombu has taken for lost since the start of Redis."""
     calls: int = herd.jobs.redis.info("commandstats").get("cmdstat_rpush", {}).get("calls", 0)
     return calls
 
 
 def hold_to_one_push_a_claim(herd: Herd, job_ids: Sequence[str]) -> None:
-    """Raise BrokenLaw where a message was pushed although the one before it was still to be claimed.
+    """Raise BrokenLaw if a message was pushed while the last one was still unclaimed.
 
-    A job that a full worker has released to one with room has two of both.
+    A job that a full worker has released to one with room has two pushes and two claims.
     """
     for job_id in job_ids:
         num_pushes, num_claims = herd.jobs.number(job_id, "pushes"), herd.jobs.number(job_id, "epoch")

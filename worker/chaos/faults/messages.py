@@ -1,4 +1,4 @@
-"""Messages that are none, and such as mean harm."""
+"""Malformed and malicious messages."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,19 +12,19 @@ from llama_herd.worker.chaos.malformed import UNREADABLE, mutants
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.chaos.verdict import BrokenLaw
 
-#: Strange messages a strike, those of known kinds not counted.
+#: Random messages per strike, besides the known kinds.
 NUM_MUTANTS = 300
 
-#: Hostile ones a strike.
+#: Malicious messages per strike.
 NUM_HARMS = 100
 
-#: How long a message that is read may take to come to its end.
+#: Longest time until the job of a read message has ended.
 END_S = 20.0
 
 
 @contextmanager
 def malformed(herd: Herd) -> Iterator[list[str]]:
-    """What the queue is given between the herd's jobs; they, and a job behind it all, must go on."""
+    """Malformed messages between the herd's jobs; these, and a job behind the messages, must go on."""
     for raw in (*UNREADABLE.values(), *islice(mutants(herd.rng), NUM_MUTANTS)):
         herd.jobs.redis.lpush(herd.queue, raw)
     (job_id,) = herd.jobs.submit(1, {"max_tokens": 10})
@@ -33,7 +33,7 @@ def malformed(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def hostile(herd: Herd) -> Iterator[list[str]]:
-    """The same with messages of somebody who knows what hurts; none of them may vanish."""
+    """The same with malicious messages; none of them may vanish."""
     drawn = Hostile(herd.rng.getrandbits(32), herd.jobs.running())
     harms = list(islice(drawn, NUM_HARMS))
     for harm in harms:
@@ -48,10 +48,10 @@ def hostile(herd: Herd) -> Iterator[list[str]]:
 
 
 def vanished(herd: Herd, harms: Sequence[Harm]) -> list[Harm]:
-    """Those that neither are dead letters nor name a job that has ended; what is read may take some time.
+    """The messages that are neither dead letters nor name a job that ends within END_S.
 
-    All must have been read, and so few be sent at once that every letter is kept. A job that waits for a time
-    to come is cancelled.
+    Call it when all have been read. They must be few enough that every dead letter is kept. A job that waits
+    for its time is cancelled.
     """
     letters = run(herd.jobs.redis, DeadLetters().letters(MAX_LETTERS))
     buried = {(letter.num_bytes, letter.raw) for letter in letters}

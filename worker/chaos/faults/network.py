@@ -1,6 +1,6 @@
 """Faults between workers and Redis: connections that break, stall, crawl and lose replies.
 
-They meet the workers behind the herd's proxy.
+They hit the workers behind the herd's proxy.
 """
 
 from collections.abc import Iterator

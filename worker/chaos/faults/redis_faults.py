@@ -1,4 +1,4 @@
-"""Redis goes away under a running herd, comes back, and may have forgotten things."""
+"""Redis goes away under a running herd, comes back, and may have lost data."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,18 +12,18 @@ from llama_herd.worker.chaos.verdict import BrokenLaw
 #: Longer than a lease of 3 s.
 PAUSE_S = 5.0
 
-#: Jobs that are told again what Redis has forgotten of them.
+#: Jobs whose lost events must be sent again.
 NUM_FORGOTTEN = 6
 
-#: None of them ends on the way: the end of a job that Redis forgets is nobody's to tell again.
+#: So many tokens that none of them ends meanwhile: nobody sends a lost final event again.
 ENDURING = {"max_tokens": 200, "temperature": 0.8, "seed": 11, "ignore_eos": True}
 
 
 @contextmanager
 def keeping_owners(herd: Herd) -> Iterator[list[str]]:
-    """The jobs that run; once they have gone on, none may have been taken from its worker. Raises BrokenLaw.
+    """The running jobs. When they have gone on, none may have been taken from its worker. Raises BrokenLaw.
 
-    A worker may itself give one back meanwhile: while another idles, or for one that must run alone.
+    A worker may release one itself: while another worker idles, or for a suspect.
     """
     met, put_back = herd.jobs.running(), herd.put_back
     epochs = {job_id: herd.jobs.number(job_id, "epoch") for job_id in met}
@@ -35,7 +35,7 @@ def keeping_owners(herd: Herd) -> Iterator[list[str]]:
 
 
 def passing(outage: Callable[[Herd], AbstractContextManager[None]], seconds: float = 0.0) -> Strike:
-    """An outage of the server that is over before the jobs are looked at."""
+    """An outage of the server that ends before the jobs are checked."""
 
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:
@@ -63,7 +63,7 @@ def flush_scripts(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def roll_back(herd: Herd) -> Iterator[list[str]]:
-    """With jobs of its own, as a power loss takes what was accepted or ended in the last second along."""
+    """With jobs of its own, as a power failure also loses jobs accepted or ended in the last second."""
     with herd.jobs.alone():
         job_ids = herd.jobs.submit(NUM_FORGOTTEN, ENDURING)
         herd.jobs.wait_for(job_ids, "n", 20)

@@ -1,4 +1,4 @@
-"""Workers that stand still for longer than their lease, and wake up to a world that went on without them."""
+"""Workers that stand still for longer than their leases, and wake up when others have taken their jobs."""
 
 import signal
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ def freeze(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def die_with_a_message(herd: Herd) -> Iterator[list[str]]:
-    """A worker that waits has asked for the next message: Redis gives it to a dead man. Others follow."""
+    """Idle workers have asked for the next message, and are frozen: Redis gives it to one that then dies."""
     with herd.jobs.alone():
         taken = ""
         while not taken:
@@ -39,9 +39,9 @@ def die_with_a_message(herd: Herd) -> Iterator[list[str]]:
 
 
 def _taken_into_death(herd: Herd) -> str:
-    """Freeze all workers and submit a job; its id if one of them has taken its message. Then all of them die.
+    """Freeze all workers and submit a job. If one has taken its message, kill all and return the job's id.
 
-    Empty if Redis had ended their wait: they live on.
+    Empty if Redis had ended their wait before: then they live on.
     """
     workers = herd.alive
     with frozen(workers):

@@ -15,10 +15,10 @@ from llama_herd.worker.chaos.verdict import BrokenLaw
 
 NUM_SUBSCRIBERS = 50
 
-#: A slow reader takes an event so often: it falls behind a job that runs alone.
+#: Pause of a slow reader between events: it falls behind a job that runs alone.
 SLOW_S = 0.02
 
-#: A flapping one leaves after so many events, and does not come more often than the longest job needs.
+#: Events after which a flapping reader leaves, and most visits, enough for the longest job.
 FLAP_EVENTS = 20
 MAX_VISITS = 50
 
@@ -39,7 +39,7 @@ def read_slowly(client: Client, job_id: str) -> list[Event]:
 
 
 def read_in_visits(client: Client, job_id: str) -> list[Event]:
-    """Each visit begins where the one before has ended."""
+    """Each visit begins where the last one has ended."""
     events: list[Event] = []
     for _ in range(MAX_VISITS):
         stream = client.stream(job_id, after=len(events), timeout_s=PATIENCE_S)
@@ -51,7 +51,7 @@ def read_in_visits(client: Client, job_id: str) -> list[Event]:
 
 
 def crowded(turn: Turn, read: Reading) -> Strike:
-    """A crowd listens to everything, and then one of its kind reads a running job's whole stream."""
+    """A crowd listens to everything, while a reader of its kind reads a running job's whole stream."""
 
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""A tenant that does to its own keys whatever Redis lets a producer do, beside another whose jobs go on."""
+"""A tenant does to its own keys whatever Redis lets a producer do; the jobs of another tenant go on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,11 +19,11 @@ from llama_herd.worker.chaos.patience import wait_until
 
 TENANT = "mischief"
 
-#: Jobs that it has, and commands that it sends, a strike; the first of these are odd jobs.
+#: Its jobs and its commands per strike; the first commands submit odd jobs.
 NUM_JOBS, NUM_BLOWS, NUM_ODD = 8, 600, 60
 SAMPLING = {"max_tokens": 40, "temperature": 0.8, "seed": 5}
 
-#: What it writes.
+#: The values that it writes.
 VALUES: tuple[str, ...] = (
     *(
         "",
@@ -62,7 +62,7 @@ FIELDS: tuple[str, ...] = (
 
 @contextmanager
 def mischief(herd: Herd) -> Iterator[list[str]]:
-    """A worker joins the others that serves both; what it runs of the other tenant has to go on."""
+    """A worker that serves both tenants joins the others; its jobs of the other tenant must go on."""
     tenants = f"{TENANT},{herd.settings.tenants or herd.settings.tenant}"
     with _wiped(herd), herd.guest(step_s=STEP_S, tenants=tenants) as guest:
         wait_until(lambda: herd.jobs.running(guest.name), f"{guest.name} at work")
@@ -70,7 +70,7 @@ def mischief(herd: Herd) -> Iterator[list[str]]:
         met = herd.jobs.running(guest.name)
         with _producer(herd) as redis:
             for number in range(NUM_BLOWS):
-                with suppress(RedisError):  # what it may not do, or cannot
+                with suppress(RedisError):  # commands that are forbidden or fail
                     redis.execute_command(*(_odd_job(herd) if number < NUM_ODD else _blow(herd, job_ids)))
         (job_id,) = herd.jobs.submit(1, {"max_tokens": 10})
         yield [*met, job_id]
@@ -102,7 +102,7 @@ def _producer(herd: Herd) -> Iterator[Any]:
 
 @contextmanager
 def _wiped(herd: Herd) -> Iterator[None]:
-    """Nothing of this tenant is left."""
+    """Delete all keys of this tenant after the block."""
     try:
         yield
     finally:
@@ -116,7 +116,7 @@ def _queue(herd: Herd) -> str:
 
 
 def _blow(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
-    """A command with odd arguments, of those that a producer's role has."""
+    """A command that a producer's role allows, with odd arguments."""
     rng, ledger, queue = herd.rng, Ledger(TENANT), _queue(herd)
     job_id, value = rng.choice(job_ids), rng.choice(VALUES)
     names = ("pending", "delayed", "leases", "waiting", "sweep", "dead", "workers", "quarantine")
