@@ -20,7 +20,7 @@ SCORING_BYTES = 4
 
 @dataclass(frozen=True)
 class StepMemory:
-    """The memory of the largest step: `slots` rows and `prompt_tokens` beside them, or `alone_tokens` and no row."""
+    """Memory of the largest step: `slots` rows beside `prompt_tokens`, or `alone_tokens` by themselves."""
 
     config: LlamaConfig
     dtype: torch.dtype
