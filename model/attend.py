@@ -4,6 +4,9 @@ Shapes: T tokens of the ragged batch, t tokens of a span, B spans, H heads, K kv
 S cached length, N cells of the cache.
 """
 
+from dataclasses import dataclass
+from typing import Self
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -14,60 +17,98 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 
-def attend(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
+@dataclass(frozen=True)
+class Scoring:
+    """How a layer scores keys."""
+
+    scale: float | None = None  # None: 1 / sqrt(D)
+    window: int = 0  # keys that a token sees, its own one of them; 0: all
+    cap: float = 0.0  # scores become cap * tanh(score / cap); 0: they stay
+
+    @classmethod
+    def of(cls, config: LlamaConfig, layer: int) -> Self:
+        return cls(config.attention_scale, config.window(layer), config.score_cap)
+
+
+def attend(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Scoring = Scoring()) -> Tensor:
     """Causal attention of the queries (T, H, D) over their own sequences: (T, H, D).
 
     Keys and values of the batch must be written already. Nothing outside a sequence is ever read into it.
     """
     if cache.pages.consecutive:
-        return _attend_runs(q, cache, layer, batch)
-    return _attend_pages(q, cache, layer, batch)
+        return _attend_runs(q, cache, layer, batch, scoring)
+    return _attend_pages(q, cache, layer, batch, scoring)
 
 
 def attend_bytes(config: LlamaConfig, dtype: torch.dtype, max_length: int, *, consecutive: bool) -> int:
     """The most that `attend` takes besides its result, when no sequence is longer than `max_length`."""
     H, K, D = config.num_heads, config.num_kv_heads, config.head_dim
     longest = pages_for(max_length) * PAGE_TOKENS
+    capping = 3 * H * torch.float32.itemsize if config.score_cap else 0  # a score of each head, thrice
     if consecutive:  # one span at a time: its mask as numbers, and its keys and values once more
-        return dtype.itemsize * (SPAN_TOKENS * longest + 2 * longest * K * D)
+        return SPAN_TOKENS * longest * (dtype.itemsize + capping) + dtype.itemsize * 2 * longest * K * D
     num_keys, num_scores = max(GROUP_KEYS, longest), max(GROUP_SCORES, SPAN_TOKENS * longest)
     gathered = 2 * num_keys * K * D * dtype.itemsize
-    mask = num_scores * (1 + dtype.itemsize)
-    if H == K:
+    mask = num_scores * (1 + dtype.itemsize + capping)
+    if H == K or capping:
         return gathered + mask
     # Grouped queries with a mask: torch repeats keys and values, in float32 too, and keeps the scores thrice.
     repeated = 2 * num_keys * H * D * (dtype.itemsize + torch.float32.itemsize)
     return gathered + mask + repeated + 3 * num_scores * H * torch.float32.itemsize
 
 
-def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
+def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Scoring) -> Tensor:
     """Span by span over views of the storage: on a CPU faster than copying keys into a padded batch."""
     queries = q.transpose(0, 1)[None]  # (1, H, T, D)
     keys, values = cache.view(layer)  # (1, K, N, D) each
     attended = []
     for span in batch.spans:
-        mask = cache.mask(span.num_tokens, span.start) if span.num_tokens > 1 else None  # (t, S)
-        heads = scaled_dot_product_attention(
+        past = min(span.start, scoring.window - 1) if scoring.window else span.start
+        first_cell, num_keys = span.first_cell + span.start - past, past + span.num_tokens
+        mask = cache.mask(span.num_tokens, past, scoring.window) if span.num_tokens > 1 else None  # (t, S)
+        heads = _weighted(
             queries.narrow(2, span.first_row, span.num_tokens),  # (1, H, t, D)
-            keys.narrow(2, span.first_cell, span.stop),  # (1, K, S, D)
-            values.narrow(2, span.first_cell, span.stop),
-            attn_mask=mask,
-            enable_gqa=True,
+            keys.narrow(2, first_cell, num_keys),  # (1, K, S, D)
+            values.narrow(2, first_cell, num_keys),
+            mask,
+            scoring,
         )
         attended.append(heads)  # (1, H, t, D)
     return torch.cat(attended, dim=2)[0].transpose(0, 1)  # (T, H, D)
 
 
-def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch) -> Tensor:
+def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Scoring) -> Tensor:
     """Spans of one length at a time, their pages gathered into a padded batch."""
     attended = torch.empty_like(q)
     for group in batch.groups:
         queries = q[group.rows].transpose(1, 2)  # (B, H, t, D)
         keys, values = cache.gather(layer, group.page_table)  # (B, K, S, D)
-        mask = cache.padding_mask(group.positions, num_keys=keys.shape[-2])  # (B, 1, t, S)
-        padding = ~mask[:, :, -1, :, None]  # (B, 1, S, 1): what the last token does not see
+        mask = cache.padding_mask(group.positions, keys.shape[-2], scoring.window)  # (B, 1, t, S)
+        past = cache.padding_mask(group.positions[:, -1:], keys.shape[-2])  # (B, 1, 1, S)
+        padding = ~past.transpose(2, 3)  # (B, 1, S, 1): what comes after the last token
         keys.masked_fill_(padding, 0)
         values.masked_fill_(padding, 0)
-        heads = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+        heads = _weighted(queries, keys, values, mask, scoring)
         attended[group.rows] = heads.transpose(1, 2)  # (B, t, H, D)
     return attended
+
+
+def _weighted(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scoring: Scoring) -> Tensor:
+    """The values (B, K, S, D) by how well their keys fit the queries (B, H, t, D): (B, H, t, D)."""
+    if scoring.cap:
+        return _capped(q, keys, values, mask, scoring)
+    return scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scoring.scale, enable_gqa=True)
+
+
+def _capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scoring: Scoring) -> Tensor:
+    """The same with capped scores, which torch's kernel has not. Source: https://arxiv.org/abs/2408.00118"""
+    B, H, t, D = q.shape
+    K, S = keys.shape[1], keys.shape[2]
+    scale = D**-0.5 if scoring.scale is None else scoring.scale
+    grouped = q.reshape(B, K, H // K * t, D)  # the queries of a kv head, one below the other
+    scores = (grouped @ keys.transpose(2, 3)).float().mul_(scale / scoring.cap).tanh_().mul_(scoring.cap)
+    scores = scores.view(B, K, H // K, t, S)
+    if mask is not None:
+        scores.masked_fill_(~mask.unsqueeze(-3), float("-inf"))  # (t, S) or (B, 1, 1, t, S)
+    weights = scores.softmax(dim=-1).to(values.dtype).view(B, K, -1, S)
+    return (weights @ values).view(B, H, t, D)

@@ -14,6 +14,7 @@ from llama_herd.model.batch import SPAN_TOKENS, Batch
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.prefix_cache import Copy, PrefixCache
+from llama_herd.model.rope_scaling import UNSCALED, RopeScaling
 
 
 class Rope(NamedTuple):
@@ -56,9 +57,11 @@ class Cache:
         self.storage = torch.empty(shape, device=self.device, dtype=dtype)
         self._by_cell = self.storage.flatten(3, 4)  # (2, layers, K, N, D)
         self._max_length = min(max_length or config.context_length, num_pages * PAGE_TOKENS)
-        self._rope = _rope_tables(config, self._max_length).to(self.device)  # (2, S, 1, D)
+        tables = _rope_tables(config, self._max_length)  # (2, S, 1, D) each
+        self._ropes = [table.to(self.device) for table in tables]
         self._key_positions = torch.arange(self._max_length + PAGE_TOKENS, device=self.device)  # (S,)
-        self._causal = _causal_table(self._max_length) if self.pages.consecutive else None
+        windows = {0, *config.windows} if self.pages.consecutive else ()
+        self._masks = {window: _mask_table(self._max_length, window) for window in windows}
 
     @staticmethod
     def bytes_per_token(config: LlamaConfig, dtype: torch.dtype) -> int:
@@ -68,9 +71,12 @@ class Cache:
     @staticmethod
     def table_bytes(config: LlamaConfig, max_length: int, *, consecutive: bool) -> int:
         """Bytes of the RoPE tables and of what masks are made of, for sequences up to `max_length`."""
-        rope = 2 * max_length * config.head_dim * torch.float32.itemsize
+        num_ropes = 2 if config.local_rope_base else 1
+        rope = num_ropes * 2 * max_length * config.head_dim * torch.float32.itemsize
         positions = (max_length + PAGE_TOKENS) * torch.int64.itemsize
-        return rope + positions + (SPAN_TOKENS * (max_length + SPAN_TOKENS) if consecutive else 0)
+        windows = {0, *config.windows} if consecutive else ()
+        masks = sum(SPAN_TOKENS * (_longest_past(max_length, window) + SPAN_TOKENS) for window in windows)
+        return rope + positions + masks
 
     @property
     def num_bytes(self) -> int:
@@ -103,26 +109,39 @@ class Cache:
         keys, values = copies.view(2, K, B, -1, D).transpose(1, 2)  # (B, K, S, D)
         return KeysAndValues(keys, values)
 
-    def rope(self, positions: Tensor) -> Rope:
-        """The rows of the RoPE tables for tokens at `positions` (T,)."""
-        cos, sin = self._rope[:, positions]
+    def rope(self, positions: Tensor, *, local: bool = False) -> Rope:
+        """The rows of the RoPE tables for tokens at `positions` (T,); `local`: of layers with a window."""
+        cos, sin = self._ropes[local][:, positions]
         return Rope(cos, sin)
 
-    def mask(self, num_tokens: int, past: int) -> Tensor:
+    def mask(self, num_tokens: int, past: int, window: int = 0) -> Tensor:
         """The keys that each of `num_tokens` queries sees after `past` others: bool (t, S), a view.
 
-        Query i stands at position past + i and sees the keys up to itself.
+        Query i stands at position past + i and sees the keys up to itself; of a window only the last ones.
+        More keys before than a window reaches need not be given.
         """
-        assert self._causal is not None, "made for runs of pages alone"
-        first_key = self._max_length - past
-        return self._causal[:num_tokens, first_key : first_key + past + num_tokens]
+        first_key = _longest_past(self._max_length, window) - past
+        assert first_key >= 0, f"{past} keys before a window of {window}"
+        return self._masks[window][:num_tokens, first_key : first_key + past + num_tokens]
 
-    def padding_mask(self, positions: Tensor, num_keys: int) -> Tensor:
+    def padding_mask(self, positions: Tensor, num_keys: int, window: int = 0) -> Tensor:
         """Which of `num_keys` keys queries at `positions` (B, t) see: bool (B, 1, t, S)."""
-        return (self._key_positions[:num_keys] <= positions.unsqueeze(-1)).unsqueeze(1)
+        keys, queries = self._key_positions[:num_keys], positions.unsqueeze(-1)
+        seen = keys <= queries
+        if window:
+            seen &= keys > queries - window
+        return seen.unsqueeze(1)
 
 
-def _rope_tables(config: LlamaConfig, max_length: int) -> Tensor:
+def _rope_tables(config: LlamaConfig, max_length: int) -> list[Tensor]:
+    """The table of all layers; where layers with a window have a base of their own, theirs as the second."""
+    tables = [_rope_table(config, config.rope_base, config.rope_scaling, max_length)]
+    if config.local_rope_base:
+        tables.append(_rope_table(config, config.local_rope_base, UNSCALED, max_length))
+    return tables
+
+
+def _rope_table(config: LlamaConfig, base: float, scaling: RopeScaling, max_length: int) -> Tensor:
     """cos and sin of position * base^(-2i/D) for the half-split layout, float32 (2, S, 1, D).
 
     The second half repeats the first, and sin carries the sign, so that x turns as x * cos + swap(x) * sin.
@@ -130,22 +149,30 @@ def _rope_tables(config: LlamaConfig, max_length: int) -> Tensor:
     Source: RoFormer, https://arxiv.org/abs/2104.09864
     """
     exponents = torch.arange(0, config.rope_dim, 2).float() / config.rope_dim
-    speeds = config.rope_base**-exponents  # (D / 2,)
+    speeds = base**-exponents  # (D / 2,)
+    if scaling.divisors:
+        speeds /= torch.tensor(scaling.divisors)
     angles = torch.outer(torch.arange(max_length).float(), speeds)  # (S, D / 2)
     half = config.head_dim // 2
     table = torch.empty(2, max_length, 1, config.head_dim)
     table[0, :, 0, :half] = table[0, :, 0, half:] = angles.cos()
     table[1, :, 0, half:] = angles.sin_()
     torch.neg(table[1, :, 0, half:], out=table[1, :, 0, :half])
-    return table
+    return table.mul_(scaling.gain) if scaling.gain != 1 else table
 
 
-def _causal_table(longest_past: int) -> Tensor:
-    """Every causal mask at once, bool (SPAN_TOKENS, longest_past + SPAN_TOKENS).
+def _mask_table(max_length: int, window: int) -> Tensor:
+    """Every mask of a window at once, bool (SPAN_TOKENS, longest past + SPAN_TOKENS).
 
-    A mask depends only on how far a key stands from a query, so the mask after any past is a window of this
-    table: column c is the key at position c - longest_past, counted from the first query.
+    A mask depends only on how far a key stands from a query, so the mask after any past is a part of this
+    table: column c is the key at position c - longest past, counted from the first query.
     """
-    queries = torch.arange(SPAN_TOKENS)
-    keys = torch.arange(-longest_past, SPAN_TOKENS)
-    return keys <= queries.unsqueeze(1)
+    queries = torch.arange(SPAN_TOKENS).unsqueeze(1)
+    keys = torch.arange(-_longest_past(max_length, window), SPAN_TOKENS)
+    seen = keys <= queries
+    return seen & (keys > queries - window) if window else seen
+
+
+def _longest_past(max_length: int, window: int) -> int:
+    """Most keys before a span that any of its queries can see."""
+    return min(max_length, window - 1) if window else max_length

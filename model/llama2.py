@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from llama_herd.model.attend import attend
+from llama_herd.model.attend import Scoring, attend
 from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
@@ -30,7 +30,7 @@ from llama_herd.model.tiling import FREE, Tiling
 class RMSNorm:
     """x / sqrt(mean(x^2) + eps) * weight, in float32. Source: https://arxiv.org/abs/1910.07467"""
 
-    weight: Tensor  # (C,) float32
+    weight: Tensor  # (C,), or (heads, D) of one head each, float32
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -47,24 +47,41 @@ class CausalSelfAttention:
     layer: int
     qkv: Linear  # C to (H + K + K) * D
     output: Linear  # H * D to C
+    qk_norm: RMSNorm | None  # of queries and keys, head by head
+    scoring: Scoring
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
-        prefix = f"blk.{layer}.attn"
+        config, prefix = loader.file.config, f"blk.{layer}.attn"
+        parts = ["qkv"] if config.family.fused else ["q", "k", "v"]
+        biases = [f"{prefix}_{part}.bias" for part in parts] if config.family.qkv_bias else []
         return cls(
-            loader.file.config,
+            config,
             layer,
-            loader.linear(f"{prefix}_q.weight", f"{prefix}_k.weight", f"{prefix}_v.weight"),
+            loader.linear(*(f"{prefix}_{part}.weight" for part in parts), biases=biases),
             loader.linear(f"{prefix}_output.weight"),
+            cls._load_qk_norm(loader, prefix) if config.family.qk_norm else None,
+            Scoring.of(config, layer),
         )
+
+    @staticmethod
+    def _load_qk_norm(loader: WeightLoader, prefix: str) -> RMSNorm:
+        """Both norms as one, with a row for each head."""
+        config = loader.file.config
+        q, k = (loader.vector(f"{prefix}_{part}_norm.weight") for part in "qk")  # (D,) each
+        heads = torch.cat((q.expand(config.num_heads, -1), k.expand(config.num_kv_heads, -1)))  # (H + K, D)
+        return RMSNorm(heads, config.rms_eps)
 
     def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
         H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         qkv = self.qkv(x).view(-1, H + K + K, D)  # (T, H + K + K, D)
-        qk = rotate(qkv[:, : H + K], rope)  # (T, H + K, D)
+        qk = qkv[:, : H + K]  # (T, H + K, D)
+        if self.qk_norm is not None:
+            qk = self.qk_norm(qk)
+        qk = rotate(qk, rope)
         queries, keys, values = qk[:, :H], qk[:, H:], qkv[:, H + K :]  # (T, H, D), (T, K, D), (T, K, D)
         cache.write(self.layer, keys, values, batch)
-        attended = attend(queries, cache, self.layer, batch)  # (T, H, D)
+        attended = attend(queries, cache, self.layer, batch, self.scoring)  # (T, H, D)
         return self.output(attended.flatten(1))  # (T, C)
 
 
@@ -145,9 +162,8 @@ class Llama:
 
         `on_progress` is told bytes of the file that are done, and all. `tiling` cuts the matrix products;
         batches must be cut by the same. `form` says which matrices stay in blocks. Without
-        `output.weight` the embedding is used twice. Raises ModelFileError for a file with RoPE factors.
+        `output.weight` the embedding is used twice.
         """
-        cls.check(file)
         loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile, form, on_progress)
         embedding = loader.segment("token_embd.weight")
         blocks = [Block.load(loader, layer) for layer in range(file.config.num_layers)]
@@ -155,12 +171,6 @@ class Llama:
         tied = "output.weight" not in file
         output = Linear((embedding,)) if tied else loader.linear("output.weight")
         return cls(file.config, tiling, embedding, tuple(blocks), norm, output)
-
-    @staticmethod
-    def check(file: ModelFile) -> None:
-        """Raise ModelFileError when this cannot be computed, though it is a Llama."""
-        if "rope_freqs.weight" in file:
-            raise file.metadata.error("rope_freqs.weight", "scales RoPE, which is not supported")
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:

@@ -1,7 +1,7 @@
 """WeightLoader: takes a model's weights from its file to a device, one by one."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,11 +37,14 @@ class WeightLoader:
         (segment,) = self.linear(name).segments
         return segment
 
-    def linear(self, *names: str) -> Linear:
-        """One Linear of several weights that multiply the same input."""
+    def linear(self, *names: str, biases: Sequence[str] = ()) -> Linear:
+        """One Linear of several weights that multiply the same input, with the biases of all or of none."""
         weights = [self.file.weight(name) for name in names]
         linear = Linear.load(weights, self.device, self.dtype, self.row_tile, self.form)
         self._note(*weights)
+        if biases:
+            bias = torch.cat([self.vector(name) for name in biases])
+            linear = replace(linear, bias=bias.to(self.dtype))
         return linear
 
     def _note(self, *weights: Weight) -> None:

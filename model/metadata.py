@@ -1,15 +1,19 @@
 """Checked access to what a model says about itself, be it GGUF metadata or a Hugging Face JSON file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.bounded_reader import Array
+from llama_herd.model.quoted import quoted
 
 #: An error quotes no more than this of what a file holds.
 MAX_PROBLEM_CHARS = 200
+
+#: What helps when a file says what cannot be.
+HELP = "Fetch the file again, or take another one of the same model."
 
 T = TypeVar("T")
 
@@ -73,11 +77,21 @@ class Metadata(Mapping[str, object]):
         """A JSON object within this one."""
         return Metadata(self._read(key, (dict,), "an object"), f"{self.source}: {key}")
 
-    def error(self, key: str, problem: str) -> ModelFileError:
-        """An error that names the file, the key and what is wrong with it."""
+    def items_of(self, key: str, allowed: Sequence[str], length: int) -> list[str]:
+        """A JSON list of `length` strings, each one of those allowed."""
+        items = self._read(key, (list,), "a list")
+        if len(items) != length:
+            raise self.error(key, f"has {len(items)} elements, {length} are needed")
+        for item in items:
+            if item not in allowed:
+                raise self.error(key, f"holds {quoted(item)}, supported are {', '.join(allowed)}")
+        return items
+
+    def error(self, key: str, problem: str, help: str = HELP) -> ModelFileError:
+        """An error that names the file, the key, what is wrong with it, and what helps."""
         if len(problem) > MAX_PROBLEM_CHARS:
             problem = problem[:MAX_PROBLEM_CHARS] + "..."
-        return ModelFileError(f"{self.source}: {key} {problem}. Take another file or convert it again.")
+        return ModelFileError(f"{self.source}: {key} {problem}. {help}")
 
     def _read(self, key: str, kinds: tuple[type[T], ...], needed: str, default: T | None = None) -> T:
         value = self._values.get(key, default)
@@ -87,3 +101,15 @@ class Metadata(Mapping[str, object]):
         if not isinstance(value, kinds) or is_stray_bool:
             raise self.error(key, f"is of type {type(value).__name__}, {needed} is needed")
         return value
+
+
+class NotedMetadata(Metadata):
+    """Metadata that notes which keys were read, so that what nobody knows can be refused."""
+
+    def __init__(self, values: Mapping[str, object], source: str) -> None:
+        super().__init__(values, source)
+        self.noted: set[str] = set()
+
+    def _read(self, key: str, kinds: tuple[type[T], ...], needed: str, default: T | None = None) -> T:
+        self.noted.add(key)
+        return super()._read(key, kinds, needed, default)

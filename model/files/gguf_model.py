@@ -1,6 +1,7 @@
 """A Llama in a GGUF file: its shape, and exactly the weights that such a Llama has."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Self
@@ -9,15 +10,19 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import OTHER_TYPE, TensorInfo
 from llama_herd.model.files.gguf_parts import GGUFParts
-from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
+from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
+from llama_herd.model.rope_scaling import HELP as ROPE_HELP, MAX_FACTOR
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.weight import Rows, Weight, unpermute_rows
 
-#: Without `output.weight` the embedding is used twice; `rope_freqs.weight` holds Llama 3.1's RoPE factors.
-OPTIONAL_WEIGHTS = frozenset({"output.weight", "rope_freqs.weight"})
+#: Llama 3.1's scaling: what the speed of each of RoPE's pairs is divided by.
+ROPE_NAME = "rope_freqs.weight"
+
+#: Without `output.weight` the embedding is used twice.
+OPTIONAL_WEIGHTS = frozenset({"output.weight", ROPE_NAME})
 
 Shape = tuple[int, ...]
 
@@ -34,8 +39,11 @@ class GGUFModel:
 
     def __init__(self, file: GGUFParts) -> None:
         self.config = LlamaConfig.from_metadata(file.metadata)
-        _check_tensor_set(file, expected_shapes(self.config))
+        _check_tensor_set(file, expected_shapes(self.config), self.config.family.name)
         self._file = file
+        if ROPE_NAME in file.tensors:
+            scaling = self.config.rope_scaling.slowed(self._rope_divisors())
+            self.config = replace(self.config, rope_scaling=scaling)
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> Self:
@@ -72,6 +80,8 @@ class GGUFModel:
         """A weight by its GGUF name; a missing `output.weight` is the embedding."""
         info = self._file.tensors[self._stored_name(name)]
         rows: Rows = self._file.rows(info.name)
+        if not self.config.family.interleaved:
+            return Weight(info.type, info.shape, rows)
         if name.endswith(".attn_q.weight"):
             rows = unpermute_rows(rows[:], self.config.num_heads)
         elif name.endswith(".attn_k.weight"):
@@ -97,57 +107,69 @@ class GGUFModel:
     ) -> None:
         self.close()
 
+    def _rope_divisors(self) -> list[float]:
+        weight = self.weight(ROPE_NAME)
+        divisors: list[float] = dequantize(weight.blocks, weight.type).flatten().tolist()
+        if not all(0 < divisor < MAX_FACTOR for divisor in divisors):
+            raise self.metadata.error(ROPE_NAME, f"holds a factor not above 0 or not below {MAX_FACTOR:g}")
+        return divisors
+
     def _stored_name(self, name: str) -> str:
         return "token_embd.weight" if name == "output.weight" and name not in self else name
 
 
 def expected_shapes(config: LlamaConfig) -> dict[str, Shape]:
-    """Every weight that a Llama of this shape has, the optional ones too, rows first."""
+    """Every weight that a model of this shape has, the optional ones too, rows first."""
     shapes: dict[str, Shape] = {
         "token_embd.weight": (config.vocab_size, config.hidden_size),
         "output_norm.weight": (config.hidden_size,),
         "output.weight": (config.vocab_size, config.hidden_size),
-        "rope_freqs.weight": (config.rope_dim // 2,),
     }
+    if config.family.interleaved:
+        shapes[ROPE_NAME] = (config.rope_dim // 2,)
     for layer in range(config.num_layers):
-        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in _layer_shapes(config).items()}
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in _layer_shapes(config).items()}
     return shapes
 
 
 def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
-    q_rows = config.num_heads * config.head_dim
-    kv_rows = config.num_kv_heads * config.head_dim
-    return {
-        "attn_norm": (config.hidden_size,),
-        "attn_q": (q_rows, config.hidden_size),
-        "attn_k": (kv_rows, config.hidden_size),
-        "attn_v": (kv_rows, config.hidden_size),
-        "attn_output": (config.hidden_size, q_rows),
-        "ffn_norm": (config.hidden_size,),
-        "ffn_gate": (config.ffn_size, config.hidden_size),
-        "ffn_up": (config.ffn_size, config.hidden_size),
-        "ffn_down": (config.hidden_size, config.ffn_size),
-    }
+    family, hidden = config.family, config.hidden_size
+    q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    rows = {"attn_q": q_rows, "attn_k": kv_rows, "attn_v": kv_rows}
+    rows |= {"ffn_gate": config.ffn_size, "ffn_up": config.ffn_size}
+    if family.fused:
+        rows = {"attn_qkv": q_rows + 2 * kv_rows, "ffn_up": 2 * config.ffn_size}
+    shapes: dict[str, Shape] = {f"{name}.weight": (num_rows, hidden) for name, num_rows in rows.items()}
+    shapes |= {"attn_output.weight": (hidden, q_rows), "ffn_down.weight": (hidden, config.ffn_size)}
+    norms = {"attn_norm": hidden, "ffn_norm": hidden}
+    if family.qk_norm:
+        norms |= {"attn_q_norm": config.head_dim, "attn_k_norm": config.head_dim}
+    if family.post_norms:
+        norms |= {"post_attention_norm": hidden, "post_ffw_norm": hidden}
+    shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
+    if family.qkv_bias:
+        shapes |= {f"{name}.bias": (num_rows,) for name, num_rows in rows.items() if name.startswith("attn_")}
+    return shapes
 
 
-def _check_tensor_set(file: GGUFParts, expected: Mapping[str, Shape]) -> None:
+def _check_tensor_set(file: GGUFParts, expected: Mapping[str, Shape], family: str) -> None:
     for name in expected:
         if name not in file.tensors and name not in OPTIONAL_WEIGHTS:
-            raise ModelFileError(f"{file.path}: tensor {name} is missing. Fetch or convert the file again.")
+            raise ModelFileError(f"{file.path}: tensor {name} is missing. Fetch the file again.")
     for info in file.tensors.values():
-        _check_tensor(file, info, expected)
+        _check_tensor(file, info, expected, family)
 
 
-def _check_tensor(file: GGUFParts, info: TensorInfo, expected: Mapping[str, Shape]) -> None:
+def _check_tensor(file: GGUFParts, info: TensorInfo, expected: Mapping[str, Shape], family: str) -> None:
     """Raise ModelFileError unless a tensor is one of those expected, in its shape and of a known type."""
     tensor = f"{file.path}: tensor {quoted(info.name)}"
-    if info.name.endswith(".bias"):
-        raise ModelFileError(f"{tensor} is a bias, and biases are not supported. Take another model.")
+    if info.name.startswith("rope_factors_"):
+        raise ModelFileError(f"{tensor} scales RoPE for long texts, which is not supported. {ROPE_HELP}")
     if info.name not in expected:
-        raise ModelFileError(f"{tensor} is no part of a Llama of this shape. Take another model.")
+        raise ModelFileError(f"{tensor} is no part of a {family} of this shape. Take another model.")
     if info.shape != expected[info.name]:
         raise ModelFileError(
-            f"{tensor} has shape {info.shape}, expected {expected[info.name]}. Convert it again."
+            f"{tensor} has shape {info.shape}, expected {expected[info.name]}. Take another file."
         )
     if info.type not in SUPPORTED_TYPES:
         raise ModelFileError(f"{tensor} is of type {info.type.name}, which is not supported. {OTHER_TYPE}")

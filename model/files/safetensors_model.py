@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import TensorInfo
-from llama_herd.model.files.gguf_model import Shape, expected_shapes
+from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile
 from llama_herd.model.files.shards import weight_paths
 from llama_herd.model.json_file import read_json
@@ -40,6 +40,8 @@ _LAYER_NAMES = {
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
@@ -131,13 +133,13 @@ class SafetensorsModel:
     def _checked(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
         """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
         shapes = expected_shapes(self.config)
-        names = {hf_name(name): name for name in shapes if name != "rope_freqs.weight"}
+        names = {hf_name(name): name for name in shapes if name != ROPE_NAME}
         is_tied = self.metadata.flag("tie_word_embeddings", HEAD_NAME not in tensors)
         optional = {HEAD_NAME} if is_tied else set()
         for name in names.keys() - tensors.keys() - optional:
             raise ModelFileError(f"{self.folder}: tensor {name} is missing. Fetch the folder again.")
         for name, stored in tensors.items():
-            _check_tensor(stored, shapes.get(names.get(name, "")))
+            _check_tensor(stored, shapes.get(names.get(name, "")), self.config.family.name)
         return {names[name]: stored for name, stored in tensors.items() if name not in optional}
 
 
@@ -145,8 +147,8 @@ def hf_name(name: str) -> str:
     """What transformers calls a weight, by its GGUF name."""
     if name in _OUTER_NAMES:
         return _OUTER_NAMES[name]
-    _, layer, part, _ = name.split(".")
-    return f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
+    _, layer, part, kind = name.split(".")
+    return f"model.layers.{layer}.{_LAYER_NAMES[part]}.{kind}"
 
 
 def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:
@@ -164,12 +166,10 @@ def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _check_tensor(stored: StoredTensor, shape: Shape | None) -> None:
+def _check_tensor(stored: StoredTensor, shape: Shape | None, family: str) -> None:
     """Raise ModelFileError unless a tensor has the shape that is expected of it, if it is expected at all."""
     tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
-    if stored.info.name.endswith(".bias"):
-        raise ModelFileError(f"{tensor} is a bias, and biases are not supported. Take another model.")
     if shape is None:
-        raise ModelFileError(f"{tensor} is no part of a Llama of this shape. Take another model.")
+        raise ModelFileError(f"{tensor} is no part of a {family} of this shape. Take another model.")
     if stored.info.shape != shape:
         raise ModelFileError(f"{tensor} has shape {stored.info.shape}, expected {shape}. Fetch it again.")

@@ -103,15 +103,22 @@ BAD_GGUF: dict[str, tuple[dict[str, Any], str]] = {
     "values of another length": ({"attention__value_length": 64}, "value_length is 64, keys have 128"),
     "eps 0": ({"attention__layer_norm_rms_epsilon": 0.0}, "epsilon is 0.0, .* above 0 and below 1"),
     "eps 1": ({"attention__layer_norm_rms_epsilon": 1.0}, "epsilon is 1.0, .* above 0 and below 1"),
-    "rope base 0": ({"rope__freq_base": 0.0}, "freq_base is 0.0, it must be above 0"),
+    "rope base 0": ({"rope__freq_base": 0.0}, "freq_base is 0.0, it must be above 1"),
     "vocabulary 0": ({"vocab_size": 0}, "vocab_size is 0, allowed are 1 to 1048576"),
     "layers of text": ({"block_count": "32"}, "block_count is of type str, an integer is needed"),
     "layers of truth": ({"block_count": True}, "block_count is of type bool, an integer is needed"),
     "eps of text": ({"attention__layer_norm_rms_epsilon": "x"}, "epsilon is of type str, a number is needed"),
     "experts": ({"expert_count": 8}, "expert_count is 8, mixtures of experts are not supported"),
-    "linear scaling": ({"rope__scaling__type": "linear"}, "scaling.type' is 'linear', RoPE scaling is not"),
-    "scaling without a type": ({"rope__scaling__factor": 2.0}, "scaling.factor' is 2.0, RoPE scaling is not"),
-    "old scaling": ({"rope__scale_linear": 2.0}, "scale_linear' is 2.0, RoPE scaling is not"),
+    "long scaling": (
+        {"rope__scaling__type": "longrope"},
+        "scaling.type is 'longrope', which is not .* shorter",
+    ),
+    "scaling by 0": ({"rope__scaling__factor": 0.0}, "scaling.factor is 0.0, it must be above 0"),
+    "a scale of logits": ({"logit_scale": 0.5}, "logit_scale' is 0.5, which is not supported. Take another"),
+    "a soft cap": ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping' is 50.0, which is not"),
+    "a key of tomorrow": ({"attention__sinks": 4}, "attention.sinks' is 4, which is not supported"),
+    "not causal": ({"attention__causal": False}, "attention.causal' is False, which is not supported"),
+    "a yarn of its own": ({"rope__scaling__yarn_ext_factor": 0.5}, "yarn_ext_factor' is 0.5, which is not"),
 }
 
 
@@ -136,27 +143,61 @@ def test_rope_scaling_of_type_none_is_none() -> None:
     assert from_gguf(rope__scaling__type="none", rope__scaling__factor=1.0) == LlamaConfig.llama2_7b()
 
 
-def test_another_architecture_is_named() -> None:
-    values = {**GGUF, "general.architecture": "qwen2"}
-    with pytest.raises(ModelFileError, match="architecture is 'qwen2', only 'llama'"):
+def test_keys_that_change_nothing_are_taken() -> None:
+    config = from_gguf(
+        expert_count=0, expert_used_count=0, attention__causal=True, rope__scaling__finetuned=False
+    )
+    assert config == LlamaConfig.llama2_7b()
+
+
+@pytest.mark.parametrize("scaling", [{"rope__scaling__factor": 2.0}, {"rope__scale_linear": 2.0}], ids=str)
+def test_scaling_without_a_type_is_linear(scaling: dict[str, Any]) -> None:
+    typed = from_gguf(rope__scaling__type="linear", rope__scaling__factor=2.0)
+    assert from_gguf(**scaling) == typed
+    assert typed.rope_scaling.divisors == (2.0,) * 64
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("bert", "'bert', supported are llama.*Take a model of one of these"),
+        ("qwen3moe", "'qwen3moe', mixtures of experts are not supported. Take a dense model"),
+    ],
+)
+def test_another_architecture_is_named(architecture: str, message: str) -> None:
+    values = {**GGUF, "general.architecture": architecture}
+    with pytest.raises(ModelFileError, match=f"architecture is {message}"):
         LlamaConfig.from_metadata(Metadata(values))
 
 
 def test_an_error_quotes_little_of_a_long_value() -> None:
     values = {**GGUF, "general.architecture": "x" * 100_000}
-    with pytest.raises(ModelFileError, match=r"'x{50,60}\.\.\., only 'llama' is") as caught:
+    with pytest.raises(ModelFileError, match=r"'x{50,60}\.\.\., supported are llama") as caught:
         LlamaConfig.from_metadata(Metadata(values))
     assert len(str(caught.value)) < 400
 
 
 BAD_JSON: dict[str, tuple[dict[str, Any], str]] = {
-    "model type": ({"model_type": "mistral"}, "model_type is 'mistral', only 'llama'"),
+    "model type": ({"model_type": "bert"}, "model_type is 'bert', supported are llama"),
+    "experts": ({"model_type": "mixtral"}, "model_type is 'mixtral', mixtures of experts"),
+    "images": (
+        {"model_type": "llava", "text_config": {}},
+        "model_type is 'llava', which sees more than text",
+    ),
+    "window": ({"sliding_window": 4_096}, "sliding_window is 4096, which is not supported"),
+    "logits": ({"logits_scaling": 8.0}, "logits_scaling is 8.0, which is not supported"),
+    "quantised": ({"quantization_config": {"bits": 4}}, "quantization_config is .*, which is not supported"),
+    "part of a head turned": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, which is not"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu', only 'silu'"),
-    "attention bias": ({"attention_bias": True}, "attention_bias is true"),
-    "mlp bias": ({"mlp_bias": True}, "mlp_bias is true"),
+    "attention bias": ({"attention_bias": True}, "attention_bias is True, which is not"),
+    "mlp bias": ({"mlp_bias": True}, "mlp_bias is True, which is not"),
     "kv heads": ({"num_key_value_heads": 3}, "num_key_value_heads is 3, .* 32 heads"),
-    "scaling": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling: rope_type is 'linear'"),
-    "parameters": ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters: rope_type is 'llama3'"),
+    "scaling": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling: rope_type is 'dynamic'"),
+    "parameters": (
+        {"rope_parameters": {"rope_type": "longrope"}},
+        "rope_parameters: rope_type is 'longrope'",
+    ),
+    "a factor that lacks": ({"rope_scaling": {"type": "linear"}}, "rope_scaling: factor is missing"),
     "scaling of text": ({"rope_scaling": "linear"}, "rope_scaling is of type str, an object is needed"),
     "infinite eps": ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf"),
 }

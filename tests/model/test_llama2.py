@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 import llama_herd.model
-from llama_herd.errors import ModelFileError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
@@ -427,12 +426,6 @@ def test_a_model_outlives_its_file(tmp_path: Path, llama: Llama) -> None:
     path.unlink()
     ids = random_ids(40)
     assert logits_after(copy, ids).equal(logits_after(llama, ids))
-
-
-def test_rope_factors_are_refused_by_name(tmp_path: Path) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", rope_factors=True)
-    with GGUFModel.open(path) as file, pytest.raises(ModelFileError, match=r"tiny\.gguf: rope_freqs\.weight"):
-        Llama.load(file)
 
 
 def test_the_default_tiny_model_has_the_default_shape(llama: Llama) -> None:

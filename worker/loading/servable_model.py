@@ -10,7 +10,6 @@ import torch
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
-from llama_herd.model.llama2 import Llama
 from llama_herd.model.text.chat import ChatTemplate
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
@@ -40,7 +39,6 @@ class ServableModel:
         """Open the model of these settings. Raises ModelFileError or SettingsError, with the fix."""
         tiling = _tiling(settings, device)
         with open_model(settings.model) as file:
-            Llama.check(file)
             yield cls(file, file.read_tokenizer(), tiling, settings, device)
 
     def plan(self) -> MemoryPlan:

@@ -113,17 +113,25 @@ def test_reading_every_weight_warns_of_nothing_and_leaves_no_file_open(tmp_path:
     assert path not in open_files()
 
 
-def test_rope_factors_are_an_optional_part(tmp_path: Path) -> None:
-    factors = np.arange(32, dtype=np.float32)
+def test_rope_factors_slow_what_the_metadata_say(tmp_path: Path) -> None:
+    factors = np.arange(1, 33, dtype=np.float32)
     path = write_changed(tmp_path / "m.gguf", Change("rope_freqs.weight", factors))
     with GGUFModel.open(path) as model:
-        assert model.weight("rope_freqs.weight").blocks.view(torch.float32).tolist() == [factors.tolist()]
+        assert model.config.rope_scaling.divisors == tuple(range(1, 33))
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, np.nan, np.inf])
+def test_rope_factors_that_cannot_be_are_refused(tmp_path: Path, factor: float) -> None:
+    factors = np.full(32, factor, np.float32)
+    path = write_changed(tmp_path / "m.gguf", Change("rope_freqs.weight", factors))
+    with pytest.raises(ModelFileError, match=r"m\.gguf: rope_freqs\.weight holds a factor not above 0"):
+        GGUFModel.open(path)
 
 
 BAD_SETS = {
     "missing": (Change("blk.0.ffn_up.weight"), r"blk\.0\.ffn_up\.weight is missing"),
     "extra": (Change("blk.1.ffn_up.weight", np.ones((1, 1), "f")), r"'blk\.1\.ffn_up.weight' is no part"),
-    "bias": (Change("blk.0.attn_q.bias", np.ones(64, "f")), r"'blk\.0\.attn_q\.bias' is a bias"),
+    "bias": (Change("blk.0.attn_q.bias", np.ones(64, "f")), r"'blk\.0\.attn_q\.bias' is no part of a Llama"),
     "shape": (
         Change("output_norm.weight", np.ones(32, "f")),
         r"'output_norm\.weight' has shape \(32,\), expected \(256,\)",

@@ -205,7 +205,7 @@ BAD_SETS: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
     ),
     "bias": (
         lambda tensors: tensors.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(64)}),
-        r"tensor 'model\.layers\.0\.self_attn\.q_proj\.bias' is a bias",
+        r"tensor 'model\.layers\.0\.self_attn\.q_proj\.bias' is no part of a Llama",
     ),
     "shape": (
         lambda tensors: tensors.update({UP: tensors[UP].T.contiguous()}),
@@ -232,7 +232,7 @@ BAD_CONFIGS = {
     "nested too deep": ("[" * 100_000, "not JSON"),
     "a list": ("[]", "holds a list, an object is needed"),
     "too long": (" " * (2**20 + 1), "longer than the limit of 1048576 bytes"),
-    "another model": ('{"model_type": "bert"}', "model_type is 'bert', only 'llama' is supported"),
+    "another model": ('{"model_type": "bert"}', "model_type is 'bert', supported are llama"),
 }
 
 

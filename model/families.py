@@ -1,0 +1,60 @@
+"""The families of models that we compute: one table of what sets each apart from Llama 2.
+
+What a file states in numbers (windows, scales, soft caps, RoPE) the config reads; here stands what goes
+without saying in a family. A file is known by what it says of itself, never by its name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row. Every default is Llama 2's."""
+
+    name: str
+    architecture: str  # `general.architecture` of its GGUF files
+    model_type: str  # in its config.json
+
+    #: GGUF files hold the rows of Q and K in interleaved pairs, for a RoPE that turns neighbours.
+    interleaved: bool = False
+    #: Q, K and V have biases.
+    qkv_bias: bool = False
+    #: Queries and keys are normalised head by head, before RoPE.
+    qk_norm: bool = False
+    #: Q, K and V are stored as one weight, gate and up as another.
+    fused: bool = False
+    #: What attention and MLP give is normalised before it is added.
+    post_norms: bool = False
+    #: Norms of a Hugging Face folder are stored as w and mean 1 + w.
+    norms_from_one: bool = False
+    #: The MLP's activation, as config.json names it.
+    activation: str = "silu"
+    #: Embeddings are scaled by the root of the hidden size.
+    scaled_embedding: bool = False
+    #: The file states scales of embeddings, residuals, scores and logits.
+    multipliers: bool = False
+    #: The file may state soft caps of scores, and of logits.
+    score_cap: bool = False
+    logit_cap: bool = False
+    #: Scores are scaled by what config.json states; GGUF files leave it
+    #: out: it is a head's size, but hidden / heads in a model of so many layers.
+    query_scalar: bool = False
+    wide_query_layers: int = 0
+    #: Which layers have the window that config.json states; upper ones only if `use_sliding_window` says so.
+    window: Literal["", "all", "upper", "local"] = ""
+    #: Every so manieth layer sees all tokens, the others have the window. 0: all layers have it.
+    global_every: int = 0
+    #: The window if a GGUF file states none.
+    gguf_window: int = 0
+    #: RoPE's base in layers with a window. 0: that of all layers.
+    local_rope_base: float = 0.0
+    rope_base: float = 10_000.0
+    #: Keys that config.json may leave out, as transformers fills them in.
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+
+LLAMA = Family("Llama", "llama", "llama", interleaved=True)
+
+FAMILIES = (LLAMA,)

@@ -1,0 +1,151 @@
+"""The law of every family: equal to transformers, from a Hugging Face folder and from a GGUF file."""
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import Tensor
+
+from llama_herd.model.batch import Batch, Chunk
+from llama_herd.model.cache import Cache
+from llama_herd.model.files.model_file import open_model
+from llama_herd.model.llama2 import Llama
+from llama_herd.model.pages import Pages
+from llama_herd.model.tiling import FIXED, Tiling
+from tests.model.test_llama2 import greedy, logits_after, reserved
+from tests.model.tiny_family import TINY_FAMILIES, VOCAB_SIZE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FILES = [(name, kind) for name in TINY_FAMILIES for kind in ("folder", "gguf")]
+#: Longer than any window, and than a page.
+LENGTHS = (100, 70, 40, 9, 1)
+
+
+@pytest.fixture(scope="module")
+def oracles() -> dict[str, "PreTrainedModel"]:
+    """transformers' models, made when they are asked for."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("families")
+
+
+@pytest.fixture
+def oracle(case: tuple[str, str], oracles: dict[str, "PreTrainedModel"]) -> "PreTrainedModel":
+    name, _ = case
+    if name not in oracles:
+        oracles[name] = TINY_FAMILIES[name].model()
+    return oracles[name]
+
+
+@pytest.fixture
+def path(case: tuple[str, str], oracle: "PreTrainedModel", files: Path) -> Path:
+    name, kind = case
+    path = files / name if kind == "folder" else files / f"{name}.gguf"
+    if not path.exists():
+        write = TINY_FAMILIES[name].write_folder if kind == "folder" else TINY_FAMILIES[name].write_gguf
+        write(oracle, path)
+    return path
+
+
+@pytest.fixture
+def llama(path: Path) -> Llama:
+    return load(path)
+
+
+def load(path: Path, tiling: Tiling | None = None) -> Llama:
+    with open_model(path) as file:
+        return Llama.load(file, tiling=tiling) if tiling else Llama.load(file)
+
+
+def random_ids(num_tokens: int, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(3, VOCAB_SIZE), k=num_tokens)
+
+
+@torch.inference_mode()
+def all_logits(oracle: "PreTrainedModel", ids: list[int]) -> Tensor:
+    logits: Tensor = oracle(torch.tensor([ids])).logits[0]
+    return logits
+
+
+def assert_greedy_equal(
+    llama: Llama, oracle: "PreTrainedModel", prompts: list[list[int]], num_tokens: int
+) -> None:
+    """Each token must be transformers' best after the prompt and the tokens before it."""
+    for prompt, completion in zip(prompts, greedy(llama, prompts, num_tokens), strict=True):
+        best = all_logits(oracle, prompt + completion).argmax(dim=-1).tolist()
+        assert completion == best[len(prompt) - 1 : -1]
+
+
+def logits_of_all(llama: Llama, ids: list[int], chunk_tokens: int, *, consecutive: bool = True) -> Tensor:
+    """Logits (S, V) after each of `ids`, which come `chunk_tokens` at a time."""
+    cache = Cache(llama.config, num_pages=8)
+    cache.pages = Pages(8, consecutive=consecutive)
+    pages, logits = reserved(cache, "alone", len(ids)), []
+    for start in range(0, len(ids), chunk_tokens):
+        some = ids[start : start + chunk_tokens]
+        batch = Batch.of([Chunk(pages, start, some, len(some))], span_tokens=llama.tiling.span_tokens)
+        logits.append(llama.forward(batch, cache))
+    return torch.cat(logits)
+
+
+@pytest.mark.parametrize("case", FILES, ids=" ".join)
+def test_greedy_ids_equal_transformers(llama: Llama, oracle: "PreTrainedModel") -> None:
+    assert_greedy_equal(llama, oracle, [random_ids(length, length) for length in LENGTHS], num_tokens=16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FILES, ids=" ".join)
+def test_greedy_ids_equal_transformers_for_20_prompts_of_64_tokens(
+    llama: Llama, oracle: "PreTrainedModel"
+) -> None:
+    assert_greedy_equal(llama, oracle, [random_ids(7 * seed + 1, seed) for seed in range(20)], num_tokens=64)
+
+
+@pytest.mark.parametrize("case", FILES, ids=" ".join)
+def test_every_logit_is_that_of_transformers(llama: Llama, oracle: "PreTrainedModel") -> None:
+    ids = random_ids(150)
+    expected = all_logits(oracle, ids)
+    torch.testing.assert_close(logits_of_all(llama, ids, 150), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("consecutive", [True, False])
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 64])
+@pytest.mark.parametrize("case", [(name, "gguf") for name in TINY_FAMILIES], ids=" ".join)
+def test_cached_tokens_count_as_in_a_full_forward(llama: Llama, chunk_tokens: int, consecutive: bool) -> None:
+    ids = random_ids(150)
+    cut = logits_of_all(llama, ids, chunk_tokens, consecutive=consecutive)
+    torch.testing.assert_close(cut, logits_of_all(llama, ids, 150), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("consecutive", [True, False])
+@pytest.mark.parametrize("case", [(name, "gguf") for name in TINY_FAMILIES], ids=" ".join)
+def test_a_ragged_batch_equals_each_sequence_alone(llama: Llama, consecutive: bool) -> None:
+    """Half are prefilled in the batch, half only decode in it."""
+    cache = Cache(llama.config, num_pages=32)
+    cache.pages = Pages(32, consecutive=consecutive)
+    cache.storage.fill_(torch.nan)
+    texts = [random_ids(num_tokens, num_tokens) for num_tokens in (1, 5, 31, 64, 65, 130)]
+    chunks = []
+    for row, ids in enumerate(texts):
+        pages, num_cached = reserved(cache, str(row), len(ids)), len(ids) - 1 if row % 2 else 0
+        if num_cached:
+            llama.forward(Batch.of([Chunk(pages, 0, ids[:num_cached], 0)]), cache)
+        chunks.append(Chunk(pages, num_cached, ids[num_cached:], 1))
+    together = llama.forward(Batch.of(chunks), cache)
+    alone = torch.stack([logits_after(llama, ids) for ids in texts])
+    torch.testing.assert_close(together, alone, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("case", [(name, "gguf") for name in TINY_FAMILIES], ids=" ".join)
+def test_deterministic_logits_are_bit_equal_however_tokens_come(path: Path) -> None:
+    llama, ids = load(path, FIXED), random_ids(90)
+    whole = logits_of_all(llama, ids, 90)
+    assert logits_of_all(llama, ids, 1).equal(whole)
+    assert logits_of_all(llama, ids, 7).equal(whole)
