@@ -57,4 +57,14 @@ class Family:
 
 LLAMA = Family("Llama", "llama", "llama", interleaved=True)
 
-FAMILIES = (LLAMA,)
+FAMILIES = (
+    LLAMA,
+    Family(
+        "Mistral",
+        "llama",
+        "mistral",
+        interleaved=True,
+        window="all",
+        defaults={"sliding_window": 4_096, "num_key_value_heads": 8},
+    ),
+)

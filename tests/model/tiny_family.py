@@ -174,4 +174,11 @@ TINY_FAMILIES = {
         _add_linear_rope,
         permutes=True,
     ),
+    "mistral": TinyFamily(
+        "mistral",
+        "llama",
+        {"sliding_window": 24},
+        lambda writer: writer.add_sliding_window(24),
+        permutes=True,
+    ),
 }
