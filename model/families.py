@@ -67,4 +67,12 @@ FAMILIES = (
         window="all",
         defaults={"sliding_window": 4_096, "num_key_value_heads": 8},
     ),
+    Family(
+        "Qwen 2",
+        "qwen2",
+        "qwen2",
+        qkv_bias=True,
+        window="upper",
+        defaults={"max_window_layers": 28, "sliding_window": 4_096},
+    ),
 )

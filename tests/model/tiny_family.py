@@ -181,4 +181,6 @@ TINY_FAMILIES = {
         lambda writer: writer.add_sliding_window(24),
         permutes=True,
     ),
+    "qwen2": TinyFamily("qwen2", "qwen2", {"tie_word_embeddings": True}),
+    "qwen2, yarn": TinyFamily("qwen2", "qwen2", {"rope_parameters": YARN}, _add_yarn),
 }
