@@ -75,4 +75,12 @@ FAMILIES = (
         window="upper",
         defaults={"max_window_layers": 28, "sliding_window": 4_096},
     ),
+    Family(
+        "Qwen 3",
+        "qwen3",
+        "qwen3",
+        qk_norm=True,
+        window="upper",
+        defaults={"head_dim": 128, "max_window_layers": 28, "sliding_window": 4_096},
+    ),
 )

@@ -183,4 +183,5 @@ TINY_FAMILIES = {
     ),
     "qwen2": TinyFamily("qwen2", "qwen2", {"tie_word_embeddings": True}),
     "qwen2, yarn": TinyFamily("qwen2", "qwen2", {"rope_parameters": YARN}, _add_yarn),
+    "qwen3": TinyFamily("qwen3", "qwen3", {"head_dim": 32}),
 }
