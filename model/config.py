@@ -280,6 +280,9 @@ def _gguf_scales(metadata: Metadata, family: Family) -> dict[str, float]:
             "attention_scale": "attention.scale",
             "logit_divisor": "logit_scale",
         }
+        finetuned = f"{family.architecture}.rope.scaling.finetuned"
+        if not metadata.flag(finetuned, True):
+            raise metadata.error(finetuned, "is false: this one is without RoPE", OTHER_MODEL)
     if family.score_cap:
         keys["score_cap"] = "attn_logit_softcapping"
     if family.logit_cap:

@@ -83,4 +83,12 @@ FAMILIES = (
         window="upper",
         defaults={"head_dim": 128, "max_window_layers": 28, "sliding_window": 4_096},
     ),
+    Family(
+        "Granite",
+        "granite",
+        "granite",
+        interleaved=True,
+        multipliers=True,
+        defaults={"attention_multiplier": 1.0},
+    ),
 )

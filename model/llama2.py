@@ -1,4 +1,7 @@
-"""Llama 2: the whole model in one file. It is weights alone; all state lives in the Cache.
+"""Llama 2, and the families that differ from it a little: the whole model in one file.
+
+It is weights alone; all state lives in the Cache. What sets a family apart stands in `families.py`, and each
+part takes it from there when it is loaded.
 
 Shapes: T tokens of the ragged batch, R rows that want logits, H heads, K kv heads, D head dim, C hidden size,
 F ffn size, V vocabulary. How long each sequence is (S), only the cache and `attend` know.
@@ -6,13 +9,14 @@ F ffn size, V vocabulary. How long each sequence is (S), only the cache and `att
 Source: Llama 2, https://arxiv.org/abs/2307.09288
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, silu
 
 from llama_herd.model.attend import Scoring, attend
 from llama_herd.model.batch import Batch
@@ -24,6 +28,12 @@ from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.segment import Segment
 from llama_herd.model.tiling import FREE, Tiling
+
+#: By their names in config.json.
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu,
+    "gelu_pytorch_tanh": partial(gelu, approximate="tanh"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,22 +97,25 @@ class CausalSelfAttention:
 
 @dataclass(frozen=True, eq=False)
 class Mlp:
-    """SwiGLU: down(silu(gate(x)) * up(x)). Source: https://arxiv.org/abs/2002.05202"""
+    """SwiGLU: down(silu(gate(x)) * up(x)), or another activation. Source: https://arxiv.org/abs/2002.05202"""
 
     gate_up: Linear  # C to F + F
     down: Linear  # F to C
+    activation: Callable[[Tensor], Tensor] = silu
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
-        prefix = f"blk.{layer}.ffn"
+        family, prefix = loader.file.config.family, f"blk.{layer}.ffn"
+        parts = ["up"] if family.fused else ["gate", "up"]
         return cls(
-            loader.linear(f"{prefix}_gate.weight", f"{prefix}_up.weight"),
+            loader.linear(*(f"{prefix}_{part}.weight" for part in parts)),
             loader.linear(f"{prefix}_down.weight"),
+            ACTIVATIONS[family.activation],
         )
 
     def __call__(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)  # (T, F) each
-        return self.down(silu(gate) * up)  # (T, C)
+        return self.down(self.activation(gate) * up)  # (T, C)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,27 +124,46 @@ class Block:
 
     attention_norm: RMSNorm
     attention: CausalSelfAttention
+    attention_post_norm: RMSNorm | None
     mlp_norm: RMSNorm
     mlp: Mlp
+    mlp_post_norm: RMSNorm | None
+    scale: float  # of what is added
+    has_window: bool
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
-        eps = loader.file.config.rms_eps
+        config = loader.file.config
+
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(loader.vector(f"blk.{layer}.{name}.weight"), config.rms_eps)
+
+        has_post_norms = config.family.post_norms
         return cls(
-            RMSNorm(loader.vector(f"blk.{layer}.attn_norm.weight"), eps),
+            norm("attn_norm"),
             CausalSelfAttention.load(loader, layer),
-            RMSNorm(loader.vector(f"blk.{layer}.ffn_norm.weight"), eps),
+            norm("post_attention_norm") if has_post_norms else None,
+            norm("ffn_norm"),
             Mlp.load(loader, layer),
+            norm("post_ffw_norm") if has_post_norms else None,
+            config.residual_scale,
+            config.window(layer) > 0,
         )
 
     def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rope, batch, cache)  # (T, C)
-        return x + self.mlp(self.mlp_norm(x))  # (T, C)
+        y = self.attention(self.attention_norm(x), rope, batch, cache)  # (T, C)
+        if self.attention_post_norm is not None:
+            y = self.attention_post_norm(y)
+        x = torch.add(x, y, alpha=self.scale)  # (T, C)
+        y = self.mlp(self.mlp_norm(x))  # (T, C)
+        if self.mlp_post_norm is not None:
+            y = self.mlp_post_norm(y)
+        return torch.add(x, y, alpha=self.scale)  # (T, C)
 
 
 @dataclass(frozen=True, eq=False)
 class Llama:
-    """A Llama on one device.
+    """A Llama, or a model of another family, on one device.
 
         llama = Llama.load(open_model("model.gguf"))
         cache = Cache(llama.config, num_pages=64)
@@ -179,13 +211,23 @@ class Llama:
         `on_layer` is called after each layer: a long prompt on a slow machine takes minutes.
         With float32 weights each is within 1e-4 of a forward in float64, whoever runs beside it.
         """
-        rope = cache.rope(batch.positions)
+        config = self.config
+        rope = local_rope = cache.rope(batch.positions)
+        if config.local_rope_base:
+            local_rope = cache.rope(batch.positions, local=True)
         x = self.embedding.rows(batch.ids)  # (T, C)
+        if config.embedding_scale != 1:
+            x = x * config.embedding_scale
         for block in self.blocks:
-            x = block(x, rope, batch, cache)  # (T, C)
+            x = block(x, local_rope if block.has_window else rope, batch, cache)  # (T, C)
             if on_layer is not None:
                 on_layer()
-        return self.output(self.norm(x[batch.logit_rows])).float()  # (R, V)
+        logits = self.output(self.norm(x[batch.logit_rows])).float()  # (R, V)
+        if config.logit_divisor != 1:
+            logits = logits / config.logit_divisor
+        if config.logit_cap:
+            logits = (logits / config.logit_cap).tanh_() * config.logit_cap
+        return logits
 
 
 def rotate(x: Tensor, rope: Rope) -> Tensor:

@@ -7,13 +7,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import torch
+from gguf import GGMLQuantizationType
+
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.families import LLAMA, Family
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile
 from llama_herd.model.files.shards import weight_paths
 from llama_herd.model.json_file import read_json
+from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.quoted import quoted
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.padded_codec import PaddedCodec
@@ -46,6 +51,12 @@ _LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+}
+_FUSED_NAMES = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+_POST_NORM_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
 }
 
 
@@ -95,7 +106,9 @@ class SafetensorsModel:
     def weight(self, name: str) -> Weight:
         """A weight by its GGUF name; a missing `output.weight` is the embedding."""
         file, info = self._stored(name)
-        return Weight(info.type, info.shape, file.rows(info.name))
+        weight = Weight(info.type, info.shape, file.rows(info.name))
+        is_shifted = self.config.family.norms_from_one and name.endswith("norm.weight")
+        return _plus_one(weight) if is_shifted else weight
 
     def read_tokenizer(self) -> Tokenizer:
         """The folder's tokenizer, with a piece for each of the model's rows. Raises ModelFileError."""
@@ -133,7 +146,7 @@ class SafetensorsModel:
     def _checked(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
         """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
         shapes = expected_shapes(self.config)
-        names = {hf_name(name): name for name in shapes if name != ROPE_NAME}
+        names = {hf_name(name, self.config.family): name for name in shapes if name != ROPE_NAME}
         is_tied = self.metadata.flag("tie_word_embeddings", HEAD_NAME not in tensors)
         optional = {HEAD_NAME} if is_tied else set()
         for name in names.keys() - tensors.keys() - optional:
@@ -143,12 +156,23 @@ class SafetensorsModel:
         return {names[name]: stored for name, stored in tensors.items() if name not in optional}
 
 
-def hf_name(name: str) -> str:
+def hf_name(name: str, family: Family = LLAMA) -> str:
     """What transformers calls a weight, by its GGUF name."""
     if name in _OUTER_NAMES:
         return _OUTER_NAMES[name]
     _, layer, part, kind = name.split(".")
-    return f"model.layers.{layer}.{_LAYER_NAMES[part]}.{kind}"
+    part_names = _LAYER_NAMES
+    if family.fused:
+        part_names = part_names | _FUSED_NAMES
+    if family.post_norms:
+        part_names = part_names | _POST_NORM_NAMES
+    return f"model.layers.{layer}.{part_names[part]}.{kind}"
+
+
+def _plus_one(weight: Weight) -> Weight:
+    """A norm as others store it: llama.cpp's converter adds the one too."""
+    values = dequantize(weight.blocks, weight.type) + 1
+    return Weight(GGMLQuantizationType.F32, weight.shape, values.view(torch.uint8))
 
 
 def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:

@@ -153,6 +153,39 @@ def _add_yarn(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_scaling_orig_ctx_len(128)
 
 
+def _add_granite_scales(writer: gguf.GGUFWriter) -> None:
+    writer.add_vocab_size(VOCAB_SIZE)
+    writer.add_rope_dimension_count(16)
+    writer.add_attention_scale(0.1)
+    writer.add_embedding_scale(12.0)
+    writer.add_residual_scale(0.22)
+    writer.add_logit_scale(8.0)
+
+
+def _add_phi3(writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_scaling_orig_ctx_len(512)
+    writer.add_rope_dimension_count(16)
+    writer.add_sliding_window(24)
+
+
+def _add_gemma2(writer: gguf.GGUFWriter) -> None:
+    writer.add_attn_logit_softcapping(2.0)
+    writer.add_final_logit_softcapping(0.5)
+    writer.add_sliding_window(24)
+
+
+def _add_gemma3(writer: gguf.GGUFWriter) -> None:
+    writer.add_sliding_window(24)
+    _add_linear_rope(writer)
+
+
+GEMMA2 = {
+    "head_dim": 32,
+    "query_pre_attn_scalar": 32,
+    "sliding_window": 24,
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 0.5,
+}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 500.0,
@@ -184,4 +217,16 @@ TINY_FAMILIES = {
     "qwen2": TinyFamily("qwen2", "qwen2", {"tie_word_embeddings": True}),
     "qwen2, yarn": TinyFamily("qwen2", "qwen2", {"rope_parameters": YARN}, _add_yarn),
     "qwen3": TinyFamily("qwen3", "qwen3", {"head_dim": 32}),
+    "granite": TinyFamily(
+        "granite",
+        "granite",
+        {
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.1,
+            "logits_scaling": 8.0,
+        },
+        _add_granite_scales,
+        permutes=True,
+    ),
 }

@@ -35,12 +35,15 @@ class StepMemory:
         C, F, size = self.config.hidden_size, self.config.ffn_size, self.dtype.itemsize
         T = min(self._num_tokens, cache_tokens)
         wide = torch.float32.itemsize
-        qkv = 2 * C + (H + 2 * K) * D
-        rotating = size * (qkv + (H + K) * D) + 2 * wide * (H + K) * D
+        family = self.config.family
+        qkv = 2 * C + (H + 2 * K) * D * (2 if family.qkv_bias else 1)
+        if family.qk_norm:
+            qkv += (H + K) * D
+        rotating = size * (qkv + (H + K) * D) + (3 if family.qk_norm else 2) * wide * (H + K) * D
         attending = size * (qkv + (H + K) * D + 3 * H * D)
         mlp = size * (5 * C + 4 * F)
-        norm = size * 2 * C + 3 * wide * C
-        rope = 2 * wide * D
+        norm = size * (3 if family.post_norms else 2) * C + 3 * wide * C
+        rope = 2 * wide * D * (2 if self.config.local_rope_base else 1)
         return T * (rope + max(rotating, attending, mlp, norm))
 
     def attention_bytes(self, max_length: int) -> int:
