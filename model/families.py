@@ -91,4 +91,5 @@ FAMILIES = (
         multipliers=True,
         defaults={"attention_multiplier": 1.0},
     ),
+    Family("Phi-3", "phi3", "phi3", fused=True, window="all"),
 )

@@ -229,4 +229,5 @@ TINY_FAMILIES = {
         _add_granite_scales,
         permutes=True,
     ),
+    "phi3": TinyFamily("phi3", "phi3", {"sliding_window": 24}, _add_phi3),
 }
