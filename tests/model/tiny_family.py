@@ -230,4 +230,12 @@ TINY_FAMILIES = {
         permutes=True,
     ),
     "phi3": TinyFamily("phi3", "phi3", {"sliding_window": 24}, _add_phi3),
+    "gemma2": TinyFamily("gemma2", "gemma2", GEMMA2, _add_gemma2, norm_shift=1.0),
+    "gemma2, wide": TinyFamily(
+        "gemma2",
+        "gemma2",
+        {**GEMMA2, "num_hidden_layers": 46, "query_pre_attn_scalar": 16},
+        _add_gemma2,
+        norm_shift=1.0,
+    ),
 }
