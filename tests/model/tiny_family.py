@@ -238,4 +238,20 @@ TINY_FAMILIES = {
         _add_gemma2,
         norm_shift=1.0,
     ),
+    "gemma3": TinyFamily(
+        "gemma3_text",
+        "gemma3",
+        {
+            "num_hidden_layers": 7,
+            "head_dim": 32,
+            "query_pre_attn_scalar": 32,
+            "sliding_window": 24,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0},
+            },
+        },
+        _add_gemma3,
+        norm_shift=1.0,
+    ),
 }
