@@ -4,7 +4,9 @@ Shapes: T tokens of the ragged batch, t tokens of a span, B spans, H heads, K kv
 S cached length, N cells of the cache.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import torch
@@ -59,19 +61,21 @@ def attend_bytes(config: LlamaConfig, dtype: torch.dtype, max_length: int, *, co
 
 def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Scoring) -> Tensor:
     """Span by span over views of the storage: on a CPU faster than copying keys into a padded batch."""
+    kernel, window = _kernel(scoring), scoring.window
     queries = q.transpose(0, 1)[None]  # (1, H, T, D)
     keys, values = cache.view(layer)  # (1, K, N, D) each
     attended = []
     for span in batch.spans:
-        past = min(span.start, scoring.window - 1) if scoring.window else span.start
+        past = min(span.start, window - 1) if window else span.start
         first_cell, num_keys = span.first_cell + span.start - past, past + span.num_tokens
-        mask = cache.mask(span.num_tokens, past, scoring.window) if span.num_tokens > 1 else None  # (t, S)
-        heads = _weighted(
+        mask = cache.mask(span.num_tokens, past, window) if span.num_tokens > 1 else None  # (t, S)
+        heads = kernel(
             queries.narrow(2, span.first_row, span.num_tokens),  # (1, H, t, D)
             keys.narrow(2, first_cell, num_keys),  # (1, K, S, D)
             values.narrow(2, first_cell, num_keys),
-            mask,
-            scoring,
+            attn_mask=mask,
+            scale=scoring.scale,
+            enable_gqa=True,
         )
         attended.append(heads)  # (1, H, t, D)
     return torch.cat(attended, dim=2)[0].transpose(0, 1)  # (T, H, D)
@@ -79,36 +83,45 @@ def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Sco
 
 def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Scoring) -> Tensor:
     """Spans of one length at a time, their pages gathered into a padded batch."""
+    kernel, window = _kernel(scoring), scoring.window
     attended = torch.empty_like(q)
     for group in batch.groups:
         queries = q[group.rows].transpose(1, 2)  # (B, H, t, D)
         keys, values = cache.gather(layer, group.page_table)  # (B, K, S, D)
-        mask = cache.padding_mask(group.positions, keys.shape[-2], scoring.window)  # (B, 1, t, S)
-        past = cache.padding_mask(group.positions[:, -1:], keys.shape[-2])  # (B, 1, 1, S)
-        padding = ~past.transpose(2, 3)  # (B, 1, S, 1): what comes after the last token
+        mask = cache.padding_mask(group.positions, num_keys=keys.shape[-2])  # (B, 1, t, S)
+        padding = ~mask[:, :, -1, :, None]  # (B, 1, S, 1): what comes after the last token
         keys.masked_fill_(padding, 0)
         values.masked_fill_(padding, 0)
-        heads = _weighted(queries, keys, values, mask, scoring)
+        if window:
+            mask = cache.padding_mask(group.positions, keys.shape[-2], window)
+        heads = kernel(queries, keys, values, attn_mask=mask, scale=scoring.scale, enable_gqa=True)
         attended[group.rows] = heads.transpose(1, 2)  # (B, t, H, D)
     return attended
 
 
-def _weighted(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scoring: Scoring) -> Tensor:
-    """The values (B, K, S, D) by how well their keys fit the queries (B, H, t, D): (B, H, t, D)."""
-    if scoring.cap:
-        return _capped(q, keys, values, mask, scoring)
-    return scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scoring.scale, enable_gqa=True)
+def _kernel(scoring: Scoring) -> Callable[..., Tensor]:
+    """What weighs the values (B, K, S, D) by how well keys fit queries (B, H, t, D): (B, H, t, D)."""
+    return partial(_capped, cap=scoring.cap) if scoring.cap else scaled_dot_product_attention
 
 
-def _capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scoring: Scoring) -> Tensor:
-    """The same with capped scores, which torch's kernel has not. Source: https://arxiv.org/abs/2408.00118"""
+def _capped(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    attn_mask: Tensor | None,
+    scale: float | None,
+    enable_gqa: bool,
+    cap: float,
+) -> Tensor:
+    """torch's kernel, had it a cap for scores. Source: https://arxiv.org/abs/2408.00118"""
     B, H, t, D = q.shape
-    K, S = keys.shape[1], keys.shape[2]
-    scale = D**-0.5 if scoring.scale is None else scoring.scale
+    _, K, S, _ = keys.shape
+    assert enable_gqa
     grouped = q.reshape(B, K, H // K * t, D)  # the queries of a kv head, one below the other
-    scores = (grouped @ keys.transpose(2, 3)).float().mul_(scale / scoring.cap).tanh_().mul_(scoring.cap)
+    scores = (grouped @ keys.transpose(2, 3)).float()
+    scores = scores.mul_((D**-0.5 if scale is None else scale) / cap).tanh_().mul_(cap)
     scores = scores.view(B, K, H // K, t, S)
-    if mask is not None:
-        scores.masked_fill_(~mask.unsqueeze(-3), float("-inf"))  # (t, S) or (B, 1, 1, t, S)
+    if attn_mask is not None:
+        scores.masked_fill_(~attn_mask.unsqueeze(-3), float("-inf"))  # (1, t, S) or (B, 1, 1, t, S)
     weights = scores.softmax(dim=-1).to(values.dtype).view(B, K, -1, S)
     return (weights @ values).view(B, H, t, D)

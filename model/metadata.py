@@ -7,6 +7,7 @@ import numpy as np
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.bounded_reader import Array
+from llama_herd.model.limits import MAX_SCALE
 from llama_herd.model.quoted import quoted
 
 #: An error quotes no more than this of what a file holds.
@@ -14,6 +15,9 @@ MAX_PROBLEM_CHARS = 200
 
 #: What helps when a file says what cannot be.
 HELP = "Fetch the file again, or take another one of the same model."
+
+#: What helps when a file says what we do not compute.
+OTHER_MODEL = "Take another model."
 
 T = TypeVar("T")
 
@@ -76,6 +80,16 @@ class Metadata(Mapping[str, object]):
     def nested(self, key: str) -> "Metadata":
         """A JSON object within this one."""
         return Metadata(self._read(key, (dict,), "an object"), f"{self.source}: {key}")
+
+    def require(self, key: str, needed: str) -> None:
+        """Raise ModelFileError when the key is there with another text."""
+        value = self.text(key, needed)
+        if value != needed:
+            raise self.error(key, f"is {quoted(value)}, only {quoted(needed)} is supported", OTHER_MODEL)
+
+    def numbers(self, keys: Mapping[str, str]) -> dict[str, float]:
+        """The numbers above 0 under the values of `keys`, by their names there, as far as they are stated."""
+        return {name: self.number(key, 0, MAX_SCALE) for name, key in keys.items() if key in self}
 
     def items_of(self, key: str, allowed: Sequence[str], length: int) -> list[str]:
         """A JSON list of `length` strings, each one of those allowed."""

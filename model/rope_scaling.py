@@ -7,11 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
+from llama_herd.model.limits import MAX_CONTEXT, MAX_SCALE
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
-
-MAX_FACTOR = 1e6
-MAX_CONTEXT = 1 << 22
 
 #: YaRN's borders, in turns over the context that the model was made for.
 BETA_FAST, BETA_SLOW = 32.0, 1.0
@@ -57,10 +55,10 @@ def gguf_scaling(metadata: Metadata, prefix: str, pairs: Pairs, context: int) ->
     """Read the keys under `prefix` of a GGUF file. Raises ModelFileError for a kind that is not built."""
 
     def number(name: str, default: float) -> float:
-        return metadata.number(f"{prefix}.scaling.{name}", 0, MAX_FACTOR, default)
+        return metadata.number(f"{prefix}.scaling.{name}", 0, MAX_SCALE, default)
 
     kind = metadata.text(f"{prefix}.scaling.type", "linear")
-    factor = number("factor", metadata.number(f"{prefix}.scale_linear", 0, MAX_FACTOR, 1.0))
+    factor = number("factor", metadata.number(f"{prefix}.scale_linear", 0, MAX_SCALE, 1.0))
     context = metadata.integer(f"{prefix}.scaling.original_context_length", 1, MAX_CONTEXT, context)
     fast, slow = number("yarn_beta_fast", BETA_FAST), number("yarn_beta_slow", BETA_SLOW)
     own_gain, gain = number("attn_factor", 1.0), number("yarn_attn_factor", yarn_gain(factor))
@@ -80,20 +78,20 @@ def json_scaling(rope: Metadata, pairs: Pairs, context: int) -> RopeScaling:
         return UNSCALED
     if kind not in ("linear", "llama3", "yarn"):
         raise rope.error("rope_type", f"is {quoted(kind)}, which is not supported", HELP)
-    factor = rope.number("factor", 0, MAX_FACTOR)
+    factor = rope.number("factor", 0, MAX_SCALE)
     if kind == "linear":
         return RopeScaling(linear_divisors(pairs, factor))
     context = rope.integer("original_max_position_embeddings", 1, MAX_CONTEXT, context)
     if kind == "llama3":
-        low, high = (rope.number(f"{end}_freq_factor", 0, MAX_FACTOR) for end in ("low", "high"))
+        low, high = (rope.number(f"{end}_freq_factor", 0, MAX_SCALE) for end in ("low", "high"))
         if low >= high:
             raise rope.error("low_freq_factor", f"is {low}, it must be below the high one, {high}")
         return RopeScaling(llama3_divisors(pairs, factor, context, low, high))
     if not rope.flag("truncate", True):
         raise rope.error("truncate", "is false, which is not supported", HELP)
     fast, slow = (
-        rope.number("beta_fast", 0, MAX_FACTOR, BETA_FAST),
-        rope.number("beta_slow", 0, MAX_FACTOR, BETA_SLOW),
+        rope.number("beta_fast", 0, MAX_SCALE, BETA_FAST),
+        rope.number("beta_slow", 0, MAX_SCALE, BETA_SLOW),
     )
     return RopeScaling(yarn_divisors(pairs, factor, context, fast, slow), _json_yarn_gain(rope, factor))
 
@@ -139,8 +137,8 @@ def yarn_gain(factor: float, weight: float = 1.0) -> float:
 
 def _json_yarn_gain(rope: Metadata, factor: float) -> float:
     if "attention_factor" in rope:
-        return rope.number("attention_factor", 0, MAX_FACTOR)
+        return rope.number("attention_factor", 0, MAX_SCALE)
     if "mscale" in rope and "mscale_all_dim" in rope:
-        above, below = (rope.number(key, 0, MAX_FACTOR) for key in ("mscale", "mscale_all_dim"))
+        above, below = (rope.number(key, 0, MAX_SCALE) for key in ("mscale", "mscale_all_dim"))
         return yarn_gain(factor, above) / yarn_gain(factor, below)
     return yarn_gain(factor)

@@ -11,9 +11,10 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import OTHER_TYPE, TensorInfo
 from llama_herd.model.files.gguf_parts import GGUFParts
 from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
+from llama_herd.model.limits import MAX_SCALE
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
-from llama_herd.model.rope_scaling import HELP as ROPE_HELP, MAX_FACTOR
+from llama_herd.model.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.weight import Rows, Weight, unpermute_rows
@@ -110,8 +111,8 @@ class GGUFModel:
     def _rope_divisors(self) -> list[float]:
         weight = self.weight(ROPE_NAME)
         divisors: list[float] = dequantize(weight.blocks, weight.type).flatten().tolist()
-        if not all(0 < divisor < MAX_FACTOR for divisor in divisors):
-            raise self.metadata.error(ROPE_NAME, f"holds a factor not above 0 or not below {MAX_FACTOR:g}")
+        if not all(0 < divisor < MAX_SCALE for divisor in divisors):
+            raise self.metadata.error(ROPE_NAME, f"holds a factor not above 0 or not below {MAX_SCALE:g}")
         return divisors
 
     def _stored_name(self, name: str) -> str:

@@ -1,5 +1,6 @@
 """A model as a person names it: a GGUF file, or a Hugging Face folder. One opener for both."""
 
+import re
 from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
@@ -19,6 +20,9 @@ from llama_herd.model.weight import Weight
 _ACCEPTED = (
     "A model is a GGUF file, or a Hugging Face folder with config.json, tokenizer.json and model.safetensors"
 )
+
+#: What Hugging Face calls a repository: its owner and its name.
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 class ModelFile(Protocol):
@@ -69,7 +73,13 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
         found = "".join(f" Here lies {file.name}." for file in sorted(path.glob("*.gguf"))[:1])
         raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{found}")
     if not path.exists():
-        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}.")
+        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}.{_how_to_fetch(path)}")
     if path.suffix in (".safetensors", ".json"):
         raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
     return GGUFModel.open(path)
+
+
+def _how_to_fetch(path: Path) -> str:
+    """The command that fetches what a path names, if that may be a repository of Hugging Face."""
+    is_repository = _REPOSITORY.fullmatch(str(path)) and not path.parent.exists()
+    return f" To fetch it: hf download {path} --local-dir {path.name}." if is_repository else ""

@@ -117,6 +117,28 @@ def test_masks_equal_a_plain_loop() -> None:
         assert cache.mask(num_tokens, past).tolist() == loop
 
 
+@pytest.mark.parametrize("window", [1, 2, 24, 600])
+def test_masks_of_a_window_equal_a_plain_loop(window: int) -> None:
+    cache = Cache(tiny_config(windows=(0, window)), num_pages=8)
+    chance = random.Random(0)
+    for _ in range(50):
+        num_tokens = chance.randint(1, 40)
+        past = chance.randint(0, min(512 - num_tokens, window - 1))
+        queries = range(past, past + num_tokens)
+        loop = [[query - window < key <= query for key in range(past + num_tokens)] for query in queries]
+        assert cache.mask(num_tokens, past, window).tolist() == loop
+        positions = torch.tensor([list(queries)])
+        padded = cache.padding_mask(positions, past + num_tokens, window)
+        assert padded[0, 0].tolist() == loop
+
+
+def test_tables_of_windows_and_of_a_second_rope_are_counted() -> None:
+    config = tiny_config(windows=(24, 0), local_rope_base=100.0)
+    cache = Cache(config, num_pages=8)
+    tables = [*cache._ropes, *cache._masks.values(), cache._key_positions]
+    assert sum(table.nbytes for table in tables) == Cache.table_bytes(config, 512, consecutive=True)
+
+
 def test_a_mask_is_a_view_of_one_table() -> None:
     cache = Cache(tiny_config(), num_pages=8)
     assert cache.mask(7, 5).data_ptr() == cache.mask(7, 5).data_ptr()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llama_herd.errors import ModelFileError
@@ -207,3 +208,85 @@ BAD_JSON: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_json_that_cannot_be_is_refused_by_its_key(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelFileError, match=f"config.json: {message}"):
         LlamaConfig.from_json({**JSON, **changes})
+
+
+# The families, each as its configs state it
+
+
+def family_json(model_type: str, **changes: Any) -> LlamaConfig:
+    return LlamaConfig.from_json({**JSON, "model_type": model_type, **changes})
+
+
+@pytest.mark.parametrize(
+    ("stated", "window"), [({}, 4_096), ({"sliding_window": None}, 0), ({"sliding_window": 8}, 8)], ids=str
+)
+def test_a_mistral_has_a_window_unless_it_says_that_it_has_none(stated: dict[str, Any], window: int) -> None:
+    config = family_json("mistral", num_key_value_heads=8, **stated)
+    assert {config.window(layer) for layer in range(32)} == {window}
+
+
+def test_a_qwen_has_a_window_in_its_upper_layers_if_it_says_so() -> None:
+    keys = {"sliding_window": 8, "max_window_layers": 30}
+    assert family_json("qwen2", **keys).windows == ()
+    assert family_json("qwen2", use_sliding_window=True, **keys).windows == (0,) * 30 + (8, 8)
+    types = ["full_attention", "sliding_attention"] * 16
+    assert family_json("qwen3", use_sliding_window=True, layer_types=types, **keys).windows == (0, 8) * 16
+
+
+def test_a_gemma_has_a_window_in_all_layers_but_some() -> None:
+    gemma = {"hidden_act": "gelu_pytorch_tanh", "sliding_window": 8, "head_dim": 128}
+    assert family_json("gemma2", **gemma).windows == (8, 0) * 16
+    assert family_json("gemma3_text", **gemma).windows == ((8,) * 5 + (0,)) * 5 + (8, 8)
+    assert family_json("gemma3_text", sliding_window_pattern=2, **gemma).windows == (8, 0) * 16
+
+
+def test_a_gemma_3_of_old_has_its_ropes_at_the_top_level() -> None:
+    rope = {
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 5e3,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    config = family_json("gemma3_text", hidden_act="gelu_pytorch_tanh", **rope)
+    assert (config.rope_base, config.local_rope_base) == (1e6, 5e3)
+    assert set(config.rope_scaling.divisors) == {8.0}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "num_layers", "scale"),
+    [("gemma2", 42, 128), ("gemma2", 46, 256), ("gemma3", 34, 128), ("gemma3", 62, 256)],
+)
+def test_a_gguf_gemma_tells_the_scale_of_scores_by_its_layers(
+    architecture: str, num_layers: int, scale: int
+) -> None:
+    values = {key.replace("llama.", f"{architecture}."): value for key, value in GGUF.items()}
+    values |= {"general.architecture": architecture, f"{architecture}.block_count": num_layers}
+    values |= {f"{architecture}.attention.{part}_length": 128 for part in ("key", "value")}
+    values |= {f"{architecture}.attention.head_count": 16}
+    config = LlamaConfig.from_metadata(Metadata(values))
+    assert (config.attention_scale or config.head_dim**-0.5) == scale**-0.5
+
+
+def test_a_gguf_pattern_is_a_period_or_a_flag_for_each_layer() -> None:
+    pattern = np.arange(32) % 3 == 0
+    window = {"attention__sliding_window": 8}
+    flags = from_gguf(**window, attention__sliding_window_pattern=pattern)
+    assert flags.windows == tuple(8 if has else 0 for has in pattern)
+    period = from_gguf(**window, attention__sliding_window_pattern=4)
+    assert period.windows == (8, 8, 8, 0) * 8
+
+
+def test_a_granite_without_rope_is_refused() -> None:
+    values = {key.replace("llama.", "granite."): value for key, value in GGUF.items()}
+    values |= {"general.architecture": "granite", "granite.rope.scaling.finetuned": False}
+    with pytest.raises(
+        ModelFileError, match=r"granite\.rope\.scaling\.finetuned is false: this one is without RoPE"
+    ):
+        LlamaConfig.from_metadata(Metadata(values))
+
+
+def test_an_attention_factor_of_yarn_counts_for_more_than_its_formula() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1_024}
+    assert family_json("qwen2", rope_scaling=yarn).rope_scaling.gain == pytest.approx(1.13863, abs=1e-5)
+    assert family_json("qwen2", rope_scaling={**yarn, "attention_factor": 1.5}).rope_scaling.gain == 1.5
+    scaled = {**yarn, "mscale": 1.0, "mscale_all_dim": 1.0}
+    assert family_json("qwen2", rope_scaling=scaled).rope_scaling.gain == 1

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,7 +47,7 @@ def _lines(summary: "ModelSummary") -> Iterator[str]:
     yield summary.path
     yield f"{total.num_parameters:,} parameters in {total.num_tensors} tensors, {size_text(total.num_bytes)}"
     yield from _section("header", summary.header.items())
-    yield from _section("shape", asdict(summary.shape).items())
+    yield from _section("shape", summary.shape_facts.items())
     yield from _section("tensors", ((share.type, _share(share)) for share in summary.tensors))
     yield from _section("tokenizer", _tokenizer_facts(summary.tokenizer))
     yield from _section("memory of a worker at the current settings", _memory_facts(summary.memory))

@@ -136,9 +136,14 @@ class ModelSummary:
             sum(share.num_bytes for share in self.tensors),
         )
 
+    @property
+    def shape_facts(self) -> dict[str, Any]:
+        """The fields of the shape, the family by its name."""
+        return {**asdict(self.shape), "family": self.shape.family.name}
+
     def to_dict(self) -> dict[str, Any]:
         """The summary for programs."""
-        return asdict(self)
+        return {**asdict(self), "shape": self.shape_facts}
 
 
 def _complaint(check: Callable[[], object]) -> str:

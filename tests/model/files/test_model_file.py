@@ -64,6 +64,19 @@ def test_anything_else_is_told_what_a_model_is(folder: Path, gguf_file: Path) ->
         open_model(gguf_file.parent)
 
 
+def test_the_name_of_a_repository_is_told_how_to_fetch_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    command = r"To fetch it: hf download Qwen/Qwen2\.5-0\.5B --local-dir Qwen2\.5-0\.5B\."
+    with pytest.raises(ModelFileError, match=command):
+        open_model("Qwen/Qwen2.5-0.5B")
+    for path in (f"{folder.name}/none", "/no/such", "a/b/c", "../none"):
+        with pytest.raises(ModelFileError, match="no such file or folder") as caught:
+            open_model(path)
+        assert "hf download" not in str(caught.value)
+
+
 def test_both_kinds_have_the_same_tokenizer(gguf_file: Path, saved: Path) -> None:
     with open_model(gguf_file) as file, open_model(saved) as folder:
         ours, theirs = file.read_tokenizer(), folder.read_tokenizer()

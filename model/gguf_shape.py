@@ -1,0 +1,85 @@
+"""What GGUF files say of the ways in which families differ: windows, scales, soft caps."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from llama_herd.model.families import Family
+from llama_herd.model.layer_windows import layer_windows, local_layers
+from llama_herd.model.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_VOCAB
+from llama_herd.model.metadata import OTHER_MODEL, Metadata, NotedMetadata
+from llama_herd.model.quoted import quoted
+
+#: Keys of a GGUF file after its architecture that change no result, whatever they are.
+HARMLESS_KEYS = frozenset({"vocab_size", "tensor_data_layout", "expert_used_count", "rope.scaling.finetuned"})
+#: Such keys as long as they have this value.
+NEUTRAL_VALUES: Mapping[str, object] = {
+    "expert_count": 0,
+    "attention.causal": True,
+    "use_parallel_residual": True,  # written for all, read for GPT-NeoX
+    "pooling_type": 0,
+}
+
+
+def vocab_size(metadata: Metadata, architecture: str) -> int:
+    """The tokens count; `vocab_size` stands in for them in a file without a tokenizer."""
+    key = "tokenizer.ggml.tokens"
+    if key not in metadata:
+        return metadata.integer(f"{architecture}.vocab_size", 1, MAX_VOCAB)
+    vocab_size = len(metadata.strings(key))
+    if not 1 <= vocab_size <= MAX_VOCAB:
+        raise metadata.error(key, f"has {vocab_size} elements, allowed are 1 to {MAX_VOCAB}")
+    return vocab_size
+
+
+def local_rope_base(metadata: Metadata, family: Family) -> float:
+    """RoPE's base in layers with a window; 0: that of all layers."""
+    if not family.local_rope_base:
+        return 0.0
+    key = f"{family.architecture}.rope.freq_base_swa"
+    return metadata.number(key, 1, MAX_ROPE_BASE, family.local_rope_base)
+
+
+def windows(metadata: Metadata, family: Family, num_layers: int) -> tuple[int, ...]:
+    """Each layer's window. A pattern is a period, whose last layer sees all, or a flag for each layer."""
+    key = f"{family.architecture}.attention.sliding_window"
+    window = metadata.integer(key, 0, MAX_CONTEXT, family.gguf_window)
+    pattern = metadata.get(f"{key}_pattern")
+    if isinstance(pattern, np.ndarray):
+        has_window = metadata.array(f"{key}_pattern", "b", num_layers).tolist()
+    else:
+        period = metadata.integer(f"{key}_pattern", 0, MAX_LAYERS, family.global_every)
+        has_window = local_layers(period, num_layers)
+    return layer_windows(window, has_window)
+
+
+def scales(metadata: Metadata, family: Family) -> dict[str, float]:
+    """The scales and soft caps that are stated, by the names of a config's fields."""
+    keys = {}
+    if family.multipliers:
+        keys = {
+            "embedding_scale": "embedding_scale",
+            "residual_scale": "residual_scale",
+            "attention_scale": "attention.scale",
+            "logit_divisor": "logit_scale",
+        }
+        finetuned = f"{family.architecture}.rope.scaling.finetuned"
+        if not metadata.flag(finetuned, True):
+            raise metadata.error(finetuned, "is false: this one is without RoPE", OTHER_MODEL)
+    if family.score_cap:
+        keys["score_cap"] = "attn_logit_softcapping"
+    if family.logit_cap:
+        keys["logit_cap"] = "final_logit_softcapping"
+    return metadata.numbers({field: f"{family.architecture}.{key}" for field, key in keys.items()})
+
+
+def refuse_unread(metadata: NotedMetadata, architecture: str) -> None:
+    """Refuse what nobody has read and what may change the result."""
+    prefix = f"{architecture}."
+    for key in metadata:
+        name = key.removeprefix(prefix)
+        if not key.startswith(prefix) or key in metadata.noted or name in HARMLESS_KEYS:
+            continue
+        value, neutral = metadata[key], NEUTRAL_VALUES.get(name)
+        if type(value) is not type(neutral) or value != neutral:
+            raise metadata.error(quoted(key), f"is {quoted(value)}, which is not supported", OTHER_MODEL)

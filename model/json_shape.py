@@ -1,0 +1,118 @@
+"""What a config.json says of the ways in which families differ: RoPE, windows, scales, soft caps."""
+
+from typing import NamedTuple
+
+from llama_herd.model.families import Family
+from llama_herd.model.layer_windows import layer_windows, local_layers
+from llama_herd.model.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_SCALE
+from llama_herd.model.metadata import OTHER_MODEL, Metadata, NotedMetadata
+from llama_herd.model.quoted import quoted
+from llama_herd.model.rope_scaling import UNSCALED, Pairs, RopeScaling, json_scaling
+
+#: Keys of a config.json that change the result in one family or another.
+CHANGING_JSON_KEYS = frozenset(
+    {
+        "attention_bias",
+        "attention_multiplier",
+        "attn_logit_softcapping",
+        "embedding_multiplier",
+        "final_logit_softcapping",
+        "logit_scale",
+        "logits_scaling",
+        "mlp_bias",
+        "n_routed_experts",
+        "num_experts",
+        "num_local_experts",
+        "partial_rotary_factor",
+        "quantization_config",
+        "query_pre_attn_scalar",
+        "residual_multiplier",
+        "sliding_window",
+        "use_bidirectional_attention",
+        "use_qk_norm",
+    }
+)
+
+
+class JsonRope(NamedTuple):
+    """RoPE's base and scaling, and the base of layers with a window; 0: they have the same."""
+
+    base: float
+    scaling: RopeScaling
+    local_base: float
+
+
+def rope(config_json: Metadata, family: Family, head_dim: int, context_length: int) -> JsonRope:
+    """RoPE at the top level, or within `rope_scaling` or (transformers 5) `rope_parameters`."""
+    base = config_json.number("rope_theta", 1, MAX_ROPE_BASE, family.rope_base)
+    local_base, scaling = family.local_rope_base, UNSCALED
+    if local_base:
+        local_base = config_json.number("rope_local_base_freq", 1, MAX_ROPE_BASE, local_base)
+    context = config_json.integer("original_max_position_embeddings", 1, MAX_CONTEXT, context_length)
+    for key in ("rope_parameters", "rope_scaling"):
+        if key not in config_json:
+            continue
+        rope = _without_nulls(config_json.nested(key))
+        if local_base and "sliding_attention" in rope:
+            local = _without_nulls(rope.nested("sliding_attention"))
+            local.require("rope_type", "default")
+            local_base = local.number("rope_theta", 1, MAX_ROPE_BASE, local_base)
+            rope = _without_nulls(rope.nested("full_attention"))
+        base = rope.number("rope_theta", 1, MAX_ROPE_BASE, base)
+        if rope.number("partial_rotary_factor", 0, 2, 1.0) != 1:
+            raise rope.error("partial_rotary_factor", "is not 1: RoPE must turn all of a head", OTHER_MODEL)
+        scaling = json_scaling(rope, Pairs(head_dim, base), context)
+    return JsonRope(base, scaling, local_base)
+
+
+def windows(config_json: Metadata, family: Family, num_layers: int) -> tuple[int, ...]:
+    """Each layer's window, by `layer_types` or else by the family's rule."""
+    if not family.window:
+        return ()
+    window = config_json.integer("sliding_window", 0, MAX_CONTEXT, 0)
+    if family.window == "all":
+        return layer_windows(window, [True] * num_layers)
+    if "layer_types" in config_json:
+        types = config_json.items_of("layer_types", ("sliding_attention", "full_attention"), num_layers)
+        has_window = [kind == "sliding_attention" for kind in types]
+    elif family.window == "upper":
+        first = config_json.integer("max_window_layers", 0, MAX_LAYERS)
+        has_window = [layer >= first for layer in range(num_layers)]
+    else:
+        period = config_json.integer("sliding_window_pattern", 1, MAX_LAYERS, family.global_every)
+        has_window = local_layers(period, num_layers)
+    if family.window == "upper" and not config_json.flag("use_sliding_window", False):
+        window = 0
+    return layer_windows(window, has_window)
+
+
+def scales(metadata: Metadata, family: Family) -> dict[str, float]:
+    """The scales and soft caps that are stated, by the names of a config's fields."""
+    keys = {}
+    if family.multipliers:
+        keys = {
+            "embedding_scale": "embedding_multiplier",
+            "residual_scale": "residual_multiplier",
+            "attention_scale": "attention_multiplier",
+            "logit_divisor": "logits_scaling",
+        }
+    if family.score_cap:
+        keys["score_cap"] = "attn_logit_softcapping"
+    if family.logit_cap:
+        keys["logit_cap"] = "final_logit_softcapping"
+    scales = metadata.numbers(keys)
+    if family.query_scalar:
+        scales["attention_scale"] = metadata.number("query_pre_attn_scalar", 0, MAX_SCALE) ** -0.5
+    return scales
+
+
+def refuse_unread(metadata: NotedMetadata) -> None:
+    """Refuse what changes the result in some family and was not read for this one."""
+    for key in CHANGING_JSON_KEYS & metadata.keys() - metadata.noted:
+        value = metadata[key]
+        if value is True or (value and value != 1):
+            raise metadata.error(key, f"is {quoted(value)}, which is not supported", OTHER_MODEL)
+
+
+def _without_nulls(metadata: Metadata) -> Metadata:
+    return Metadata({key: value for key, value in metadata.items() if value is not None}, metadata.source)
