@@ -11,7 +11,17 @@ from llama_herd.model.metadata import OTHER_MODEL, Metadata, NotedMetadata
 from llama_herd.model.quoted import quoted
 
 #: Keys of a GGUF file after its architecture that change no result, whatever they are.
-HARMLESS_KEYS = frozenset({"vocab_size", "tensor_data_layout", "expert_used_count", "rope.scaling.finetuned"})
+HARMLESS_KEYS = frozenset(
+    {
+        "attention.layer_norm_epsilon",  # of norms with a mean, which no family here has
+        "expert_used_count",
+        "rope.scaling.finetuned",
+        "tensor_data_layout",
+        "vocab_size",
+    }
+)
+#: So do those of the part that sees images, which is another file.
+IMAGE_PREFIXES = ("vision.", "mm.")
 #: Such keys as long as they have this value.
 NEUTRAL_VALUES: Mapping[str, object] = {
     "expert_count": 0,
@@ -78,7 +88,9 @@ def refuse_unread(metadata: NotedMetadata, architecture: str) -> None:
     prefix = f"{architecture}."
     for key in metadata:
         name = key.removeprefix(prefix)
-        if not key.startswith(prefix) or key in metadata.noted or name in HARMLESS_KEYS:
+        if not key.startswith(prefix) or key in metadata.noted:
+            continue
+        if name in HARMLESS_KEYS or name.startswith(IMAGE_PREFIXES):
             continue
         value, neutral = metadata[key], NEUTRAL_VALUES.get(name)
         if type(value) is not type(neutral) or value != neutral:

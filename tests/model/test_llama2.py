@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 import llama_herd.model
+from llama_herd.errors import ModelFileError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
