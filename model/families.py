@@ -44,7 +44,7 @@ class Family:
     wide_query_layers: int = 0
     #: Which layers have the window that config.json states; upper ones only if `use_sliding_window` says so.
     window: Literal["", "all", "upper", "local"] = ""
-    #: Every so manieth layer sees all tokens, the others have the window. 0: all layers have it.
+    #: Every n-th layer sees all tokens, the others have the window. 0: all layers have it.
     global_every: int = 0
     #: The window if a GGUF file states none.
     gguf_window: int = 0
