@@ -19,6 +19,18 @@ from pydantic import (
 )
 
 from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.chat import (
+    MAX_DOCUMENTS,
+    MAX_MESSAGES,
+    MAX_OPTIONS,
+    MAX_TOOLS,
+    ChatMessage,
+    JsonObject,
+    check_json,
+    check_options,
+    json_text,
+    num_bytes,
+)
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import Settings
@@ -28,10 +40,9 @@ from llama_herd.tasks.strict_model import StrictModel, at_most, check_length
 RESERVED = frozenset({"response_format", "adapter"})
 #: Each prompt id counts as this many prompt bytes; an estimate takes this many bytes of text for one token.
 PROMPT_ID_BYTES = 4
-#: Most turns of a conversation. Even a short turn takes a worker some time.
-MAX_MESSAGES = 4096
 MAX_NOTES = 16
 SOURCES = ("prompt", "prompt_ids", "messages")
+CHAT_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
 
 _JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -47,17 +58,11 @@ def seed_of(job_id: str) -> int:
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big")
 
 
-class ChatMessage(StrictModel):
-    """One turn of a conversation."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
 class GenerationJob(StrictModel):
     """One prompt to be continued.
 
-    It has exactly one of `prompt`, `prompt_ids` and `messages`. Times are unix milliseconds.
+    It has exactly one of `prompt`, `prompt_ids` and `messages`. `tools`, `documents`, `chat_template` and
+    `chat_template_kwargs` go with `messages` only. Times are unix milliseconds.
     """
 
     v: Literal[1] = 1
@@ -75,6 +80,35 @@ class GenerationJob(StrictModel):
         | None
     ) = Field(
         default=None, description="A conversation. The model's own chat template turns it into a prompt."
+    )
+    tools: (
+        Annotated[
+            tuple[JsonObject, ...],
+            Field(strict=False, fail_fast=True, max_length=MAX_TOOLS),
+            at_most(MAX_TOOLS),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="Tools as JSON schemas, for the template. A call to one comes out as text of the model.",
+    )
+    documents: (
+        Annotated[
+            tuple[JsonObject, ...],
+            Field(strict=False, fail_fast=True, max_length=MAX_DOCUMENTS),
+            at_most(MAX_DOCUMENTS),
+        ]
+        | None
+    ) = Field(default=None, description="Documents with `title` and `text`, for the template.")
+    chat_template: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        description="Name of one of the model's templates. Absent: `tool_use` with tools, else `default`.",
+    )
+    chat_template_kwargs: Annotated[JsonObject, at_most(MAX_OPTIONS)] | None = Field(
+        default=None,
+        max_length=MAX_OPTIONS,
+        description="Variables of the template's own, like `enable_thinking`.",
     )
     model: str | None = Field(
         default=None,
@@ -150,9 +184,25 @@ class GenerationJob(StrictModel):
             return None
         if not value:
             raise ValueError("must not be empty")
-        if any("\0" in message.content for message in value):
-            raise ValueError("must not contain a NUL character")
-        _check_prompt_bytes(sum(len(message.content.encode()) for message in value), info)
+        check_json([call for message in value for call in message.tool_calls or ()])
+        _check_prompt_bytes(num_bytes(text for message in value for text in message.texts), info)
+        return value
+
+    @field_validator("tools", "documents")
+    @classmethod
+    def _bounded_json(cls, value: tuple[JsonObject, ...] | None, info: ValidationInfo) -> Any:
+        if value is not None:
+            check_json(value)
+            _check_prompt_bytes(num_bytes([json_text(value)]), info)
+        return value
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _usable_options(cls, value: JsonObject | None, info: ValidationInfo) -> JsonObject | None:
+        if value is not None:
+            check_options(value)
+            check_json(value)
+            _check_prompt_bytes(num_bytes([json_text(value)]), info)
         return value
 
     @field_validator("not_before")
@@ -180,6 +230,9 @@ class GenerationJob(StrictModel):
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
             raise ValueError(_SOURCE_MESSAGE)
+        stray = next((name for name in CHAT_FIELDS if getattr(self, name) is not None), None)
+        if self.messages is None and stray is not None:
+            raise ValueError(f"{stray} needs messages: without a chat there is no template")
         return self
 
     @property
@@ -187,7 +240,7 @@ class GenerationJob(StrictModel):
         """Length of the prompt in UTF-8, in whichever of the three fields it is."""
         if self.prompt_ids is not None:
             return PROMPT_ID_BYTES * len(self.prompt_ids)
-        return sum(len(text.encode()) for text in self._texts)
+        return num_bytes(self._texts)
 
     @property
     def estimated_tokens(self) -> int:
@@ -199,7 +252,9 @@ class GenerationJob(StrictModel):
     def _texts(self) -> tuple[str, ...]:
         if self.prompt is not None:
             return (self.prompt,)
-        return tuple(message.content for message in self.messages or ())
+        given = (self.tools, self.documents, self.chat_template_kwargs)
+        extras = [json_text(value) for value in given if value is not None]
+        return (*(text for message in self.messages or () for text in message.texts), *extras)
 
     @classmethod
     def parse(cls, data: "GenerationJob | Mapping[str, Any] | str | bytes", settings: Settings) -> Self:
@@ -262,8 +317,8 @@ def _path(loc: tuple[int | str, ...]) -> str:
     """A field's name for people. Keys come from outside: one that is not a name is shown as '?'."""
     if not loc:
         return "prompt"
-    if loc[0] == "metadata":
-        return "metadata"
+    if loc[0] in ("metadata", "chat_template_kwargs"):
+        return str(loc[0])
     names = [part if isinstance(part, int) or _FIELD_NAME.fullmatch(part) else "?" for part in loc]
     return ".".join(map(str, names))
 

@@ -1,17 +1,28 @@
 """Types of a job's fields, for type checkers and editors. GenerationJob checks the values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
-from llama_herd.tasks.job import ChatMessage
+from llama_herd.tasks.chat import ChatMessage, JsonObject, Role, TextPart
 from llama_herd.tasks.sampling import SamplingParams
 
 
-class MessageFields(TypedDict):
+class TextPartFields(TypedDict):
+    """Fields of TextPart."""
+
+    type: Literal["text"]
+    text: str
+
+
+class MessageFields(TypedDict, total=False):
     """Fields of ChatMessage."""
 
-    role: Literal["system", "user", "assistant"]
-    content: str
+    role: Required[Role]
+    content: str | Sequence[TextPart | TextPartFields] | None
+    name: str | None
+    tool_call_id: str | None
+    tool_calls: Sequence[JsonObject] | None
+    reasoning_content: str | None
 
 
 class SamplingFields(TypedDict, total=False):
@@ -46,6 +57,10 @@ class JobFields(TypedDict, total=False):
     prompt: str | None
     prompt_ids: Sequence[int] | None
     messages: Sequence[ChatMessage | MessageFields | Mapping[str, str]] | None
+    tools: Sequence[JsonObject] | None
+    documents: Sequence[JsonObject] | None
+    chat_template: str | None
+    chat_template_kwargs: JsonObject | None
     model: str | None
     tenant: str
     priority: int

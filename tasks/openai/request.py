@@ -32,7 +32,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
     "echo": (False,),
     "suffix": ("",),
     "best_of": (1,),
-    "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "modalities": (["text"],),
@@ -41,6 +40,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
 
 #: Names that only chats have, each with our name.
 _CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
+#: vLLM's fields of a chat that mean the same here; a `chat_template` is a name, no text.
+_CHAT_SAME = frozenset(("documents", "chat_template", "chat_template_kwargs"))
 
 #: Sampling fields with the same name and meaning at both endpoints.
 _SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
@@ -57,10 +58,12 @@ class RequestBody:
         self.sampling: dict[str, Any] = {}
         self.errors: list[FieldError] = []
         self._endpoint = endpoint
+        self._body = body
         source, read = ("messages", self._messages) if endpoint == CHAT else ("prompt", self._prompt)
         special: dict[str, Callable[[Any], None]] = {
             source: read,
             "model": lambda value: self.fields.update(model=value),
+            "tools": self._tools,
             "stop": self._stop,
             "top_k": lambda value: self.sampling.update(top_k=0 if value == -1 else value),
             "logprobs": self._logprobs,
@@ -95,6 +98,8 @@ class RequestBody:
         ours = _CHAT_NAMES.get(name, name) if is_chat else name
         if ours in _SAME or (is_chat and name == "top_logprobs"):
             self.sampling[ours] = value
+        elif is_chat and name in _CHAT_SAME:
+            self.fields[name] = value
         elif name not in _NEUTRAL:
             self._refuse(name, "not supported")
         elif (neutral := _NEUTRAL[name]) is not None and value not in neutral:
@@ -111,6 +116,13 @@ class RequestBody:
 
     def _messages(self, value: Any) -> None:
         self.fields["messages"] = [_message(turn) for turn in value] if isinstance(value, list) else value
+
+    def _tools(self, value: Any) -> None:
+        """The template writes of tools; a model that is to call none does not hear of them."""
+        if self._endpoint != CHAT and value != []:
+            self._refuse("tools", "only supported as []")
+        elif value != [] and self._body.get("tool_choice") != "none":
+            self.fields["tools"] = value
 
     def _stop(self, value: Any) -> None:
         self.sampling["stop"] = [value] if isinstance(value, str) else value
@@ -132,17 +144,22 @@ def _name_in_body(field: str) -> str:
 
 
 def _message(turn: Any) -> Any:
-    """A turn in our form: no nulls, its parts joined to one text, and `system` instead of `developer`."""
+    """A turn in our form: no nulls, and arguments of calls as templates take them."""
     if not isinstance(turn, Mapping):
         return turn
     found = {name: value for name, value in turn.items() if value is not None}
-    if found.get("role") == "developer":
-        found["role"] = "system"
-    parts = found.get("content")
-    if isinstance(parts, list) and all(isinstance(part, Mapping) and _is_text(part) for part in parts):
-        found["content"] = "".join(part["text"] for part in parts)
+    if isinstance(calls := found.get("tool_calls"), list):
+        found["tool_calls"] = [_call(call) for call in calls]
     return found
 
 
-def _is_text(part: Mapping[str, Any]) -> bool:
-    return part.keys() == {"type", "text"} and part["type"] == "text" and isinstance(part["text"], str)
+def _call(call: Any) -> Any:
+    """A call whose arguments are an object, which OpenAI writes as the text of one."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.job import ChatMessage, GenerationJob, is_job_id, seed_of
+from llama_herd.tasks.chat import ChatMessage
+from llama_herd.tasks.job import GenerationJob, is_job_id, seed_of
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 
@@ -123,7 +124,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a role of its own": ({"messages": [{"role": CANARY, "content": "x"}]}, "messages.0.role"),
     "content not text": ({"messages": [{"role": "user", "content": [CANARY]}]}, "messages.0.content"),
     "messages too long": ({"messages": [{"role": "user", "content": CANARY * 9}]}, "messages"),
-    "message with NUL": ({"messages": [{"role": "user", "content": f"{CANARY}\0"}]}, "messages"),
+    "message with NUL": ({"messages": [{"role": "user", "content": f"{CANARY}\0"}]}, "messages.0.content"),
     "repetition penalty zero": (sampling(repetition_penalty=0), "sampling.repetition_penalty"),
     "presence penalty too high": (sampling(presence_penalty=2.1), "sampling.presence_penalty"),
     "frequency penalty too low": (sampling(frequency_penalty=-2.1), "sampling.frequency_penalty"),

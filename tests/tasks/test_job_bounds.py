@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from llama_herd.errors import MAX_ERROR_BYTES, MAX_FIELD_ERRORS, FieldError, InvalidJob
-from llama_herd.tasks.job import MAX_MESSAGES, MAX_NOTES, PROMPT_ID_BYTES, GenerationJob
+from llama_herd.tasks.chat import MAX_MESSAGES
+from llama_herd.tasks.job import MAX_NOTES, PROMPT_ID_BYTES, GenerationJob
 from llama_herd.tasks.sampling import MAX_BIASES, MAX_STOPS, SamplingParams
 from llama_herd.tasks.settings import Settings
 

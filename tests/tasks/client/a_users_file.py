@@ -2,8 +2,8 @@
 
 from llama_herd.errors import GenerationError, HerdError
 from llama_herd.tasks import AsyncClient, BatchRow, Client, GenerationJob, Result, SamplingParams
+from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.events import End, Started, Token
-from llama_herd.tasks.job import ChatMessage
 from llama_herd.tasks.settings import Settings
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.tasks.job import ChatMessage, GenerationJob
+from llama_herd.tasks.chat import ChatMessage
+from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import JobFields, MessageFields, SamplingFields
 from llama_herd.tasks.sampling import SamplingParams
 

@@ -55,11 +55,19 @@ def test_fields_of_openai_and_vllm_mean_what_they_mean_there(
         (COMPLETIONS, {"colour": 1, "echo": True}, "colour: not supported; echo"),
         (COMPLETIONS, {"prompt": ["secret", "secret"]}, "prompt: must be exactly one prompt, got 2"),
         (COMPLETIONS, {"max_completion_tokens": 3}, "max_completion_tokens: not supported"),
-        (CHAT, {"tools": [{"type": "function"}]}, "tools: only supported as []"),
+        (COMPLETIONS, {"tools": [{"type": "function"}]}, "tools: only supported as []"),
+        (CHAT, {"tools": "secret"}, "tools: "),
+        (CHAT, {"tool_choice": "required"}, 'tool_choice: only supported as "none" or "auto"'),
+        (CHAT, {"response_format": {"type": "json_object"}}, "response_format: only supported as"),
+        (CHAT, {"functions": [{"name": "secret"}]}, "functions: only supported as []"),
+        (CHAT, {"reasoning_effort": "low"}, "reasoning_effort: not supported"),
+        (COMPLETIONS, {"chat_template_kwargs": {}}, "chat_template_kwargs: not supported"),
+        (CHAT, {"chat_template": "{{ secret }}"}, "chat_template: "),
+        (CHAT, {"messages": [{"role": "secret", "content": "secret"}]}, "messages.0.role: input"),
         (
             CHAT,
-            {"messages": [{"role": "tool", "content": "secret"}]},
-            "messages.0.role: input",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "secret"}]}]},
+            "messages.0.content: parts of type image_url are not supported",
         ),
         (CHAT, {"messages": "secret"}, "messages: "),
         (CHAT, {"temperature": 7, "top_p": 0}, "temperature: input should be less than or equal to 2"),
@@ -83,7 +91,40 @@ def test_a_message_may_be_in_parts_and_from_a_developer() -> None:
     turns = [{"role": "developer", "content": parts}, {"role": "user", "content": "hi", "name": None}]
     found = job(CHAT, messages=turns).messages
     assert found is not None
-    assert [(turn.role, turn.content) for turn in found] == [("system", "one two"), ("user", "hi")]
+    kept = [turn.model_dump(exclude_none=True) for turn in found]
+    assert kept == [{"role": "developer", "content": tuple(parts)}, {"role": "user", "content": "hi"}]
+
+
+def test_calls_to_tools_reach_the_template_as_it_expects_them() -> None:
+    def call(arguments: object) -> dict[str, Any]:
+        return {"id": "call", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+    texts = ['{"x": [1, null]}', "{", "[1]", "[" * 100_000]
+    turns = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": list(map(call, texts))},
+        {"role": "tool", "content": "1", "tool_call_id": "call"},
+    ]
+    found = job(CHAT, messages=turns).messages
+    assert found is not None
+    assert found[1].tool_calls == tuple(map(call, ({"x": [1, None]}, *texts[1:])))
+    assert (found[2].role, found[2].tool_call_id) == ("tool", "call")
+
+
+def test_tools_reach_the_template_unless_none_is_to_be_called() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"default": None}}}]
+    assert job(CHAT, tools=tools, tool_choice="auto").tools == tuple(tools)
+    bodies: list[dict[str, Any]] = [{"tools": tools, "tool_choice": "none"}, {"tools": []}, {"tools": None}]
+    for body in bodies:
+        assert job(CHAT, **body).tools is None
+    assert job(COMPLETIONS, tools=[]).tools is None
+
+
+def test_what_else_a_template_may_write_of_reaches_it() -> None:
+    fields = {"documents": [{"text": "x"}], "chat_template": "rag", "chat_template_kwargs": {"think": False}}
+    found = job(CHAT, **fields)
+    assert (found.documents, found.chat_template) == (({"text": "x"},), "rag")
+    assert found.chat_template_kwargs == {"think": False}
 
 
 def test_what_the_body_leaves_out_is_as_the_caller_says() -> None:
