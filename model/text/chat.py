@@ -1,43 +1,41 @@
-"""Conversations to prompts, by the chat template of a model's file."""
+"""Conversations to prompts, by the chat templates of a model's files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.errors import GenerationError, ModelFileError
-from llama_herd.model.quoted import quoted
-from llama_herd.model.text.control_marks import Marks, without_marks
+from llama_herd.errors import FieldError, GenerationError, InvalidJob
+from llama_herd.model.text.control_marks import Breaks, Marks, without_marks
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.renderer_pool import RendererPool
 from llama_herd.model.text.sandbox import DEFAULT_LIMITS, Limits
+from llama_herd.model.text.template_files import DEFAULT, TOOL_USE
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.turns import PROBES, TRUSTED_ROLES, Skills, shaped
 
 
 @dataclass(frozen=True)
-class Message:
-    """One turn of a conversation; `role` is system, user, assistant or what else the template knows."""
+class Chat:
+    """What a template makes a prompt of, as transformers' `apply_chat_template` takes it: all of it JSON."""
 
-    role: str
-    content: str
-
-
-#: Rendered once at the start: control tokens that a template puts together from parts show up here.
-PROBES = (
-    (Message("user", "x"),),
-    (Message("system", "x"), Message("user", "x"), Message("assistant", "x"), Message("user", "x")),
-)
+    messages: Sequence[Mapping[str, object]]
+    tools: Sequence[Mapping[str, object]] | None = None
+    documents: Sequence[Mapping[str, object]] | None = None
+    options: Mapping[str, object] = field(default_factory=dict)  # variables of the template's own
+    template: str | None = None  # its name; None: the one for tools if there are some, else the default
 
 
-class ChatTemplate:
-    """The chat template of a model, rendered in helper processes that cannot hang or bloat this one.
+class ChatTemplates:
+    """The chat templates of a model, rendered in helper processes that cannot hang or bloat this one.
 
-        with ChatTemplate(tokenizer.chat_template, tokenizer, control_tokens) as template:
-            template.encode([Message("user", "Tell me of llamas")])
+        with ChatTemplates(tokenizer.chat_templates, tokenizer, control_tokens) as templates:
+            templates.encode(Chat([{"role": "user", "content": "Tell me of llamas"}]))
 
-    Control tokens that the template itself writes become their ids, and no text of a message does: jinja sees
+    Control tokens that a template itself writes become their ids, and no text of a chat does: jinja sees
     marks in their place, and what comes out between two marks is encoded as text.
 
     Any thread may call; as many chats are rendered at a time as there are helpers.
@@ -45,37 +43,36 @@ class ChatTemplate:
 
     def __init__(
         self,
-        source: str,
+        sources: Mapping[str, str],
         tokenizer: Tokenizer,
         control_tokens: ControlTokens,
         limits: Limits = DEFAULT_LIMITS,
         num_helpers: int = 1,
     ) -> None:
-        """Start a helper process and try the template. Raises ModelFileError when it cannot be used."""
+        """Start a helper process and try the templates. Raises ModelFileError when one cannot be used."""
         self._tokenizer = tokenizer
-        self._marks = Marks(source, control_tokens)
-        ends = {"bos_token": control_tokens.bos, "eos_token": control_tokens.eos}
-        self._ends = {name: self._marks[token] for name, token in ends.items() if token is not None}
-        self._renderers = RendererPool(self._marks.source, limits, num_helpers)
-        try:
-            self._check_wholeness(control_tokens)
-        except ModelFileError:
-            self.close()
-            raise
+        self._control_tokens = control_tokens
+        self._marks = Marks(sources, control_tokens)
+        self._renderers = RendererPool(self._marks.sources, limits, num_helpers)
+        self._breaks = self._needed_breaks()
+        self._skills = {name: Skills.of(partial(self._try, name)) for name in sources}
 
-    def encode(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode(self, chat: Chat, *, add_generation_prompt: bool = True) -> list[int]:
         """The prompt's ids. Nothing is added to what the template writes: BOS stands where it writes it.
 
-        Raises GenerationError "template_error" when the template refuses the messages, fails on them or goes
-        over a limit. The error quotes nothing of the messages.
+        Raises InvalidJob when there is no such template, and GenerationError "template_error" when it refuses
+        the chat, fails on it or goes over a limit. The error quotes nothing of the chat.
         """
-        ids: list[int] = []
-        for part in self._marks.split(self._render(messages, add_generation_prompt)):
-            ids += [part] if isinstance(part, int) else self._tokenizer.encode(part, add_bos=False)
-        if not ids:
+        parts = list(self._parts(self._rendered(chat, add_generation_prompt)))
+        if not parts:
             raise GenerationError(
                 ErrorCode.TEMPLATE_ERROR, "messages: the chat template writes nothing for them"
             )
+        if self._control_tokens.joined is not None:
+            return self._control_tokens.joined.encode(parts)
+        ids: list[int] = []
+        for part in parts:
+            ids += [part] if isinstance(part, int) else self._tokenizer.encode(part, add_bos=False)
         return ids
 
     def close(self) -> None:
@@ -90,31 +87,74 @@ class ChatTemplate:
     ) -> None:
         self.close()
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+    def _rendered(self, chat: Chat, add_generation_prompt: bool) -> str:
         """The prompt's text, with marks for control tokens."""
-        turns = [
-            {"role": without_marks(message.role), "content": without_marks(message.content)}
-            for message in messages
-        ]
-        # Templates ask whether tools and documents are none, not only whether they are there.
+        name = self._chosen(chat)
+        turns = [shaped(turn, self._skills[name]) for turn in chat.messages]
         return self._renderers.render(
+            name,
             {
-                "messages": turns,
+                **self._protected_values(chat.options),
+                **self._marks.roles,
+                "messages": [self._protected_turn(turn) for turn in turns],
+                # Templates ask whether these are none, not only whether they are there.
+                "tools": self._protected(chat.tools),
+                "documents": self._protected(chat.documents),
                 "add_generation_prompt": add_generation_prompt,
-                "tools": None,
-                "documents": None,
-                **self._ends,
-            }
+            },
         )
 
-    def _check_wholeness(self, control_tokens: ControlTokens) -> None:
-        """Raise ModelFileError when a control token comes out as text, since only whole ones have marks."""
-        for probe in PROBES:
-            with suppress(GenerationError):  # a template may refuse a probe
-                text = self._render(probe, add_generation_prompt=True)
-                built = next((token for token in control_tokens.ids if token in text), None)
-                if built is not None:
-                    raise ModelFileError(
-                        f"the chat template puts {quoted(built)} together from parts. "
-                        "Write it in one piece there."
-                    )
+    def _parts(self, text: str) -> Iterator[int | str]:
+        """A rendered text as ids of control tokens and the texts between them."""
+        for part in self._marks.split(text):
+            if isinstance(part, int) or self._breaks is None:
+                yield part
+            else:
+                yield from self._breaks.split(part)
+
+    def _chosen(self, chat: Chat) -> str:
+        """The name of the template for a chat, chosen as transformers does. Raises InvalidJob."""
+        names = sorted(self._marks.sources)
+        choices = (TOOL_USE, DEFAULT) if chat.tools is not None else (DEFAULT,)
+        wanted = choices if chat.template is None else (chat.template,)
+        found = next((name for name in wanted if name in names), None)
+        if found is None:
+            raise InvalidJob([FieldError("chat_template", f"must be one of the model's: {', '.join(names)}")])
+        return found
+
+    def _protected(self, value: Any) -> Any:
+        """JSON of a chat in which no text can be taken for a mark or a control token."""
+        if isinstance(value, str):
+            text = without_marks(value)
+            return text if self._breaks is None else self._breaks.protect(text)
+        if isinstance(value, Mapping):
+            return {self._protected(name): self._protected(item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._protected(item) for item in value]
+        return value
+
+    def _protected_values(self, fields: Mapping[str, object]) -> dict[str, Any]:
+        """The same of fields with names of ours."""
+        return {name: self._protected(value) for name, value in fields.items()}
+
+    def _protected_turn(self, turn: Mapping[str, object]) -> dict[str, Any]:
+        """A role that we know is a word of ours, which a template may put control tokens together with."""
+        role = turn["role"]
+        return self._protected_values(turn) | ({"role": role} if role in TRUSTED_ROLES else {})
+
+    def _try(self, name: str, turns: Sequence[Mapping[str, object]]) -> str | None:
+        """What a template makes of some turns; None when it refuses them."""
+        variables = {"messages": turns, "tools": None, "documents": None, "add_generation_prompt": True}
+        with suppress(GenerationError):
+            return self._renderers.render(name, {**self._marks.roles, **variables})
+        return None
+
+    def _needed_breaks(self) -> Breaks | None:
+        """None unless a template puts control tokens together, which shows when it is tried."""
+        tokens = [token for token in self._control_tokens.ids if len(token) > 1]
+        for name in self._marks.sources:
+            for probe in PROBES:
+                text = self._try(name, probe) or ""
+                if any(token in text for token in tokens):
+                    return Breaks(self._control_tokens)
+        return None

@@ -7,42 +7,78 @@ from typing import Self
 
 from llama_herd.model.json_file import read_json
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.joined_text import JoinedText
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, load_engine
 from llama_herd.model.text.tokenizer_json import MAX_CONFIG_BYTES
 from llama_herd.model.text.vocabulary import EOS_KEYS, TOKENS_KEY
 
+#: Roles that a template asks for by these names, as far as the model has a token for them.
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+#: What a GGUF file calls them; the third word is its own.
+_KEYS = {
+    "eos_token": EOS_KEYS[0],
+    "unk_token": "tokenizer.ggml.unknown_token_id",
+    "sep_token": "tokenizer.ggml.seperator_token_id",
+    "pad_token": "tokenizer.ggml.padding_token_id",
+    "cls_token": "tokenizer.ggml.cls_token_id",
+    "mask_token": "tokenizer.ggml.mask_token_id",
+}
+
 
 @dataclass(frozen=True)
 class ControlTokens:
-    """Every control token with its id, and which of them a template knows as `bos_token` and `eos_token`."""
+    """Every control token with its id, and the tokens that a template knows as `bos_token` and the like."""
 
     ids: Mapping[str, int]
-    bos: str | None
-    eos: str | None
+    roles: Mapping[str, str]
+    #: Encodes them with the texts between them, where texts alone do not come to the same.
+    joined: JoinedText | None = None
 
     @classmethod
     def from_metadata(cls, metadata: Metadata, tokenizer: Tokenizer) -> Self:
         """Read the metadata of the GGUF file that `tokenizer` comes from."""
-        tokens, key = metadata.strings(TOKENS_KEY), EOS_KEYS[0]
-        eos = tokens[metadata.integer(key, 0, len(tokens) - 1)] if key in metadata else None
-        return cls._of(tokenizer, tokens.__getitem__, eos)
+        tokens = metadata.strings(TOKENS_KEY)
+        named = {
+            role: tokens[metadata.integer(key, 0, len(tokens) - 1)]
+            for role, key in _KEYS.items()
+            if key in metadata
+        }
+        ids = _silent_ids(tokenizer, tokens.__getitem__)
+        return cls(ids, _roles(tokenizer, tokens.__getitem__, named))
 
     @classmethod
     def from_json(cls, path: Path, tokenizer: Tokenizer) -> Self:
         """Read the tokenizer.json that `tokenizer` comes from, and tokenizer_config.json beside it."""
         config_path = path.with_name("tokenizer_config.json")
-        eos = read_json(config_path, MAX_CONFIG_BYTES).get("eos_token") if config_path.is_file() else None
-        if isinstance(eos, dict):
-            eos = eos.get("content")
-        token_of: Callable[[int], str | None] = load_engine(read_json(path, MAX_FILE_BYTES)).id_to_token
-        return cls._of(tokenizer, token_of, eos if isinstance(eos, str) else None)
+        config = read_json(config_path, MAX_CONFIG_BYTES) if config_path.is_file() else {}
+        contents = {role: _content(config.get(role)) for role in ROLES}
+        named = {role: content for role, content in contents.items() if content is not None}
+        file = read_json(path, MAX_FILE_BYTES)
+        token_of: Callable[[int], str | None] = load_engine(file).id_to_token
+        ids = _silent_ids(tokenizer, token_of)
+        return cls(ids, _roles(tokenizer, token_of, named), JoinedText.where_needed(file, ids))
 
-    @classmethod
-    def _of(cls, tokenizer: Tokenizer, token_of: Callable[[int], str | None], eos: str | None) -> Self:
-        """Control tokens are those that add nothing to a text; without `eos` an only end is the one."""
-        silent_ids = [token_id for token_id, piece in enumerate(tokenizer.pieces) if not piece]
-        ids = {token: token_id for token_id in silent_ids if (token := token_of(token_id))}
-        if eos is None and len(tokenizer.eos_ids) == 1:
-            eos = token_of(*tokenizer.eos_ids)
-        return cls(ids, None if tokenizer.bos_id is None else token_of(tokenizer.bos_id), eos)
+
+def _silent_ids(tokenizer: Tokenizer, token_of: Callable[[int], str | None]) -> dict[str, int]:
+    """Control tokens are those that add nothing to a text."""
+    silent_ids = [token_id for token_id, piece in enumerate(tokenizer.pieces) if not piece]
+    return {token: token_id for token_id in silent_ids if (token := token_of(token_id))}
+
+
+def _roles(
+    tokenizer: Tokenizer, token_of: Callable[[int], str | None], named: Mapping[str, str]
+) -> dict[str, str]:
+    """BOS is the tokenizer's; where no EOS is named an only end is the one."""
+    ends = {} if tokenizer.bos_id is None else {"bos_token": tokenizer.bos_id}
+    if len(tokenizer.eos_ids) == 1:
+        (ends["eos_token"],) = tokenizer.eos_ids
+    known = {role: token for role, token_id in ends.items() if (token := token_of(token_id))}
+    bos = {role: token for role, token in known.items() if role == "bos_token"}
+    return {**known, **named, **bos}
+
+
+def _content(token: object) -> str | None:
+    """The text of a token in tokenizer_config.json, which stands there alone or with its properties."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None

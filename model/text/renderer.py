@@ -1,4 +1,4 @@
-"""Renders a chat template in a helper process, so that a bad template can neither hang nor bloat this one."""
+"""Renders chat templates in a helper process, so that a bad one can neither hang nor bloat this process."""
 
 import json
 import signal
@@ -9,7 +9,9 @@ from multiprocessing import Pipe
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, ModelFileError
+from llama_herd.model.quoted import quoted
 from llama_herd.model.text.sandbox import Answer, Limits
+from llama_herd.model.text.template_files import DEFAULT
 
 #: For an interpreter to start on a busy machine.
 START_S = 30.0
@@ -62,32 +64,33 @@ class Helper:
 
 
 class Renderer:
-    """One template and the helper that renders it, for one thread at a time.
+    """The templates of a model and the helper that renders them, for one thread at a time.
 
-        renderer = Renderer("Hello {{ name }}", Limits())
-        renderer.render({"name": "herd"})
+        renderer = Renderer({"default": "Hello {{ name }}"}, Limits())
+        renderer.render("default", {"name": "herd"})
 
     The helper is started when it is first needed. One that went over a limit is replaced at once, so that
     who broke it waits for the next, and nobody else does.
     """
 
-    def __init__(self, source: str, limits: Limits) -> None:
-        self._source = source
+    def __init__(self, sources: Mapping[str, str], limits: Limits) -> None:
+        self._sources = sources
         self._limits = limits
         self._helper: Helper | None = None
 
     def start(self) -> None:
-        """Start the helper. Raises ModelFileError when it cannot compile the template."""
-        started = self._start()
+        """Start the helper. Raises ModelFileError when it cannot compile a template."""
+        name, started = self._start()
         if started.kind != "ready":
             self.close()
-            raise ModelFileError(f"the chat template {_explained(started)}. Mend it or leave it out.")
+            which = "" if name == DEFAULT else f" {quoted(name)}"
+            raise ModelFileError(f"the chat template{which} {_explained(started)}. Mend it or leave it out.")
 
-    def render(self, variables: Mapping[str, object]) -> str:
+    def render(self, name: str, variables: Mapping[str, object]) -> str:
         """The text. Raises GenerationError "template_error", which quotes nothing of the variables."""
-        answer = self._start() if self._helper is None else Answer("ready")
+        answer = self._start()[1] if self._helper is None else Answer("ready")
         if answer.kind == "ready":
-            answer = self._ask(variables, self._limits.wall_s)
+            answer = self._ask(("render", name, variables), self._limits.wall_s)
             if self._helper is None:
                 self._start()
         if answer.kind == "text":
@@ -99,14 +102,21 @@ class Renderer:
             self._helper.close()
             self._helper = None
 
-    def _start(self) -> Answer:
-        """Start a helper and give it the template."""
+    def _start(self) -> tuple[str, Answer]:
+        """Start a helper and give it the templates: what it says of one that fails, else of the last."""
+        name = DEFAULT
         try:
             self._helper = Helper(self._limits)
         except OSError as error:
-            return Answer("limit", f"gets no process: {error.strerror}")
+            return name, Answer("limit", f"gets no process: {error.strerror}")
         started = self._ask(self._limits, START_S)
-        return self._ask(self._source, self._limits.wall_s) if started.kind == "ready" else started
+        if started.kind != "ready":
+            return name, started
+        for name, source in self._sources.items():
+            started = self._ask(("compile", name, source), self._limits.wall_s)
+            if started.kind != "ready":
+                break
+        return name, started
 
     def _ask(self, request: object, timeout_s: float) -> Answer:
         assert self._helper is not None

@@ -1,4 +1,4 @@
-"""Several renderers of one chat template, so that nobody's heavy chats hold up all others."""
+"""Several renderers of a model's chat templates, so that nobody's heavy chats hold up all others."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -16,22 +16,22 @@ class RendererPool:
     each goes before the second call of another.
     """
 
-    def __init__(self, source: str, limits: Limits, num_helpers: int) -> None:
+    def __init__(self, sources: Mapping[str, str], limits: Limits, num_helpers: int) -> None:
         """Start the first helper, the others when they are needed.
 
-        Raises ModelFileError when the template cannot be compiled.
+        Raises ModelFileError when a template cannot be compiled.
         """
         self._lock = Lock()
-        self._idle = [Renderer(source, limits) for _ in range(num_helpers)]
+        self._idle = [Renderer(sources, limits) for _ in range(num_helpers)]
         self._waiting = deque[SimpleQueue[Renderer]]()
         self._is_closed = False
         self._idle[-1].start()
 
-    def render(self, variables: Mapping[str, object]) -> str:
+    def render(self, name: str, variables: Mapping[str, object]) -> str:
         """The text. Raises GenerationError "template_error", which quotes nothing of the variables."""
         renderer = self._take()
         try:
-            return renderer.render(variables)
+            return renderer.render(name, variables)
         finally:
             self._give_back(renderer)
 

@@ -2,8 +2,8 @@
 
 jinja2 keeps a template from reaching Python, but not from taking time and memory without end: the kernel
 does.
-Requests come as JSON over the connection FD: the limits, the template, then one set of variables after the
-other. Each gets an Answer.
+Requests come as JSON over the connection FD: first the limits, then what is to be done with which template,
+and the template's source or its variables. Each gets an Answer.
 """
 
 import json
@@ -11,12 +11,17 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from jinja2 import Template, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 REFUSE = "raise_exception"
 
@@ -48,45 +53,88 @@ class TooLong(Exception):
     """The rendered text goes over its limit."""
 
 
+class GenerationBlock(Extension):
+    """`{% generation %}`: says for a training what an assistant wrote; its text is what stands in it."""
+
+    tags = {"generation"}  # noqa: RUF012 -- as jinja2 declares it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)
+
+    def _text(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class PlainNamespace(Namespace):
+    """jinja2's namespace without names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # "self" is a name, too
+        self, *given = args
+        attributes = dict(*given, **kwargs)
+        for name in attributes:
+            _check_name(name)
+        Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+class PlainDict:
+    """What `dict` is to a template: a function, not Python's class."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
 class Sandbox:
-    """One template, in the environment that chat templates are written for (transformers')."""
+    """The templates of a model, in the environment that they are written for (transformers')."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, "jinja2.ext.loopcontrols"]
         )
         self._environment.filters["tojson"] = _to_json
-        self._environment.globals[REFUSE] = _refuse
-        self._template: Template | None = None
+        self._environment.globals |= {
+            REFUSE: _refuse,
+            "strftime_now": _strftime_now,
+            "dict": PlainDict(),
+            "namespace": PlainNamespace,
+        }
+        self._templates: dict[str, Template] = {}
         self._reasons: set[object] = set()
 
-    def compile(self, source: str) -> Answer:
+    def compile(self, name: str, source: str) -> Answer:
         tree = self._environment.parse(source)
-        self._reasons = {
+        self._reasons |= {
             call.args[0].value
             for call in tree.find_all(nodes.Call)
             if isinstance(call.node, nodes.Name) and call.node.name == REFUSE
             if call.args and isinstance(call.args[0], nodes.Const)
         }
-        self._template = self._environment.from_string(tree)
+        self._templates[name] = self._environment.from_string(tree)
         return Answer("ready")
 
-    def render(self, variables: Mapping[str, Any]) -> Answer:
-        assert self._template is not None
+    def render(self, name: str, variables: Mapping[str, Any]) -> Answer:
         pieces, num_chars = [], 0
-        for piece in self._template.generate(variables):
+        for piece in self._templates[name].generate(variables):
             num_chars += len(piece)
             if num_chars > self._limits.max_chars:
                 raise TooLong
             pieces.append(piece)
         return Answer("text", "".join(pieces))
 
-    def answer(self, work: Callable[[Any], Answer], request: Any) -> Answer:
+    def answer(self, work: Literal["compile", "render"], name: str, given: Any) -> Answer:
         """Do the work within its time. When the time is up the kernel ends this process."""
         signal.setitimer(signal.ITIMER_PROF, self._limits.cpu_s)
         try:
-            return work(request)
+            return self.compile(name, given) if work == "compile" else self.render(name, given)
         except MemoryError:
             return Answer("limit", f"needs more than {self._limits.memory_bytes:,} bytes of memory")
         except TooLong:
@@ -104,6 +152,15 @@ class Sandbox:
 
 def _refuse(reason: str) -> NoReturn:
     raise Refusal(reason)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError("a namespace takes no name that begins with an underscore")
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
 
 
 def _to_json(
@@ -132,11 +189,9 @@ def serve(connection: Connection) -> None:
     _hold_memory(limits.memory_bytes)
     connection.send_bytes(json.dumps(Answer("ready")).encode())
     sandbox = Sandbox(limits)
-    work: Callable[[Any], Answer] = sandbox.compile
     while True:
-        answer = sandbox.answer(work, json.loads(connection.recv_bytes()))
+        answer = sandbox.answer(*json.loads(connection.recv_bytes()))
         connection.send_bytes(json.dumps(answer).encode())
-        work = sandbox.render
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Text to token ids and back, for both kinds of Llama vocabularies and both kinds of files."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,6 +12,7 @@ from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
 from llama_herd.model.text.byte_level import ByteLevelCodec
 from llama_herd.model.text.spm import SpmCodec
+from llama_herd.model.text.template_files import metadata_templates
 from llama_herd.model.text.tokenizer_engine import no_panic
 from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.model.text.vocabulary import Vocabulary
@@ -39,7 +40,7 @@ class Tokenizer:
     bos_id: int | None
     eos_ids: frozenset[int]  # each of them ends a generation
     adds_bos: bool
-    chat_template: str | None  # Jinja, as the file gives it: untrusted
+    chat_templates: Mapping[str, str]  # Jinja by name, as the files give it: untrusted
 
     @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:
@@ -55,16 +56,14 @@ class Tokenizer:
         adds_bos = metadata.flag("tokenizer.ggml.add_bos_token", has_bos)
         if adds_bos and not has_bos:
             raise metadata.error("tokenizer.ggml.bos_token_id", "is missing, and add_bos_token is true")
-        has_template = "tokenizer.chat_template" in metadata
-        template = metadata.text("tokenizer.chat_template") if has_template else None
-        return cls(codec, vocabulary.bos_id, vocabulary.eos_ids, adds_bos, template)
+        return cls(codec, vocabulary.bos_id, vocabulary.eos_ids, adds_bos, metadata_templates(metadata))
 
     @classmethod
     def from_json(cls, path: str | PathLike[str]) -> Self:
         """Build from a tokenizer.json and the files beside it. Raises ModelFileError."""
         with no_panic(ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
             file = TokenizerJson(Path(path))
-        return cls(file, file.bos_id, file.eos_ids, file.adds_bos, file.chat_template)
+        return cls(file, file.bos_id, file.eos_ids, file.adds_bos, file.chat_templates)
 
     @property
     def pieces(self) -> tuple[bytes, ...]:

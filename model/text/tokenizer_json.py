@@ -6,25 +6,24 @@ from typing import TypeGuard
 from tokenizers import AddedToken
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.json_file import read_json, read_text
+from llama_herd.model.json_file import read_json
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.text.byte_level import byte_level_piece
 from llama_herd.model.text.spm import spm_piece
+from llama_herd.model.text.template_files import folder_templates
 from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, load_engine
 from llama_herd.model.text.tokenizer_steps import decoder_kinds, leading_token
 from llama_herd.model.text.vocabulary import MAX_TOKENS
 
 #: Of each file beside it.
 MAX_CONFIG_BYTES = 16 << 20
-#: As of a GGUF file's template.
-MAX_TEMPLATE_BYTES = 1 << 20
 
 
 class TokenizerJson:
     """Encodes as the file says, except that names of special tokens in a text are text like any other.
 
-    BOS, EOS and the chat template come from tokenizer_config.json, generation_config.json (else config.json)
-    and chat_template.jinja, as far as they lie in the same folder.
+    BOS, EOS and the chat templates come from tokenizer_config.json, generation_config.json (else config.json)
+    and the Jinja files, as far as they lie in the same folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,18 +51,9 @@ class TokenizerJson:
         return ids
 
     @property
-    def chat_template(self) -> str | None:
-        """The Jinja file's template, else tokenizer_config.json's; of several, the one named "default"."""
-        jinja = self._path.with_name("chat_template.jinja")
-        if jinja.is_file():
-            return read_text(jinja, MAX_TEMPLATE_BYTES)
-        template = self._config.get("chat_template")
-        if isinstance(template, list):
-            named = [Metadata(entry, self._config.source) for entry in template if isinstance(entry, dict)]
-            template = next(
-                (entry.text("template") for entry in named if entry.text("name") == "default"), None
-            )
-        return template if isinstance(template, str) else None
+    def chat_templates(self) -> dict[str, str]:
+        """Those of the Jinja files, else those of tokenizer_config.json."""
+        return folder_templates(self._path.parent, self._config)
 
     def _template_adds_bos(self) -> bool:
         name = leading_token(self._file)

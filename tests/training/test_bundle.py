@@ -39,7 +39,7 @@ def test_every_byte_has_a_token(model: GGUFModel) -> None:
 
 
 def test_the_file_carries_the_chat_template(model: GGUFModel) -> None:
-    assert Tokenizer.from_metadata(model.metadata).chat_template == CHAT_TEMPLATE
+    assert Tokenizer.from_metadata(model.metadata).chat_templates == {"default": CHAT_TEMPLATE}
 
 
 def test_a_chat_of_two_turns_renders_as_llama_2_does() -> None:

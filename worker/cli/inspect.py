@@ -70,7 +70,7 @@ def _tokenizer_facts(tokenizer: "TokenizerSummary") -> Iterator[tuple[str, objec
     yield "BOS", "none" if tokenizer.bos_id is None else tokenizer.bos_id
     yield "EOS", ", ".join(map(str, tokenizer.eos_ids)) or "none: a job runs to its max_tokens"
     yield "BOS before a prompt", "yes" if tokenizer.adds_bos else "no"
-    chat = "yes" if tokenizer.has_chat_template else "no: jobs with messages are refused"
+    chat = ", ".join(tokenizer.chat_templates) or "no: jobs with messages are refused"
     complaint = tokenizer.chat_complaint
     yield "chat template", f"jobs with messages are refused: {complaint}" if complaint else chat
 

@@ -13,7 +13,7 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFile
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.text.chat import ChatTemplate, Message
+from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams
@@ -23,6 +23,7 @@ from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.loading.chat_of_job import chat_of
 from llama_herd.worker.loading.free_memory import device_key
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.plan_notes import PlanNotes
@@ -36,7 +37,7 @@ class LoadedModel:
     """All that a worker loads once, before it takes its first job."""
 
     def __init__(
-        self, llama: Llama, tokenizer: Tokenizer, chat: ChatTemplate | None, cache: Cache, plan: MemoryPlan
+        self, llama: Llama, tokenizer: Tokenizer, chat: ChatTemplates | None, cache: Cache, plan: MemoryPlan
     ) -> None:
         self.llama = llama
         self.tokenizer = tokenizer
@@ -57,7 +58,7 @@ class LoadedModel:
         torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
-            chat = _chat_template(servable)  # its processes must start before CUDA does
+            chat = _chat_templates(servable)  # its processes must start before CUDA does
             plan = _planned(servable, device)
             try:
                 llama = Llama.load(servable.file, place, plan.dtype, on_progress, servable.tiling, plan.form)
@@ -133,7 +134,7 @@ class LoadedModel:
             raise GenerationError(
                 ErrorCode.NO_CHAT_TEMPLATE, "messages: this model has no chat template. Fix: send a prompt"
             )
-        return self.chat.encode([Message(turn.role, turn.content) for turn in job.messages])
+        return self.chat.encode(chat_of(job))
 
     def _truncated(self, prompt_ids: list[int], params: SamplingParams) -> list[int]:
         """The prompt, cut from the left if the job asks for it; a BOS at its front stays."""
@@ -184,10 +185,10 @@ def _planned(servable: ServableModel, device: str) -> MemoryPlan:
     return plan
 
 
-def _chat_template(servable: ServableModel) -> ChatTemplate | None:
-    """The model's chat template. If it cannot be used, chats are refused and all other jobs are served."""
+def _chat_templates(servable: ServableModel) -> ChatTemplates | None:
+    """The model's chat templates. If one cannot be used, chats are refused and all other jobs are served."""
     try:
-        return servable.chat_template()
+        return servable.chat_templates()
     except ModelFileError as error:
         log.warning(
             "chat template cannot be used, chats are refused",

@@ -43,8 +43,8 @@ class TokenizerSummary:
     bos_id: int | None
     eos_ids: tuple[int, ...]
     adds_bos: bool
-    has_chat_template: bool
-    #: Why the chat template cannot be used, so that jobs with messages are refused. Empty: it can.
+    chat_templates: tuple[str, ...]  # their names
+    #: Why one cannot be used, so that jobs with messages are refused. Empty: all can.
     chat_complaint: str
 
     @classmethod
@@ -54,7 +54,7 @@ class TokenizerSummary:
             bos_id=tokenizer.bos_id,
             eos_ids=tuple(sorted(tokenizer.eos_ids)),
             adds_bos=tokenizer.adds_bos,
-            has_chat_template=tokenizer.chat_template is not None,
+            chat_templates=tuple(sorted(tokenizer.chat_templates)),
             chat_complaint=chat_complaint,
         )
 

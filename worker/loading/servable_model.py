@@ -10,7 +10,7 @@ import torch
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
-from llama_herd.model.text.chat import ChatTemplate
+from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
@@ -51,23 +51,24 @@ class ServableModel:
         plan.check(self.settings.model.name)
         return plan
 
-    def chat_template(self) -> ChatTemplate | None:
-        """The chat template, rendered in helper processes; None if the model has none.
+    def chat_templates(self) -> ChatTemplates | None:
+        """The chat templates, rendered in helper processes; None if the model has none.
 
         Each tenant has one thread that renders. More helpers than cores would only slow each other down.
-        Raises ModelFileError when the template cannot be used: such a model is served, but refuses chats.
+        Raises ModelFileError when one cannot be used: such a model is served, but refuses chats.
         """
-        if self.tokenizer.chat_template is None:
+        sources = self.tokenizer.chat_templates
+        if not sources:
             return None
         names = self.file.read_control_tokens(self.tokenizer)
         num_helpers = min(len(self.settings.by_queue), len(os.sched_getaffinity(0)))
-        return ChatTemplate(self.tokenizer.chat_template, self.tokenizer, names, num_helpers=num_helpers)
+        return ChatTemplates(sources, self.tokenizer, names, num_helpers=num_helpers)
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used."""
-        template = self.chat_template()
-        if template is not None:
-            template.close()
+        templates = self.chat_templates()
+        if templates is not None:
+            templates.close()
 
 
 def _tiling(settings: WorkerSettings, device: str) -> Tiling:

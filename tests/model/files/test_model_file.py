@@ -15,7 +15,10 @@ from tests.model.corpus import mixed_texts
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import BOS_ID, EOS_ID, UNK_ID, tiny_vocabulary, write_tiny_gguf
 
-CONTROL_TOKENS = ControlTokens({"<unk>": UNK_ID, "<s>": BOS_ID, "</s>": EOS_ID}, "<s>", "</s>")
+CONTROL_TOKENS = ControlTokens(
+    {"<unk>": UNK_ID, "<s>": BOS_ID, "</s>": EOS_ID},
+    {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+)
 ACCEPTED = "A model is a GGUF file, or a Hugging Face folder with config"
 
 

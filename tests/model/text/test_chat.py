@@ -12,34 +12,17 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from llama_herd.errors import GenerationError, ModelFileError
-from llama_herd.model.text.chat import ChatTemplate, Message
+from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.sandbox import Limits
+from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.text.helper_processes import helpers
+from tests.model.text.templates import TEMPLATES as FAMILIES
 from tests.model.tiny_folder import tiny_tokenizer
 from tests.tiny import BOS_ID, EOS_ID, UNK_ID
 
-LLAMA2 = """\
-{%- if messages[0]['role'] == 'system' %}
-    {%- set opening = '<<SYS>>\\n' + messages[0]['content'] + '\\n<</SYS>>\\n\\n' %}
-    {%- set turns = messages[1:] %}
-{%- else %}
-    {%- set opening = '' %}
-    {%- set turns = messages %}
-{%- endif %}
-{%- for turn in turns %}
-    {%- if (turn['role'] == 'user') != (loop.index0 % 2 == 0) %}
-        {{- raise_exception('roles must be user and assistant in turn') }}
-    {%- endif %}
-    {%- set text = (opening if loop.first else '') + turn['content'] %}
-    {%- if turn['role'] == 'user' %}
-        {{- bos_token + '[INST] ' + text.strip() + ' [/INST]' }}
-    {%- else %}
-        {{- ' ' + text.strip() + ' ' + eos_token }}
-    {%- endif %}
-{%- endfor %}
-"""
+LLAMA_2 = FAMILIES["llama_2"]
 HEADED = """\
 {% for message in messages %}
     {% if loop.index > 4 %}
@@ -56,16 +39,20 @@ HEADED = """\
 {% endif %}
 """
 TEMPLATES = {
-    "Llama 2": LLAMA2,
+    "Llama 2": LLAMA_2,
     "headed": HEADED,
     "plain": "{% for m in messages %}{{ m.content }}{% endfor %}",
 }
 
 
-def conversation(*contents: str, system: str | None = None) -> list[Message]:
+def turn(role: str, content: object) -> dict[str, object]:
+    return {"role": role, "content": content}
+
+
+def conversation(*contents: str, system: str | None = None) -> Chat:
     """Turns of user and assistant, after a system message if there is one."""
-    turns = [Message(("user", "assistant")[turn % 2], content) for turn, content in enumerate(contents)]
-    return turns if system is None else [Message("system", system), *turns]
+    turns = [turn(("user", "assistant")[number % 2], content) for number, content in enumerate(contents)]
+    return Chat(turns if system is None else [turn("system", system), *turns])
 
 
 CONVERSATIONS = [
@@ -113,10 +100,11 @@ class Templates:
     def __init__(self, tokenizer: Tokenizer, control_tokens: ControlTokens) -> None:
         self._tokenizer = tokenizer
         self._control_tokens = control_tokens
-        self._made: list[ChatTemplate] = []
+        self._made: list[ChatTemplates] = []
 
-    def make(self, source: str, limits: Limits = LIMITS) -> ChatTemplate:
-        self._made.append(ChatTemplate(source, self._tokenizer, self._control_tokens, limits))
+    def make(self, source: str, limits: Limits = LIMITS) -> ChatTemplates:
+        sources = {DEFAULT: source}
+        self._made.append(ChatTemplates(sources, self._tokenizer, self._control_tokens, limits))
         return self._made[-1]
 
     def close(self) -> None:
@@ -131,7 +119,7 @@ def templates(tokenizer: Tokenizer, control_tokens: ControlTokens) -> Iterator[T
     templates.close()
 
 
-def error_of(template: ChatTemplate, *contents: str) -> GenerationError:
+def error_of(template: ChatTemplates, *contents: str) -> GenerationError:
     with pytest.raises(GenerationError) as caught:
         template.encode(conversation(*contents))
     assert caught.value.code == "template_error"
@@ -147,22 +135,22 @@ def test_ids_equal_transformers(
     templates: Templates, engine: PreTrainedTokenizerFast, source: str, add_generation_prompt: bool
 ) -> None:
     template = templates.make(source)
-    for messages in CONVERSATIONS:
+    for chat in CONVERSATIONS:
         expected = engine.apply_chat_template(
-            [vars(message) for message in messages],
+            chat.messages,
             chat_template=source,
             add_generation_prompt=add_generation_prompt,
             tokenize=True,
             return_dict=False,
         )
-        assert template.encode(messages, add_generation_prompt=add_generation_prompt) == expected
+        assert template.encode(chat, add_generation_prompt=add_generation_prompt) == expected
 
 
 def test_bos_stands_where_the_template_writes_it_and_nowhere_else(
     templates: Templates, tokenizer: Tokenizer
 ) -> None:
     assert tokenizer.adds_bos
-    ids = templates.make(LLAMA2).encode(conversation("the", "a", "and"))
+    ids = templates.make(LLAMA_2).encode(conversation("the", "a", "and"))
     assert (ids[0], ids.count(BOS_ID), ids.count(EOS_ID)) == (BOS_ID, 2, 1)
     plain = templates.make("{{ messages[0].content }}").encode(conversation("the herd"))
     assert plain == tokenizer.encode("the herd", add_bos=False)
@@ -175,8 +163,8 @@ INJECTIONS = ("</s>", "<s>", "<unk>", "a</s><s>b", " </s> ", "\udc00\udc01\udc02
 
 @pytest.mark.parametrize("source", TEMPLATES.values(), ids=TEMPLATES.keys())
 def test_control_ids_are_the_same_whatever_the_messages_say(templates: Templates, source: str) -> None:
-    def control_ids(messages: list[Message]) -> list[int]:
-        return [token_id for token_id in template.encode(messages) if token_id in (UNK_ID, BOS_ID, EOS_ID)]
+    def control_ids(chat: Chat) -> list[int]:
+        return [token_id for token_id in template.encode(chat) if token_id in (UNK_ID, BOS_ID, EOS_ID)]
 
     template = templates.make(source)
     expected = control_ids(conversation("the", "a", "and", system="to"))
@@ -187,13 +175,13 @@ def test_control_ids_are_the_same_whatever_the_messages_say(templates: Templates
 def test_a_control_token_in_a_message_comes_out_as_its_text(
     templates: Templates, tokenizer: Tokenizer
 ) -> None:
-    ids = templates.make(LLAMA2).encode(conversation("a </s><s> b"))
+    ids = templates.make(LLAMA_2).encode(conversation("a </s><s> b"))
     assert tokenizer.decode(ids) == " [INST] a </s><s> b [/INST]"
 
 
 def test_messages_side_by_side_make_no_control_token(templates: Templates) -> None:
     template = templates.make("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}<s>")
-    ids = template.encode([Message("<", "/s"), Message(">", "<"), Message("s>", "<s"), Message(">", "")])
+    ids = template.encode(Chat([turn("<", "/s"), turn(">", "<"), turn("s>", "<s"), turn(">", "")]))
     assert EOS_ID not in ids
     assert ids.count(BOS_ID) == 1
 
@@ -206,27 +194,21 @@ def test_a_template_sees_messages_as_they_are(templates: Templates, tokenizer: T
     assert tokenizer.decode(template.encode(conversation("<s>b</s>"))) == " 8s>"
 
 
-def test_a_template_that_puts_control_tokens_together_is_refused(templates: Templates) -> None:
-    with pytest.raises(ModelFileError, match="puts '</s>' together from parts"):
-        templates.make("{{ messages[0].content + '</' + 's>' }}")
-    assert helpers() == []
-
-
 def test_more_control_tokens_than_marks_are_refused_by_both_numbers(tokenizer: Tokenizer) -> None:
-    ids = {f"<|{number:04}|>": 1 for number in range(1_025)}
-    with pytest.raises(ModelFileError, match="names 1025 control tokens, limit 1024"):
-        ChatTemplate("".join(ids), tokenizer, ControlTokens(ids, None, None))
+    ids = {f"<|{number:04}|>": 1 for number in range(1_024)}
+    with pytest.raises(ModelFileError, match="name 1024 control tokens, limit 1023"):
+        ChatTemplates({DEFAULT: "".join(ids)}, tokenizer, ControlTokens(ids, {}))
 
 
 # Errors
 
 
 def test_a_broken_order_of_roles_is_told_in_the_templates_words(templates: Templates) -> None:
-    template = templates.make(LLAMA2)
+    template = templates.make(LLAMA_2)
     with pytest.raises(
         GenerationError, match="refuses them: roles must be user and assistant in turn"
     ) as caught:
-        template.encode([Message("assistant", "secret")])
+        template.encode(Chat([turn("assistant", "secret")]))
     assert (caught.value.code, caught.value.retriable) == ("template_error", False)
     assert "secret" not in str(caught.value)
 
@@ -236,7 +218,7 @@ def test_a_broken_order_of_roles_is_told_in_the_templates_words(templates: Templ
     [
         ("{{ raise_exception('no ' + messages[0].content) }}", "refuses them$"),
         ("{{ raise_exception(messages[0].content) }}", "refuses them$"),
-        ("{{ raise_exception('no <s>') }}", r"refuses them: no \\udc00$"),
+        ("{{ raise_exception('no <s>') }}", r"refuses them: no \\udc01$"),
         ("{{ messages[0].content + 1 }}", "fails: TypeError$"),
         ("{{ messages[0].content.none.none }}", "fails: UndefinedError$"),
         ("{{ messages[7].content }}", "fails: UndefinedError$"),
@@ -254,13 +236,13 @@ def test_errors_hold_nothing_of_the_messages(templates: Templates, source: str, 
 
 def test_no_messages_are_an_error(templates: Templates) -> None:
     with pytest.raises(GenerationError, match="fails: UndefinedError"):
-        templates.make(LLAMA2).encode([])
+        templates.make(LLAMA_2).encode(Chat([]))
 
 
 BROKEN = {
     "{% for %}": "fails: line 1: Expected an expression",
     "\n{{ x | nope }}": "fails: line 2: No filter named 'nope'",
-    "{{ <s> }}": r"fails: line 1: unexpected char '\\udc00'",
+    "{{ <s> }}": r"fails: line 1: unexpected char '\\udc01'",
     "{{ 10**(10**9) }}": "more than 0.2 s of CPU time",  # worked out while it is compiled
     "{{ " + "(" * 50_000: "fails: RecursionError",
 }

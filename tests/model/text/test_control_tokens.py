@@ -14,6 +14,8 @@ from tests.model.sentence_piece import BOS_ID, EOS_ID, UNK_ID, gguf_values, trai
 from tests.model.tiny_folder import tiny_tokenizer
 
 SPECIALS = {"<unk>": UNK_ID, "<s>": BOS_ID, "</s>": EOS_ID}
+ENDS = {"bos_token": "<s>", "eos_token": "</s>"}
+ROLES = {**ENDS, "unk_token": "<unk>"}
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +36,13 @@ def of_folder(folder: Path, **tokenizer_config: object) -> ControlTokens:
 
 
 def test_a_gguf_file_names_its_control_tokens(values: dict[str, Any]) -> None:
-    assert of_gguf(values) == ControlTokens(SPECIALS, "<s>", "</s>")
+    assert of_gguf(values) == ControlTokens(SPECIALS, ROLES)
 
 
 def test_of_several_ends_a_gguf_file_names_one_eos(values: dict[str, Any]) -> None:
     turn_end = values["tokenizer.ggml.tokens"][300]
     tokens = of_gguf({**values, "tokenizer.ggml.eot_token_id": 300})
-    assert tokens == ControlTokens({**SPECIALS, turn_end: 300}, "<s>", "</s>")
+    assert tokens == ControlTokens({**SPECIALS, turn_end: 300}, ROLES)
 
 
 def test_a_user_defined_token_is_text(values: dict[str, Any]) -> None:
@@ -50,22 +52,22 @@ def test_a_user_defined_token_is_text(values: dict[str, Any]) -> None:
 
 def test_a_model_may_have_neither_bos_nor_eos(values: dict[str, Any]) -> None:
     plain = {key: value for key, value in values.items() if key[-12:] not in ("bos_token_id", "eos_token_id")}
-    assert of_gguf(plain) == ControlTokens(SPECIALS, None, None)
+    assert of_gguf(plain) == ControlTokens(SPECIALS, {"unk_token": "<unk>"})
 
 
 @pytest.mark.parametrize("eos", ["</s>", {"content": "</s>", "lstrip": False}])
 def test_a_folder_names_its_control_tokens(tmp_path: Path, eos: object) -> None:
-    assert of_folder(tmp_path, eos_token=eos) == ControlTokens(SPECIALS, "<s>", "</s>")
+    assert of_folder(tmp_path, eos_token=eos) == ControlTokens(SPECIALS, ENDS)
 
 
 def test_of_several_ends_a_folder_names_one_eos(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [EOS_ID, 300]}))
     tokens = of_folder(tmp_path, eos_token="</s>")
-    assert tokens.eos == "</s>"
+    assert tokens.roles == ENDS
     assert set(tokens.ids.values()) == {*SPECIALS.values(), 300}
-    assert of_folder(tmp_path).eos is None
+    assert of_folder(tmp_path).roles == {"bos_token": "<s>"}
 
 
 def test_an_only_end_is_eos(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS_ID}))
-    assert of_folder(tmp_path).eos == "</s>"
+    assert of_folder(tmp_path).roles == ENDS

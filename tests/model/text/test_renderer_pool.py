@@ -12,11 +12,13 @@ import pytest
 from llama_herd.model.text.renderer import Renderer
 from llama_herd.model.text.renderer_pool import RendererPool
 from llama_herd.model.text.sandbox import Limits
+from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.worker.chaos.patience import wait_until
 from tests.model.text.helper_processes import helpers
 
 #: A helper that stands still is no reason to end it here.
 PATIENT = Limits(wall_s=60.0)
+GREETING = {DEFAULT: "{{ name }}"}
 
 
 @pytest.fixture
@@ -26,10 +28,10 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_a_chat_is_rendered_while_another_one_takes_its_time(threads: ThreadPoolExecutor) -> None:
-    pool = RendererPool("{{ name }}", PATIENT, num_helpers=2)
+    pool = RendererPool(GREETING, PATIENT, num_helpers=2)
     (standing,) = helpers()
     standing.send_signal(signal.SIGSTOP)
-    chats = [threads.submit(pool.render, {"name": name}) for name in "ab"]
+    chats = [threads.submit(pool.render, DEFAULT, {"name": name}) for name in "ab"]
     done, others = wait(chats, return_when=FIRST_COMPLETED)
     assert (len(done), len(others)) == (1, 1)
     standing.send_signal(signal.SIGCONT)
@@ -39,9 +41,9 @@ def test_a_chat_is_rendered_while_another_one_takes_its_time(threads: ThreadPool
 
 
 def test_helpers_are_started_when_they_are_needed(threads: ThreadPoolExecutor) -> None:
-    pool = RendererPool("{{ name }}", PATIENT, num_helpers=8)
+    pool = RendererPool(GREETING, PATIENT, num_helpers=8)
     for _ in range(20):
-        threads.submit(pool.render, {"name": "a"}).result()
+        threads.submit(pool.render, DEFAULT, {"name": "a"}).result()
     assert len(helpers()) == 1
     pool.close()
 
@@ -52,17 +54,17 @@ def test_who_waits_for_a_helper_gets_it_before_who_has_just_had_it(
     names: list[object] = []
     render = Renderer.render
 
-    def note(renderer: Renderer, variables: Mapping[str, object]) -> str:
+    def note(renderer: Renderer, template: str, variables: Mapping[str, object]) -> str:
         names.append(variables["name"])
-        return render(renderer, variables)
+        return render(renderer, template, variables)
 
     monkeypatch.setattr(Renderer, "render", note)
-    pool = RendererPool("{{ name }}", PATIENT, num_helpers=1)
+    pool = RendererPool(GREETING, PATIENT, num_helpers=1)
     (standing,) = helpers()
     standing.send_signal(signal.SIGSTOP)
-    flood = threads.submit(lambda: [pool.render({"name": "flood"}) for _ in range(3)])
+    flood = threads.submit(lambda: [pool.render(DEFAULT, {"name": "flood"}) for _ in range(3)])
     wait_until(lambda: names, "the flood has the helper")
-    others = [threads.submit(pool.render, {"name": "other"}) for _ in range(2)]
+    others = [threads.submit(pool.render, DEFAULT, {"name": "other"}) for _ in range(2)]
     wait_until(lambda: len(pool._waiting) == 2, "the others wait for it")
     standing.send_signal(signal.SIGCONT)
     flood.result()
@@ -72,10 +74,10 @@ def test_who_waits_for_a_helper_gets_it_before_who_has_just_had_it(
 
 
 def test_a_helper_that_is_at_work_ends_when_it_is_done(threads: ThreadPoolExecutor) -> None:
-    pool = RendererPool("{{ name }}", PATIENT, num_helpers=1)
+    pool = RendererPool(GREETING, PATIENT, num_helpers=1)
     (standing,) = helpers()
     standing.send_signal(signal.SIGSTOP)
-    chat = threads.submit(pool.render, {"name": "a"})
+    chat = threads.submit(pool.render, DEFAULT, {"name": "a"})
     wait_until(lambda: not pool._idle, "it is at work")
     pool.close()
     standing.send_signal(signal.SIGCONT)
@@ -89,7 +91,7 @@ def test_helpers_end_when_their_worker_is_killed() -> None:
         "import psutil\n"
         "from llama_herd.model.text.renderer import Renderer\n"
         "from llama_herd.model.text.sandbox import Limits\n"
-        "renderers = [Renderer('fine', Limits()) for _ in range(3)]\n"
+        "renderers = [Renderer({'default': 'fine'}, Limits()) for _ in range(3)]\n"
         "for renderer in renderers: renderer.start()\n"
         "print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
         "input()\n"

@@ -92,7 +92,7 @@ def test_every_end_that_the_file_names_ends_a_generation(spm_values: dict[str, A
     tokenizer = Tokenizer.from_metadata(Metadata({**spm_values, **ends}))
     assert tokenizer.eos_ids == {EOS_ID, 300, 301}
     assert tokenizer.pieces[300] == b""
-    assert tokenizer.chat_template is None
+    assert tokenizer.chat_templates == {}
 
 
 def test_pieces_are_the_bytes_of_each_token(spm: Tokenizer, spm_values: dict[str, Any]) -> None:

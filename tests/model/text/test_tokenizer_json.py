@@ -134,15 +134,6 @@ def test_without_other_files_the_model_s_configuration_names_the_ends(
     assert (tokenizer.bos_id, tokenizer.eos_ids) == (BOS_ID, frozenset({EOS_ID}))
 
 
-def test_the_chat_template_is_the_default_one(spm_engine: Engine, tmp_path: Path) -> None:
-    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
-    for template, expected in (("text", "text"), (named, "plain"), (named[:1], None), (None, None)):
-        path = save(spm_engine, tmp_path, tokenizer_config={"chat_template": template})
-        assert Tokenizer.from_json(path).chat_template == expected
-    (tmp_path / "chat_template.jinja").write_text("of its own file")
-    assert Tokenizer.from_json(path).chat_template == "of its own file"
-
-
 BAD_FILES = {
     "not JSON": ("{", "tokenizer.json: not JSON"),
     "nested too deep": ("[" * 100_000, "tokenizer.json: not JSON"),

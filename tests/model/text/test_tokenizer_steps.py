@@ -153,7 +153,7 @@ def test_the_files_beside_it_are_read_with_a_limit(tmp_path: Path, name: str) ->
     with (tmp_path / name).open("wb") as file:
         file.truncate(1 << 34)
     with pytest.raises(ModelFileError, match=f"{name}: longer than the limit of"):
-        _ = Tokenizer.from_json(tmp_path / "tokenizer.json").chat_template
+        _ = Tokenizer.from_json(tmp_path / "tokenizer.json").chat_templates
 
 
 def test_a_panic_of_the_library_becomes_an_error_and_other_ends_stay() -> None:

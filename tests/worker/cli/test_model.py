@@ -29,7 +29,7 @@ def test_inspect_counts_tensors_and_memory(chatty: Path) -> None:
     assert (vectors["type"], vectors["num_tensors"]) == ("F32", 1 + 2 * 2)
     assert vectors["num_bytes"] == 4 * vectors["num_parameters"] == 4 * 64 * 5
     assert matrices["num_bytes"] == matrices["num_parameters"] // 32 * 34
-    assert found["tokenizer"]["has_chat_template"]
+    assert found["tokenizer"]["chat_templates"] == ["default"]
     memory = found["memory"]
     assert memory["weight_bytes"] == 4 * (matrices["num_parameters"] + vectors["num_parameters"])
     assert memory["kv_bytes_per_token"] == 2 * 2 * 2 * 16 * 4  # K and V, layers, heads, head_dim, float32

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.errors import GenerationError
-from llama_herd.model.text.chat import Message
+from llama_herd.model.text.chat import Chat
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.model.text.helper_processes import helpers
@@ -29,7 +29,7 @@ def test_each_tenant_has_a_helper_for_its_chats_up_to_the_cores(
     def is_rendered(text: str) -> bool:
         assert model.chat is not None
         try:
-            return bool(model.chat.encode([Message("user", text)]))
+            return bool(model.chat.encode(Chat([{"role": "user", "content": text}])))
         except GenerationError:
             return False
 

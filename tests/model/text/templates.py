@@ -1,0 +1,18 @@
+"""Small chat templates, each with what the template of some family of models does."""
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).with_name("templates")
+
+TEMPLATES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.jinja"))}
+#: Those that can read content in parts, and those that write what a developer says.
+TAKE_PARTS = frozenset({"gemma"})
+TAKE_DEVELOPERS = frozenset({"llama_3", "phi_4", "granite", "harmony", "oddities", "plain"})
+#: Control tokens of these models.
+TOKENS = (
+    *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>"),
+    *("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]"),
+    *("[/TOOL_RESULTS]", "<|system|>", "<|user|>", "<|assistant|>", "<|developer|>", "<|tool|>", "<|end|>"),
+    *("<start_of_turn>", "<end_of_turn>", "<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
+    *("<|start|>", "<|message|>", "<|channel|>"),
+)

@@ -1,0 +1,213 @@
+"""Templates of every family come to the same ids as in transformers, whatever a chat has."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2.exceptions import TemplateError
+from tokenizers import AddedToken, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from llama_herd.errors import GenerationError
+from llama_herd.model.text.chat import Chat, ChatTemplates
+from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.tokenizer import Tokenizer
+from tests.model.text.templates import TAKE_DEVELOPERS, TAKE_PARTS, TEMPLATES, TOKENS
+from tests.model.tiny_folder import tiny_tokenizer
+
+Turn = dict[str, Any]
+
+
+def turns(*contents: str, system: str | None = None) -> list[Turn]:
+    """Turns of user and assistant, after one of the system if there is one."""
+    head = [] if system is None else [{"role": "system", "content": system}]
+    roles = ("user", "assistant")
+    return head + [{"role": roles[number % 2], "content": text} for number, text in enumerate(contents)]
+
+
+def in_parts(chat: list[Turn], *cuts: int) -> list[Turn]:
+    """The same with the content of each turn cut in parts."""
+
+    def parts(text: str) -> list[Turn]:
+        ends = [0, *cuts, len(text)]
+        return [{"type": "text", "text": text[a:b]} for a, b in pairwise(ends)]
+
+    return [turn | {"content": parts(turn["content"])} for turn in chat]
+
+
+def tool(name: str, **properties: object) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": sorted(properties)[:1]}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": f"Gets the {name} <b>&</b> 'it'", "parameters": parameters},
+    }
+
+
+TOOLS = [
+    tool("weather", city={"type": "string", "default": None}, unit={"enum": ["C", "F"], "type": "string"}),
+    tool("sum", numbers={"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}),
+]
+CALL = {"id": "call12345", "type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}
+CALLING: list[Turn] = [
+    *turns("is it on in the herd"),
+    {"role": "assistant", "tool_calls": [CALL]},
+    {"role": "tool", "content": "22 <°C>", "name": "weather", "tool_call_id": "call12345"},
+    {"role": "assistant", "content": "the herd"},
+    *turns("and the llama"),
+]
+THINKING: list[Turn] = [
+    *turns("a token", "<think>\nthe queue\n</think>\n\nthe herd", "and"),
+    {"role": "assistant", "content": "on", "reasoning_content": "is it the llama"},
+]
+DOCUMENTS: list[Turn] = [{"title": "A", "text": "the herd"}, {"title": "B", "text": "a llama", "doc_id": 7}]
+
+CHATS = {
+    "one": Chat(turns("the herd")),
+    "system": Chat(turns("the llama is in the queue", system="be a llama")),
+    "many": Chat(turns("the", " a\ttoken\n\n", "and", "on  the queue ", "to", system=" be a llama\n ")),
+    "blank": Chat(turns("the", "", "  ", "\n", "to")),
+    "odd signs": Chat(
+        turns("你好, Ñandú 🦙", "é e\u0301 \u200b\ufeff", "العربية \u0085\u2028", system="にほん")
+    ),
+    "jinja": Chat(turns("{{ 7 * 7 }} {% raw %} {# the #}", "${the} {%- endfor %}", "%s {0} {{ bos_token }}")),
+    "HTML": Chat(turns("<b>&amp;'\"</b>", "\\n \\u0041", "a\r\nb")),
+    "two users": Chat([*turns("the"), *turns("herd")]),
+    "assistant first": Chat(turns("the", "herd")[1:]),
+    "prefilled": Chat(turns("the", "herd")),
+    "calls": Chat(CALLING),
+    "calls and tools": Chat(CALLING, tools=TOOLS),
+    "tools": Chat(turns("the herd", system="a llama"), tools=TOOLS),
+    "no tool": Chat(turns("the herd"), tools=[]),
+    "two calls": Chat([*CALLING[:1], {"role": "assistant", "tool_calls": [CALL, CALL]}, *CALLING[2:]]),
+    "thoughts": Chat(THINKING),
+    "do not think": Chat(turns("a"), options={"enable_thinking": False}),
+    "think": Chat(
+        turns("a"), options={"enable_thinking": True, "thinking": True, "controls": {"length": "ä"}}
+    ),
+    "date": Chat(turns("a"), options={"date_string": "1 Jan 2001", "reasoning_effort": "high"}),
+    "documents": Chat(turns("a"), documents=DOCUMENTS),
+    "documents and tools": Chat(turns("a"), documents=DOCUMENTS, tools=TOOLS),
+    "developer": Chat([{"role": "developer", "content": "be a llama"}, *turns("the")]),
+    "parts": Chat(in_parts(turns("the herd", "a llama", "and"), 3)),
+    "many parts": Chat(in_parts(turns("the herd is", system="a llama"), 1, 2, 5)),
+}
+SPELT_OUT = Chat(
+    turns("</s><|user|> [INST] a", "<|im_end|>\n<|im_start|>", "<|eot_id|>", system="<s><|end|>"),
+    tools=[tool("<|im_end|>", x={"type": "</s>"})],
+    documents=[{"title": "</s>", "text": "[/INST] <|end|>"}],
+    options={"date_string": "<|eot_id|>"},
+)
+
+
+def plain_tokenizer() -> PreTrainedTokenizerFast:
+    engine = tiny_tokenizer()
+    engine.add_special_tokens({"additional_special_tokens": list(TOKENS)})
+    return engine
+
+
+def stripping_tokenizer() -> PreTrainedTokenizerFast:
+    """White space beside its control tokens is left out, as by Phi-3's."""
+    engine = tiny_tokenizer()
+    stripping = [AddedToken(token, lstrip=token[1] == "/", rstrip=True, normalized=False) for token in TOKENS]
+    engine.add_special_tokens({"additional_special_tokens": stripping})
+    return engine
+
+
+def once_tokenizer() -> PreTrainedTokenizerFast:
+    """Only the first of several texts begins with a space, as by Mistral's."""
+    engine = plain_tokenizer()
+    engine.backend_tokenizer.normalizer = normalizers.Sequence([])
+    engine.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return engine
+
+
+class Family:
+    """transformers' tokenizer, and ours of the folder that it saves."""
+
+    def __init__(self, engine: PreTrainedTokenizerFast, folder: Path) -> None:
+        self.engine = engine
+        engine.save_pretrained(folder)
+        self.tokenizer = Tokenizer.from_json(folder / "tokenizer.json")
+        control_tokens = ControlTokens.from_json(folder / "tokenizer.json", self.tokenizer)
+        self.templates = ChatTemplates(TEMPLATES, self.tokenizer, control_tokens)
+
+
+@pytest.fixture(scope="module", params=[plain_tokenizer, stripping_tokenizer, once_tokenizer])
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
+    family = Family(request.param(), tmp_path_factory.mktemp("family"))
+    yield family
+    family.templates.close()
+
+
+def known_to(name: str, chat: Chat) -> Chat:
+    """The chat in a form that a template takes which would lose some of it otherwise."""
+    messages = []
+    for message in chat.messages:
+        found = dict(message)
+        if isinstance(found.get("content"), list) and name not in TAKE_PARTS:
+            found["content"] = "".join(part["text"] for part in found["content"])  # type: ignore[attr-defined]
+        if found["role"] == "developer" and name not in TAKE_DEVELOPERS:
+            found["role"] = "system"
+        messages.append(found)
+    return replace(chat, messages=messages)
+
+
+def expected_ids(family: Family, name: str, chat: Chat, **choices: bool) -> list[int] | None:
+    """transformers' ids; None where the template refuses the chat."""
+    try:
+        ids: list[int] = family.engine.apply_chat_template(
+            chat.messages,
+            tools=chat.tools,
+            documents=chat.documents,
+            chat_template=TEMPLATES[name],
+            return_dict=False,
+            **choices,
+            **chat.options,
+        )
+    except (TemplateError, TypeError, KeyError):
+        return None
+    return ids
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_ids_equal_transformers(family: Family, name: str) -> None:
+    num_equal = 0
+    for title, chat in CHATS.items():
+        for add_generation_prompt in (True, False):
+            expected = expected_ids(
+                family, name, known_to(name, chat), add_generation_prompt=add_generation_prompt
+            )
+            try:
+                named = replace(chat, template=name)
+                found = family.templates.encode(named, add_generation_prompt=add_generation_prompt)
+            except GenerationError:
+                assert not expected, title
+            else:
+                assert found == expected, title
+                num_equal += 1
+    assert num_equal >= len(CHATS)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_control_tokens_equal_transformers_whatever_a_chat_spells_out(family: Family, name: str) -> None:
+    """And the text does, but for spaces: transformers cuts a text where it spells a control token."""
+    expected = expected_ids(family, name, SPELT_OUT, add_generation_prompt=True, sanitize_control_tokens=True)
+    assert expected is not None
+    found = family.templates.encode(replace(SPELT_OUT, template=name))
+    control_ids = set(family.engine.all_special_ids)
+    for of in (control_ids.__contains__, lambda token_id: True):
+        texts = [family.engine.decode(list(filter(of, ids))).replace(" ", "") for ids in (found, expected)]
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_halves_of_control_tokens_come_to_none(family: Family, name: str) -> None:
+    def control_ids(chat: Chat) -> list[int]:
+        return [i for i in family.templates.encode(replace(chat, template=name)) if i in special_ids]
+
+    special_ids = set(family.engine.all_special_ids)
+    halves = Chat(turns("< s> <|user", "|> <", "/s> <|  ", "user|> <", "|user|>", system="|end|> <"))
+    assert control_ids(halves) == control_ids(Chat(turns("a", "a", "a", "a", "a", system="a")))

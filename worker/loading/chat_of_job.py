@@ -1,0 +1,22 @@
+"""A job's conversation as a chat template takes it."""
+
+from typing import Any
+
+from llama_herd.model.text.chat import Chat
+from llama_herd.tasks.chat import ChatMessage
+from llama_herd.tasks.job import GenerationJob
+
+
+def chat_of(job: GenerationJob) -> Chat:
+    """The chat of a job with messages: what it leaves out is not there, what it sets to nothing is."""
+    return Chat(
+        messages=[_turn(message) for message in job.messages or ()],
+        tools=job.tools,
+        documents=job.documents,
+        options=job.chat_template_kwargs or {},
+        template=job.chat_template,
+    )
+
+
+def _turn(message: ChatMessage) -> dict[str, Any]:
+    return message.model_dump(exclude_none=True)
