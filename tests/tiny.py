@@ -79,7 +79,7 @@ def write_tiny_gguf(
     permute: bool = True,
     rope_factors: bool = False,
     eos: bool = True,
-    chat_template: str | None = None,
+    chat_template: str | list[dict[str, str]] | None = None,
     part_tensors: int = 0,
     **config_changes: Any,
 ) -> Path:

@@ -1,0 +1,83 @@
+"""A model's chat templates are found wherever its files hold them, as transformers and gguf find them."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from transformers import AutoTokenizer
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.template_files import MAX_TEMPLATES, folder_templates, metadata_templates
+from llama_herd.model.text.tokenizer import Tokenizer
+from tests.model.tiny_folder import tiny_tokenizer
+from tests.tiny import write_tiny_gguf
+
+NAMED = {"default": "plain {{ messages }}", "tool_use": "tools {{ tools }}", "rag": "{{ documents }}\n"}
+LISTED = [{"name": name, "template": template} for name, template in NAMED.items()]
+
+
+@pytest.mark.parametrize("templates", [None, "plain", NAMED, {"rag": "only"}])
+@pytest.mark.parametrize("save_jinja_files", [True, False])
+def test_a_folder_s_templates_are_those_that_transformers_loads(
+    tmp_path: Path, templates: Any, save_jinja_files: bool
+) -> None:
+    engine = tiny_tokenizer()
+    engine.chat_template = templates
+    engine.save_pretrained(tmp_path, save_jinja_files=save_jinja_files)
+    loaded = AutoTokenizer.from_pretrained(tmp_path).chat_template
+    expected = {"default": loaded} if isinstance(loaded, str) else loaded or {}
+    assert Tokenizer.from_json(tmp_path / "tokenizer.json").chat_templates == expected
+
+
+def test_jinja_files_stand_for_all_that_the_configuration_holds(tmp_path: Path) -> None:
+    assert folder_templates(tmp_path, Metadata({"chat_template": LISTED})) == NAMED
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "a.b.jinja").write_text("file")
+    assert folder_templates(tmp_path, Metadata({"chat_template": LISTED})) == {"a.b": "file"}
+    (tmp_path / "chat_template.jinja").write_text("default file")
+    expected = {"a.b": "file", "default": "default file"}
+    assert folder_templates(tmp_path, Metadata({"chat_template": LISTED})) == expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [("plain", {"default": "plain"}), (LISTED, NAMED)])
+def test_a_gguf_file_s_templates_are_those_that_were_written(
+    tmp_path: Path, given: Any, expected: dict[str, str]
+) -> None:
+    with GGUFModel.open(write_tiny_gguf(tmp_path / "m.gguf", chat_template=given)) as file:
+        assert file.read_tokenizer().chat_templates == expected
+        listed = file.metadata.get(gguf.Keys.Tokenizer.CHAT_TEMPLATES, ())
+        assert {"default", *listed} == expected.keys()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"tokenizer.chat_template": 1}, "is of type int"),
+        ({"tokenizer.chat_template.x": 1}, "is of type int"),
+        ({"tokenizer.chat_template.a b": ""}, "named 'a b'"),
+        (
+            {f"tokenizer.chat_template.{n}": "" for n in range(MAX_TEMPLATES + 1)},
+            "has 17 chat templates",
+        ),
+    ],
+)
+def test_templates_that_no_job_can_name_are_refused(values: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ModelFileError, match=complaint):
+        metadata_templates(Metadata(values))
+
+
+@pytest.mark.parametrize("entry", [{"name": "a"}, {"template": "a"}, {"name": 1, "template": "a"}])
+def test_a_list_of_templates_without_names_is_refused(tmp_path: Path, entry: dict[str, object]) -> None:
+    with pytest.raises(ModelFileError, match=r"name|template"):
+        folder_templates(tmp_path, Metadata({"chat_template": [entry]}))
+
+
+def test_jinja_files_are_read_with_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "additional_chat_templates").mkdir()
+    with (tmp_path / "additional_chat_templates" / "a.jinja").open("wb") as file:
+        file.truncate(1 << 34)
+    with pytest.raises(ModelFileError, match=r"a\.jinja: longer than the limit"):
+        folder_templates(tmp_path, Metadata({}))
