@@ -37,11 +37,18 @@ class LoadedModel:
     """All that a worker loads once, before it takes its first job."""
 
     def __init__(
-        self, llama: Llama, tokenizer: Tokenizer, chat: ChatTemplates | None, cache: Cache, plan: MemoryPlan
+        self,
+        llama: Llama,
+        tokenizer: Tokenizer,
+        chat: ChatTemplates | None,
+        chat_complaint: str,
+        cache: Cache,
+        plan: MemoryPlan,
     ) -> None:
         self.llama = llama
         self.tokenizer = tokenizer
         self.chat = chat
+        self.chat_complaint = chat_complaint  # why chats are refused, where there is no `chat`
         self.cache = cache
         self.plan = plan
         self.max_length = plan.max_length
@@ -58,7 +65,7 @@ class LoadedModel:
         torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
-            chat = _chat_templates(servable)  # its processes must start before CUDA does
+            chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
             plan = _planned(servable, device)
             try:
                 llama = Llama.load(servable.file, place, plan.dtype, on_progress, servable.tiling, plan.form)
@@ -74,7 +81,7 @@ class LoadedModel:
                 if not is_lack_of_memory(error):
                     raise
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
-        return cls(llama, servable.tokenizer, chat, cache, plan)
+        return cls(llama, servable.tokenizer, chat, complaint, cache, plan)
 
     @property
     def dtype_name(self) -> str:
@@ -132,7 +139,7 @@ class LoadedModel:
             return self.tokenizer.encode(job.prompt or "")
         if self.chat is None:
             raise GenerationError(
-                ErrorCode.NO_CHAT_TEMPLATE, "messages: this model has no chat template. Fix: send a prompt"
+                ErrorCode.NO_CHAT_TEMPLATE, f"messages: {self.chat_complaint} Fix: send a prompt instead"
             )
         return self.chat.encode(chat_of(job))
 
@@ -185,14 +192,14 @@ def _planned(servable: ServableModel, device: str) -> MemoryPlan:
     return plan
 
 
-def _chat_templates(servable: ServableModel) -> ChatTemplates | None:
-    """The model's chat templates. If one cannot be used, chats are refused and all other jobs are served."""
+def _chat_templates(servable: ServableModel) -> tuple[ChatTemplates | None, str]:
+    """The model's chat templates; or none, and why chats are refused while all other jobs are served."""
     try:
-        return servable.chat_templates()
+        return servable.chat_templates(), "this model has no chat template."
     except ModelFileError as error:
         log.warning(
             "chat template cannot be used, chats are refused",
             model=servable.settings.model.name,
             reason=str(error),
         )
-        return None
+        return None, str(error)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from jinja2.exceptions import TemplateError
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from llama_herd.errors import GenerationError
+from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.worker.engine.detokenizer import Detokenizer
 from tests.model.text.templates import TAKE_DEVELOPERS, TAKE_PARTS, TEMPLATES, TOKENS
 from tests.model.tiny_folder import tiny_tokenizer
 
@@ -211,3 +212,39 @@ def test_halves_of_control_tokens_come_to_none(family: Family, name: str) -> Non
     special_ids = set(family.engine.all_special_ids)
     halves = Chat(turns("< s> <|user", "|> <", "/s> <|  ", "user|> <", "|user|>", system="|end|> <"))
     assert control_ids(halves) == control_ids(Chat(turns("a", "a", "a", "a", "a", system="a")))
+
+
+NAMED = {"default": "d", "tool_use": "t", "rag": "r"}
+
+
+@pytest.mark.parametrize("names", [("default", "tool_use", "rag"), ("default",), ("rag",)])
+def test_of_several_templates_the_one_is_taken_that_transformers_takes(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    engine = tiny_tokenizer()
+    engine.save_pretrained(tmp_path)
+    tokenizer = Tokenizer.from_json(tmp_path / "tokenizer.json")
+    engine.chat_template = {name: NAMED[name] for name in names}
+    with ChatTemplates(engine.chat_template, tokenizer, ControlTokens({}, {})) as templates:
+        for tools, template in product((None, [], TOOLS), (None, *names)):
+            chat = Chat(turns("x"), tools=tools, template=template)
+            try:
+                expected = engine.get_chat_template(template, tools)
+            except ValueError:
+                with pytest.raises(InvalidJob, match="chat_template: must be one of the model's: rag"):
+                    templates.encode(chat)
+            else:
+                assert templates.encode(chat) == tokenizer.encode(expected, add_bos=False)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("answer", ["the herd", " the", "\n\nthe", "x", "é"])
+def test_an_answer_is_what_transformers_adds_to_its_prompt(family: Family, name: str, answer: str) -> None:
+    """So it begins with a space where the model has written one, and nowhere else."""
+    engine = family.engine
+    prompt_ids = family.templates.encode(Chat(turns("the herd"), template=name))
+    for ids in (engine.encode(answer, add_special_tokens=False), engine.encode("a" + answer)[2:]):
+        whole, prompt = engine.decode([*prompt_ids, *ids]), engine.decode(prompt_ids)
+        detokenizer = Detokenizer(family.tokenizer.pieces)
+        found = "".join(map(detokenizer.write, ids)) + detokenizer.close()
+        assert prompt + found == whole

@@ -76,7 +76,7 @@ def test_a_client_command_imports_neither_torch_nor_celery() -> None:
         (["worker", "--with-redis"], {"HERD_REDIS_URL": "redis://elsewhere/0"}, "redis://elsewhere/0"),
         (["generate", "--local", "--top-p", "7", "a llama"], {}, "sampling.top_p: input should be"),
         (["generate", "--model", "./a/b", "a llama"], {}, "HERD_MODEL_NAME='./a/b'"),
-        (["generate", "--system", "\0", "a llama"], NO_REDIS, "messages: must not contain a NUL"),
+        (["generate", "--system", "\0", "a llama"], NO_REDIS, "messages.0.content: must not contain a NUL"),
         (["generate", "--set", "top_k", "a llama"], NO_REDIS, "--set top_k: must be followed by"),
         (["generate", "--set", "top_k=-2", "a llama"], NO_REDIS, "sampling.top_k: input should be greater"),
     ],

@@ -40,5 +40,50 @@ def test_no_job_brings_a_template_of_its_own(tiny_settings: WorkerSettings) -> N
 
 def test_a_conversation_needs_a_model_with_a_template(model: LoadedModel) -> None:
     job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
-    with pytest.raises(GenerationError, match="no_chat_template"):
-        model.sequences("job", job, now_ms=0)[0]
+    complaint = "no_chat_template: messages: this model has no chat template. Fix: send a prompt instead"
+    with pytest.raises(GenerationError, match=complaint):
+        model.sequences("job", job, now_ms=0)
+
+
+def test_a_conversation_is_refused_with_the_reason_why_its_template_cannot_be_used(
+    tiny_settings: WorkerSettings, tmp_path: Path
+) -> None:
+    path = write_tiny_gguf(tmp_path / "chat.gguf", chat_template="{% if %}")
+    model = LoadedModel.load(tiny_settings.model_copy(update={"model": path}), "cpu")
+    job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
+    with pytest.raises(GenerationError, match=r"no_chat_template: messages: the chat template fails: line 1"):
+        model.sequences("job", job, now_ms=0)
+
+
+def test_all_that_a_job_says_of_its_chat_reaches_the_template(
+    tiny_settings: WorkerSettings, tmp_path: Path
+) -> None:
+    """And a template that leaves out content in parts, or developers, gets them as it can take them."""
+    templates = {
+        "default": "{% for m in messages %}[{{ m.role }}]{{ m.content + '' }}{% endfor %}",
+        "tool_use": "{{ messages | tojson }}{{ tools | tojson }}{{ documents | tojson }}{{ think }}",
+        "strict": "{% for m in messages if m.role != 'developer' %}[{{ m.role }}]{{ m.content }}{% endfor %}",
+    }
+    listed = [{"name": name, "template": template} for name, template in templates.items()]
+    path = write_tiny_gguf(tmp_path / "chat.gguf", chat_template=listed)
+    model = LoadedModel.load(tiny_settings.model_copy(update={"model": path}), "cpu")
+
+    def text(**fields: object) -> str:
+        job = GenerationJob.parse(fields, tiny_settings)
+        return model.tokenizer.decode(model.sequences("job", job, now_ms=0)[0].prompt_ids)
+
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    turns = [{"role": "developer", "content": parts}, {"role": "user", "content": "c"}]
+    call = {"role": "assistant", "tool_calls": [{"x": None}], "reasoning_content": "r", "content": ""}
+    extras = {"tools": [{"y": 1}], "documents": [{"z": []}], "chat_template_kwargs": {"think": False}}
+    try:
+        assert text(messages=turns) == " [developer]ab[user]c"
+        assert text(messages=turns, chat_template="strict") == " [system]ab[user]c"
+        assert text(messages=[turns[1], call], **extras) == (
+            ' [{"role": "user", "content": "c"}, {"thinking": "r", "role": "assistant", "content": "", '
+            '"tool_calls": [{"x": null}], "reasoning_content": "r"}][{"y": 1}][{"z": []}]False'
+        )
+        with pytest.raises(InvalidJob, match="one of the model's: default, strict, tool_use"):
+            text(messages=turns, chat_template="rag")
+    finally:
+        model.close()

@@ -44,7 +44,7 @@ def test_inspect_is_harmless_on_a_terminal(chatty: Path) -> None:
     done = invoke("inspect", str(chatty))
     assert done.exit_code == 0
     assert "\x1b" not in done.stdout
-    assert "  chat template        yes" in done.stdout.splitlines()
+    assert "  chat template        default" in done.stdout.splitlines()
 
 
 def test_tokenize_shows_ids_and_pieces(tiny_path: Path) -> None:
@@ -64,6 +64,48 @@ def test_tokenize_shows_ids_and_pieces(tiny_path: Path) -> None:
 def test_tokenize_prints_a_token_a_line(tiny_path: Path) -> None:
     shown = invoke("tokenize", "a\n\x1b", "--model", str(tiny_path)).stdout.splitlines()
     assert [line.split(maxsplit=1)[1] for line in shown] == ["'<s>'", "' a'", r"'\n'", r"'\x1b'"]
+
+
+TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+CHAT = "{{ bos_token }}" + TURNS + "{{ tools[0].name if tools }}"
+
+
+def test_tokenize_shows_what_a_template_makes_of_a_chat(tmp_path: Path) -> None:
+    model = write_tiny_gguf(tmp_path / "chat.gguf", chat_template=CHAT)
+    job = {"messages": [{"role": "user", "content": "the </s>é"}], "tools": [{"name": "\x1bf"}]}
+    (tmp_path / "chat.json").write_text(json.dumps(job))
+    options = ("tokenize", "--model", str(model), "--chat")
+    found = json.loads(invoke(*options, str(tmp_path / "chat.json"), "--json").stdout)
+    assert (found["ids"][0], found["ids"].count(2)) == (1, 0)
+    assert found["text"] == "<s> user: the </s>é\x1bf"
+    shown = invoke(*options, "-", stdin=json.dumps(job["messages"])).stdout.splitlines()
+    assert shown[:3] == ["<s> user: the </s>é", "", "      1  '<s>'"]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"prompt": "x"}', "has no messages"),
+        ('[{"role": "nobody", "content": "x"}]', "messages.0.role: input should be"),
+        ('[{"role": "user", "content": "x"}]', "this model has no chat template"),
+    ],
+)
+def test_a_chat_that_cannot_be_shown_is_one_line(
+    tiny_path: Path, tmp_path: Path, content: str, complaint: str
+) -> None:
+    (tmp_path / "chat.json").write_text(content)
+    done = invoke("tokenize", "--model", str(tiny_path), "--chat", str(tmp_path / "chat.json"))
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert complaint in line
+
+
+@pytest.mark.parametrize("arguments", [(), ("a", "--chat", "x"), ("--chat", "none.json")])
+def test_tokenize_takes_one_text_or_one_file(tiny_path: Path, arguments: tuple[str, ...]) -> None:
+    done = invoke("tokenize", *arguments, "--model", str(tiny_path))
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
 
 
 @pytest.mark.parametrize("command", [("inspect",), ("tokenize", "a", "--model")])
