@@ -1,22 +1,24 @@
-"""Byte-level BPE, the vocabulary of Llama 3: text to ids, and the bytes of each id."""
+"""Byte-level BPE, the vocabulary of Llama 3 and many others: text to ids, and the bytes of each id."""
+
+from difflib import get_close_matches
 
 from gguf import TokenType
 from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
+from llama_herd.model.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from llama_herd.model.text.vocabulary import TOKENS_KEY, Vocabulary
 
 MERGES_KEY = "tokenizer.ggml.merges"
 PRE_KEY = "tokenizer.ggml.pre"
+#: Of an unknown name that others are compared with.
+MAX_NAME_CHARS = 64
 
-#: How Llama 3 cuts text into words before it merges. Source: the `split` pattern of its tokenizer.json.
-_LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_CONTROL, _UNKNOWN, _USER_DEFINED = map(int, (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED))
 
 
 def _byte_characters() -> dict[str, int]:
@@ -30,27 +32,32 @@ def _byte_characters() -> dict[str, int]:
 
 
 _BYTES = _byte_characters()
+#: For str.translate: bytes in disguise as themselves, all else below U+0100 as what Latin-1 lacks.
+_LATIN_1 = dict.fromkeys(range(0x100), 0x100) | {ord(character): byte for character, byte in _BYTES.items()}
+#: Without these no text can be written; some families leave out bytes that hardly any text has.
+_PLAIN_CHARACTERS = frozenset(character for character, byte in _BYTES.items() if 0x20 <= byte < 0x7F)
 
 
 class ByteLevelCodec:
-    """Encodes as Llama 3's tokenizer does.
+    """Encodes as the tokenizer of the family does that the file names.
 
-    Control tokens are left out of the engine, so no text can become one.
+    Control tokens are left out of the engine, so no text can become one. Bytes that the vocabulary lacks are
+    left out of a text, as those tokenizers do.
     """
 
     def __init__(self, vocabulary: Vocabulary, metadata: Metadata) -> None:
-        pre = metadata.text(PRE_KEY)
-        if pre != "llama-bpe":
-            raise metadata.error(PRE_KEY, f"is {quoted(pre)}, only 'llama-bpe' is supported")
+        family = read_pre_tokenizer(metadata)
+        normal_ids = vocabulary.ids(TokenType.NORMAL)
+        user_defined_ids = vocabulary.ids(TokenType.USER_DEFINED)
+        if not normal_ids.keys() >= _PLAIN_CHARACTERS:
+            raise metadata.error(TOKENS_KEY, "lacks a token for some bytes of plain text")
+        self.adds_bos = family.adds_bos
         self.pieces = tuple(map(_piece, vocabulary.tokens, vocabulary.types))
-        normal_ids = vocabulary.ids({TokenType.NORMAL})
-        user_defined_ids = vocabulary.ids({TokenType.USER_DEFINED})
-        if not normal_ids.keys() >= _BYTES.keys():
-            raise metadata.error(TOKENS_KEY, "lacks a token for some bytes, all 256 are needed")
-        self._engine = Tokenizer(_bpe(normal_ids | user_defined_ids, metadata))
-        self._engine.pre_tokenizer = Sequence(
-            [Split(Regex(_LLAMA3_WORDS), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]
-        )
+        self._engine = Tokenizer(_bpe(normal_ids | user_defined_ids, metadata, vocabulary, family))
+        if family.composes:
+            self._engine.normalizer = NFC()
+        cuts = [Split(Regex(pattern), "isolated") for pattern in family.patterns]
+        self._engine.pre_tokenizer = Sequence([*cuts, ByteLevel(add_prefix_space=False, use_regex=False)])
         self._engine.add_tokens([AddedToken(token, normalized=False) for token in user_defined_ids])
 
     def encode(self, text: str) -> list[int]:
@@ -59,27 +66,53 @@ class ByteLevelCodec:
         return ids
 
 
+def read_pre_tokenizer(metadata: Metadata) -> PreTokenizer:
+    """The family that a file names. Raises ModelFileError, which names what is near and what would help."""
+    name = metadata.text(PRE_KEY)
+    if name not in PRE_TOKENIZERS:
+        near = " or ".join(map(repr, get_close_matches(name[:MAX_NAME_CHARS], PRE_TOKENIZERS)))
+        raise metadata.error(
+            PRE_KEY,
+            f"is {quoted(name)}, not a family known here{near and f' (like {near})'}; "
+            "the model's Hugging Face folder needs no such name",
+        )
+    return PRE_TOKENIZERS[name]
+
+
 def byte_level_piece(token: str) -> bytes:
     """What a token adds to a text; a token with other characters than bytes have stands for itself."""
     try:
-        return bytes([_BYTES[character] for character in token])
-    except KeyError:
+        return token.translate(_LATIN_1).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode()
 
 
 def _piece(token: str, kind: int) -> bytes:
-    if kind in (TokenType.CONTROL, TokenType.UNKNOWN):
+    if kind in (_CONTROL, _UNKNOWN):
         return b""
-    return token.encode() if kind == TokenType.USER_DEFINED else byte_level_piece(token)
+    return token.encode() if kind == _USER_DEFINED else byte_level_piece(token)
 
 
-def _bpe(ids: dict[str, int], metadata: Metadata) -> BPE:
-    merges = []
-    for line in metadata.strings(MERGES_KEY):
-        left, _, right = line.partition(" ")
-        if not (left in ids and right in ids and left + right in ids):
-            raise metadata.error(
-                MERGES_KEY, f"joins {quoted(line)}, but its parts or their join are no tokens"
-            )
-        merges.append((left, right))
-    return BPE(vocab=ids, merges=merges, ignore_merges=True)
+def _bpe(ids: dict[str, int], metadata: Metadata, vocabulary: Vocabulary, family: PreTokenizer) -> BPE:
+    merges = [
+        (left, right) for left, _, right in (line.partition(" ") for line in metadata.strings(MERGES_KEY))
+    ]
+    try:
+        return BPE(ids, merges, ignore_merges=family.takes_whole_words)
+    except Exception:  # the library raises nothing narrower, and looks at merges faster than we do
+        usable = _merges_of_text(merges, ids, metadata, frozenset(vocabulary.tokens))
+    return BPE(ids, usable, ignore_merges=family.takes_whole_words)
+
+
+def _merges_of_text(
+    merges: list[tuple[str, str]], ids: dict[str, int], metadata: Metadata, tokens: frozenset[str]
+) -> list[tuple[str, str]]:
+    """The merges but those of tokens that no text becomes. Raises ModelFileError where one is of no token."""
+    usable = []
+    for left, right in merges:
+        if left in ids and right in ids and left + right in ids:
+            usable.append((left, right))
+        elif not {left, right, left + right} <= tokens:
+            problem = f"joins {quoted(left)} and {quoted(right)}, but its parts or their join are no tokens"
+            raise metadata.error(MERGES_KEY, problem)
+    return usable

@@ -34,11 +34,13 @@ class SpmCodec:
     Control tokens are left out of the engine, so no text can become one.
     """
 
+    adds_bos = True  # unless a file says otherwise
+
     def __init__(self, vocabulary: Vocabulary, metadata: Metadata) -> None:
         self.pieces = tuple(map(_piece, vocabulary.tokens, vocabulary.types))
         self._prefix = SPACE if metadata.flag("tokenizer.ggml.add_space_prefix", True) else ""
-        normal_ids = vocabulary.ids({TokenType.NORMAL})
-        user_defined_ids = vocabulary.ids({TokenType.USER_DEFINED})
+        normal_ids = vocabulary.ids(TokenType.NORMAL)
+        user_defined_ids = _spaced(vocabulary.ids(TokenType.USER_DEFINED))
         byte_ids = _byte_ids(vocabulary, metadata)
         scores = metadata.array(SCORES_KEY, "f", len(vocabulary.tokens)).tolist()
         merges = [(merge.left, merge.right) for merge in recover_merges(normal_ids, scores)]
@@ -79,9 +81,14 @@ def _piece(token: str, kind: int) -> bytes:
     return b"" if kind in (TokenType.CONTROL, TokenType.UNKNOWN) else spm_piece(token)
 
 
+def _spaced(ids: dict[str, int]) -> dict[str, int]:
+    """User-defined tokens as they stand in a text for the engine: converters write their spaces as spaces."""
+    return {token.replace(" ", SPACE): token_id for token, token_id in ids.items()}
+
+
 def _byte_ids(vocabulary: Vocabulary, metadata: Metadata) -> dict[str, int]:
     """The byte tokens. With all 256 any text can be encoded, and none needs the unknown token."""
-    byte_ids = vocabulary.ids({TokenType.BYTE})
+    byte_ids = vocabulary.ids(TokenType.BYTE)
     missing = {f"<0x{byte:02X}>" for byte in range(256)} - byte_ids.keys()
     if missing or len(byte_ids) > 256:
         raise metadata.error(TOKENS_KEY, f"holds {len(byte_ids)} byte tokens, <0x00> to <0xFF> are needed")

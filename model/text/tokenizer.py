@@ -51,9 +51,12 @@ class Tokenizer:
                 "tokenizer.ggml.model", f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
             )
         vocabulary = Vocabulary.from_metadata(metadata)
-        codec = SpmCodec(vocabulary, metadata) if kind == "llama" else ByteLevelCodec(vocabulary, metadata)
+        with no_panic(ModelFileError(f"{metadata.source}: not a tokenizer. Fetch or convert it again.")):
+            codec = (
+                SpmCodec(vocabulary, metadata) if kind == "llama" else ByteLevelCodec(vocabulary, metadata)
+            )
         has_bos = vocabulary.bos_id is not None
-        adds_bos = metadata.flag("tokenizer.ggml.add_bos_token", has_bos)
+        adds_bos = metadata.flag("tokenizer.ggml.add_bos_token", has_bos and codec.adds_bos)
         if adds_bos and not has_bos:
             raise metadata.error("tokenizer.ggml.bos_token_id", "is missing, and add_bos_token is true")
         return cls(codec, vocabulary.bos_id, vocabulary.eos_ids, adds_bos, metadata_templates(metadata))

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from llama_herd.errors import ModelFileError
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
+from llama_herd.model.text.pre_tokenizers import PATTERNS
 
 #: Of one kind. DeepSeek's files have seven, no other Llama's has more.
 MAX_STEPS = 16
@@ -27,21 +28,6 @@ DECODERS = ("ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Strip"
 
 #: Steps that make a text longer: a second one would multiply that.
 ONCE = ("ByteLevel", "Metaspace")
-
-#: Those of GPT-2, Llama 3, Qwen 2 and o200k: they try some things twice, but no text many times.
-KNOWN_PATTERNS = frozenset(
-    (
-        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-        *(
-            rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}"
-            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-            for digits in (r"\p{N}{1,3}", r"\p{N}")
-        ),
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    )
-)
 
 #: One character of a text, one of a kind, or one of a set.
 _ATOM = r"(?:[^\\\[\](){}|?*+^$.]|\\(?:[dDsSwWrnt]|[^\w\s]|[pP]\{\^?\w+\})|\[(?:\\.|[^\\\[\]])+\])"
@@ -136,5 +122,5 @@ def _check_pattern(step: Metadata) -> None:
     pattern = step.nested("pattern")
     regex = pattern.text("Regex", "")
     is_linear = len(regex) <= MAX_PATTERN_CHARS and _LINEAR.fullmatch(regex)
-    if not is_linear and regex not in KNOWN_PATTERNS:
+    if not is_linear and regex not in PATTERNS:
         raise pattern.error("Regex", f"may take for ever on some texts: {quoted(regex)}")

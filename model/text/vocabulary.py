@@ -1,12 +1,13 @@
 """The tokens that a GGUF file lists, and which of them are text."""
 
-from collections.abc import Collection
+from collections import Counter
 from dataclasses import dataclass
 from typing import Self
 
 from gguf import TokenType
 
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.quoted import quoted
 
 MAX_TOKENS = 1 << 20
 #: Llama-2's longest token has 16 characters, Llama-3's 128. Merges are looked for at every cut of a token.
@@ -39,19 +40,20 @@ class Vocabulary:
             types[token_id] = TokenType.CONTROL
         return cls(tokens, tuple(types), bos_id, eos_ids)
 
-    def ids(self, kinds: Collection[int]) -> dict[str, int]:
-        """Tokens of these types and their ids; the first of equal tokens counts."""
-        ids: dict[str, int] = {}
-        for token_id, (token, kind) in enumerate(zip(self.tokens, self.types, strict=True)):
-            if kind in kinds:
-                ids.setdefault(token, token_id)
-        return ids
+    def ids(self, kind: TokenType) -> dict[str, int]:
+        """The tokens of a type and their ids."""
+        wanted = int(kind)  # compares faster
+        pairs = enumerate(zip(self.tokens, self.types, strict=True))
+        return {token: token_id for token_id, (token, found) in pairs if found == wanted}
 
 
 def _read_tokens(metadata: Metadata) -> tuple[str, ...]:
     tokens = metadata.strings(TOKENS_KEY)
     if not 1 <= len(tokens) <= MAX_TOKENS:
         raise metadata.error(TOKENS_KEY, f"has {len(tokens)} elements, allowed are 1 to {MAX_TOKENS}")
+    if len(set(tokens)) < len(tokens):
+        token, count = Counter(tokens).most_common(1)[0]
+        raise metadata.error(TOKENS_KEY, f"has the token {quoted(token)} {count} times, allowed is once")
     longest = max(map(len, tokens))
     if longest > MAX_TOKEN_CHARS:
         raise metadata.error(TOKENS_KEY, f"has a token of {longest} characters, limit {MAX_TOKEN_CHARS}")

@@ -90,14 +90,22 @@ def test_no_text_becomes_a_control_token(tokenizer: Tokenizer, texts: list[str])
 
 
 BAD_VALUES: dict[str, tuple[dict[str, Any], str]] = {
-    "another cut": ({"pre": "qwen2"}, "pre is 'qwen2', only 'llama-bpe' is supported"),
+    "unknown family": (
+        {"pre": "qwen7"},
+        r"pre is 'qwen7', not a family known here \(like 'qwen2' or 'qwen35'\); "
+        "the model's Hugging Face folder needs no such name",
+    ),
+    "nothing like a family": (
+        {"pre": "!" * 10_000},
+        "pre is '!{59}..., not a family known here; the",
+    ),
     "no cut": ({"pre": None}, "pre is missing"),
     "no merges": ({"merges": None}, "merges is missing"),
-    "merge of no token": ({"merges": ("q \u0100",)}, "merges joins 'q \u0100'"),
-    "merge of one part": ({"merges": ("the",)}, "merges joins 'the'"),
+    "merge of no token": ({"merges": ("q \u0100",)}, "merges joins 'q' and '\u0100'"),
+    "merge of one part": ({"merges": ("the",)}, "merges joins 'the' and ''"),
     "too few bytes": (
         {"tokens": ("a",), "token_type": np.ones(1, np.int32)},
-        "tokens lacks a token for some bytes",
+        "tokens lacks a token for some bytes of plain text",
     ),
 }
 

@@ -12,9 +12,10 @@ from tokenizers import Regex, pre_tokenizers
 
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.metadata import Metadata
+from llama_herd.model.text.pre_tokenizers import PATTERNS
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_engine import no_panic
-from llama_herd.model.text.tokenizer_steps import KNOWN_PATTERNS, check_steps
+from llama_herd.model.text.tokenizer_steps import check_steps
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 PLAIN = {"decoder": BYTE_LEVEL, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}
@@ -136,7 +137,7 @@ def test_of_a_key_that_stands_twice_the_library_takes_what_was_checked(tmp_path:
     assert Tokenizer.from_json(path).encode("a" * 30 + "b") == [0] * 30
 
 
-@pytest.mark.parametrize("regex", [*sorted(KNOWN_PATTERNS), *SIMPLE_PATTERNS])
+@pytest.mark.parametrize("regex", [*sorted(PATTERNS), *SIMPLE_PATTERNS])
 def test_a_pattern_that_is_taken_is_quick_on_runs_of_any_character(regex: str) -> None:
     check_steps(Metadata({**PLAIN, "pre_tokenizer": split(regex)}))
     cutter = pre_tokenizers.Split(Regex(regex), "isolated")
