@@ -9,6 +9,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.json_file import read_json
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.text.byte_level import byte_level_piece
+from llama_herd.model.text.end_tokens import end_names
 from llama_herd.model.text.spm import spm_piece
 from llama_herd.model.text.template_files import folder_templates
 from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, load_engine
@@ -36,7 +37,7 @@ class TokenizerJson:
         if not self._generation:
             self._generation = _read_object(path.with_name("config.json"))
         self._engine = load_engine(self._file)
-        bos_ids, eos_ids = self._role_ids("bos_token"), self._role_ids("eos_token")
+        bos_ids, eos_ids = self._role_ids("bos_token"), [*self._role_ids("eos_token"), *self._named_ends()]
         self.bos_id = bos_ids[0] if bos_ids else None
         self.eos_ids = frozenset(eos_ids)
         self.adds_bos = self._config.flag("add_bos_token", self._template_adds_bos())
@@ -72,6 +73,12 @@ class TokenizerJson:
         if len(ids) < len(named):
             raise self._config.error(role, "or its id is not in the vocabulary")
         return ids
+
+    def _named_ends(self) -> list[int]:
+        """Added tokens that are ends by their names."""
+        tokens = self._engine.get_added_tokens_decoder().items()
+        added = {token.content: token_id for token_id, token in tokens}
+        return [added[name] for name in end_names(added)]
 
     def _is_id(self, value: object) -> TypeGuard[int]:
         if not isinstance(value, int) or not 0 <= value < MAX_TOKENS:

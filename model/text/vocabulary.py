@@ -8,6 +8,7 @@ from gguf import TokenType
 
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
+from llama_herd.model.text.end_tokens import CODE_ENDS, end_names
 
 MAX_TOKENS = 1 << 20
 #: Llama-2's longest token has 16 characters, Llama-3's 128. Merges are looked for at every cut of a token.
@@ -18,6 +19,9 @@ TYPES_KEY = "tokenizer.ggml.token_type"
 BOS_KEY = "tokenizer.ggml.bos_token_id"
 #: End of text, of turn and of message: each ends a generation.
 EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+
+
+_ADDED = (int(TokenType.CONTROL), int(TokenType.USER_DEFINED))
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Vocabulary:
         tokens = _read_tokens(metadata)
         types = _read_types(metadata, len(tokens))
         bos_id = _read_id(metadata, BOS_KEY, tokens) if BOS_KEY in metadata else None
-        eos_ids = frozenset(_read_id(metadata, key, tokens) for key in EOS_KEYS if key in metadata)
+        eos_ids = _read_ends(metadata, tokens, types)
         for token_id in eos_ids if bos_id is None else eos_ids | {bos_id}:
             types[token_id] = TokenType.CONTROL
         return cls(tokens, tuple(types), bos_id, eos_ids)
@@ -66,6 +70,14 @@ def _read_types(metadata: Metadata, num_tokens: int) -> list[int]:
     if unknown:
         raise metadata.error(TYPES_KEY, f"holds {min(unknown)}, known are 1 to {max(TokenType):d}")
     return types
+
+
+def _read_ends(metadata: Metadata, tokens: tuple[str, ...], types: list[int]) -> frozenset[int]:
+    """Ends by the keys of the file, and added tokens that are ends by their names."""
+    known = [key for key in (*EOS_KEYS, *CODE_ENDS) if key in metadata]
+    added = {tokens[token_id]: token_id for token_id, kind in enumerate(types) if kind in _ADDED}
+    named = (added[name] for name in end_names(added, known))
+    return frozenset((*(_read_id(metadata, key, tokens) for key in known), *named))
 
 
 def _read_id(metadata: Metadata, key: str, tokens: tuple[str, ...]) -> int:

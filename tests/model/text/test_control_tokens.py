@@ -50,9 +50,9 @@ def test_a_user_defined_token_is_text(values: dict[str, Any]) -> None:
     assert of_gguf(values).ids == SPECIALS
 
 
-def test_a_model_may_have_neither_bos_nor_eos(values: dict[str, Any]) -> None:
+def test_a_model_may_name_neither_bos_nor_eos(values: dict[str, Any]) -> None:
     plain = {key: value for key, value in values.items() if key[-12:] not in ("bos_token_id", "eos_token_id")}
-    assert of_gguf(plain) == ControlTokens(SPECIALS, {"unk_token": "<unk>"})
+    assert of_gguf(plain) == ControlTokens(SPECIALS, {"eos_token": "</s>", "unk_token": "<unk>"})
 
 
 @pytest.mark.parametrize("eos", ["</s>", {"content": "</s>", "lstrip": False}])
