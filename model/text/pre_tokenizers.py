@@ -95,10 +95,10 @@ CASED_WORD = (  # letters that have a case, as DeepSeek lists them
 )
 FULL_WIDTH_SIGNS = r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+"
 LAST_SPACES = r"(?<!\s)\s+$"  # \s+$
-#: Threes from the right: `(?=(\d{3})+(?!\d))`, and where a number must end a word `\d{1,3}(?=(?:\d{3})*\b)`.
-#: The originals look at the rest of a number from each of its digits, these from the first one.
+# Threes of digits from the right. The originals look at the rest of a number from each of its digits.
 THREES = r"(?<!\p{Nd})\p{Nd}{1,3}(?=(?>(?:\p{Nd}{3})*)(?!\p{Nd}))|(?<=\p{Nd})\G\p{Nd}{3}"
-THREES_OF_WORD = r"(?<!\d)\d{1,3}(?=(?>(?:\d{3})*)\b)|(?<=\d)\G\d{3}"
+THREES_OF_WORD = r"(?<!\d)\d{1,3}(?=(?>(?:\d{3})*)\b)|(?<=\d)\G\d{3}"  # \d{1,3}(?=(?:\d{3})*\b)
+CUTS_OF_THREES = r"(?=(?>(?:\d{3}){1,40})(?!\d))"  # (?=(\d{3})+(?!\d)), in numbers of up to 120 digits
 
 
 class PreTokenizer(NamedTuple):
@@ -153,7 +153,7 @@ _FAMILIES = (
     PreTokenizer("default", (PUNCTUATION.replace("`", ""), GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     PreTokenizer("bloom gpt3-finnish poro-chat", (BLOOM,)),
     PreTokenizer("viking", (BLOOM, r"\p{N}")),
-    PreTokenizer("superbpe", (r"\p{N}+", THREES)),
+    PreTokenizer("superbpe", (r"\p{N}+", CUTS_OF_THREES)),
     PreTokenizer(
         "chameleon",
         (

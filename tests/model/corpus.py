@@ -24,6 +24,25 @@ STRANGE = (
     *("<s>", "</s>", "<unk>", "<0x41>", "<|tool|>", "<|end|>", "[INST]", "<<SYS>>", "1234567", "'s", "..."),
     *("aaaaaaa", "ooooo", "lolololo", "thethethe", "kakaterter"),
 )
+#: Words whose capitals, suffixes and neighbours families cut differently.
+CASES = (
+    *("helloWorld", "HTMLParser", "ПриветМир", "ÉTÉété", "ǅungla", "it's", "IT'S", "we'LL", "I'd", "l'été"),
+    *(
+        " 12 kg",
+        "x86_64",
+        "3.14",
+        "1,234,567",
+        "abc123",
+        "123abc",
+        "½",
+        "Ⅻ",
+        "٣٤٥",
+        "१२३",
+        "a_b",
+        "/usr/bin\n",
+    ),
+)
+SCRIPTS = "漢字かなカナ한국어ไทยहिन्दीעבריתаЯßœﬁʰªͅ、。，！「」・ー々〇𝒳𝟙€№™…–“”"
 
 
 def words(rng: random.Random, num_words: int) -> str:
@@ -49,3 +68,21 @@ def mixed_text(rng: random.Random) -> str:
 def mixed_texts() -> list[str]:
     rng = random.Random(1)
     return ["", *STRANGE, *(mixed_text(rng) for _ in range(5_000))]
+
+
+def cut_text(rng: random.Random) -> str:
+    """A mixed text with much of what families cut differently: numbers, cases, scripts, signs, spaces."""
+    parts = [mixed_text(rng)]
+    for _ in range(rng.randint(2, 8)):
+        kind = rng.randrange(6)
+        if kind == 0:
+            parts.append("".join(rng.choices("0123456789", k=rng.randint(1, 9))))
+        elif kind == 1:
+            parts.append(rng.choice(CASES))
+        elif kind == 2:
+            parts.append("".join(rng.choices(SCRIPTS, k=rng.randint(1, 6))))
+        elif kind == 3:
+            parts.append("".join(rng.choices("!#$%&()*+,-./:;<=>?@[\\]^_`{|}~'\"", k=rng.randint(1, 5))))
+        else:
+            parts.append("".join(rng.choices(" \t\r\n", k=rng.randint(1, 5))))
+    return "".join(parts)
