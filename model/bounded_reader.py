@@ -75,6 +75,25 @@ class Cursor:
         except UnicodeDecodeError as error:
             raise self.error(field, f"is not UTF-8 at its byte {error.start}", num_bytes) from None
 
+    def strings(self, length: int, limit: int, field: str) -> tuple[str, ...]:
+        """`length` strings, each as by `string`: a vocabulary has hundreds of thousands."""
+        data, start, strings = self.data, self.offset, list[str]()
+        last = self.end - U64.size
+        for _ in range(length):
+            num_bytes = U64.unpack_from(data, start)[0] if start <= last else limit + 1
+            end = start + U64.size + num_bytes
+            if num_bytes > limit or end > self.end:
+                break
+            try:
+                strings.append(data[start + U64.size : end].decode())
+            except UnicodeDecodeError:
+                break
+            start = end
+        self.offset = start
+        while len(strings) < length:  # where something is wrong: `string` says what
+            strings.append(self.string(limit, field))
+        return tuple(strings)
+
     def array(self, dtype: np.dtype[np.generic], length: int, field: str) -> Array:
         """`length` numbers, copied, so that the file can be closed. Booleans are 0 or 1, floats finite."""
         num_bytes = length * dtype.itemsize

@@ -169,7 +169,7 @@ def _read_array(cursor: Cursor, field: str) -> tuple[str, ...] | Array:
     if dtype is not None:
         return cursor.array(dtype, length, field)
     cursor.need(length * 8, field)  # each string has at least its length
-    return tuple([cursor.string(MAX_STRING_BYTES, field) for _ in range(length)])
+    return cursor.strings(length, MAX_STRING_BYTES, field)
 
 
 def _scalar(cursor: Cursor, value_type: int, field: str) -> np.dtype[np.generic]:
