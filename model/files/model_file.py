@@ -9,6 +9,7 @@ from typing import Protocol, Self
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
@@ -20,6 +21,8 @@ from llama_herd.model.weight import Weight
 _ACCEPTED = (
     "A model is a GGUF file, or a Hugging Face folder with config.json, tokenizer.json and model.safetensors"
 )
+#: Ends of the names of files in such a folder.
+_PARTS = (".safetensors", ".json")
 
 #: What Hugging Face calls a repository: its owner and its name.
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -64,6 +67,18 @@ class ModelFile(Protocol):
     ) -> None: ...
 
 
+def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
+    """The tokenizer of a model, or of a GGUF file that holds a vocabulary alone. Raises ModelFileError."""
+    path = Path(path)
+    if not path.is_file() or path.suffix in _PARTS:
+        with open_model(path) as model:
+            tokenizer = model.read_tokenizer()
+            return tokenizer, model.read_control_tokens(tokenizer)
+    with GGUFFile.open(path) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        return tokenizer, ControlTokens.from_metadata(file.metadata, tokenizer)
+
+
 def open_model(path: str | PathLike[str]) -> ModelFile:
     """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama."""
     path = Path(path)
@@ -74,7 +89,7 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
         raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{found}")
     if not path.exists():
         raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}.{_how_to_fetch(path)}")
-    if path.suffix in (".safetensors", ".json"):
+    if path.suffix in _PARTS:
         raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
     return GGUFModel.open(path)
 

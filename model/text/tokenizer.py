@@ -15,7 +15,7 @@ from llama_herd.model.text.spm import SpmCodec
 from llama_herd.model.text.template_files import metadata_templates
 from llama_herd.model.text.tokenizer_engine import no_panic
 from llama_herd.model.text.tokenizer_json import TokenizerJson
-from llama_herd.model.text.vocabulary import Vocabulary
+from llama_herd.model.text.vocabulary import EOS_KEYS, Vocabulary
 
 
 class Codec(Protocol):
@@ -41,6 +41,7 @@ class Tokenizer:
     eos_ids: frozenset[int]  # each of them ends a generation
     adds_bos: bool
     chat_templates: Mapping[str, str]  # Jinja by name, as the files give it: untrusted
+    last_id: int | None = None  # what the file says that a text ends with
 
     @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:
@@ -59,14 +60,18 @@ class Tokenizer:
         adds_bos = metadata.flag("tokenizer.ggml.add_bos_token", has_bos and codec.adds_bos)
         if adds_bos and not has_bos:
             raise metadata.error("tokenizer.ggml.bos_token_id", "is missing, and add_bos_token is true")
-        return cls(codec, vocabulary.bos_id, vocabulary.eos_ids, adds_bos, metadata_templates(metadata))
+        last_id = None
+        if metadata.flag("tokenizer.ggml.add_eos_token", False):
+            last_id = metadata.integer(EOS_KEYS[0], 0, len(vocabulary.tokens) - 1)
+        templates = metadata_templates(metadata)
+        return cls(codec, vocabulary.bos_id, vocabulary.eos_ids, adds_bos, templates, last_id)
 
     @classmethod
     def from_json(cls, path: str | PathLike[str]) -> Self:
         """Build from a tokenizer.json and the files beside it. Raises ModelFileError."""
         with no_panic(ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
             file = TokenizerJson(Path(path))
-        return cls(file, file.bos_id, file.eos_ids, file.adds_bos, file.chat_templates)
+        return cls(file, file.bos_id, file.eos_ids, file.adds_bos, file.chat_templates, file.last_id)
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
@@ -80,6 +85,7 @@ class Tokenizer:
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
         """The ids of a text, after BOS if `add_bos`, or if it is None and the model's file says so.
 
+        A file that says so has EOS after them, too, unless `add_bos` is False: then the text stands alone.
         A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD. Raises GenerationError "tokenizer_error"
         when the engine fails on the text.
         """
@@ -90,7 +96,9 @@ class Tokenizer:
             GenerationError(ErrorCode.TOKENIZER_ERROR, "prompt: the model's tokenizer fails on this text")
         ):
             ids = self.codec.encode(_well_formed(text))
-        return [self.bos_id, *ids] if adds_bos and self.bos_id is not None else ids
+        first = [self.bos_id] if adds_bos and self.bos_id is not None else []
+        last = [self.last_id] if add_bos is not False and self.last_id is not None else []
+        return [*first, *ids, *last]
 
     def decode(self, ids: Iterable[int]) -> str:
         """What `ids` add to a text, a leading space kept; bytes that are not UTF-8 become U+FFFD."""

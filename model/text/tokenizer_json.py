@@ -43,6 +43,10 @@ class TokenizerJson:
         self.adds_bos = self._config.flag("add_bos_token", self._template_adds_bos())
         if self.adds_bos and self.bos_id is None:
             raise self._config.error("bos_token", "is missing, and add_bos_token is true")
+        adds_eos = self._config.flag("add_eos_token", False)
+        if adds_eos and not eos_ids:
+            raise self._config.error("eos_token", "is missing, and add_eos_token is true")
+        self.last_id = eos_ids[0] if adds_eos else None
         self._keep_from_text([*bos_ids, *eos_ids])
         self.pieces = self._read_pieces()
 

@@ -9,7 +9,7 @@ import typer
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
-    from llama_herd.model.files.model_file import ModelFile
+    from llama_herd.model.text.control_tokens import ControlTokens
     from llama_herd.model.text.tokenizer import Tokenizer
     from llama_herd.tasks.job import GenerationJob
     from llama_herd.worker.settings import WorkerSettings
@@ -27,13 +27,15 @@ def tokenize(
         ),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="GGUF file or Hugging Face folder; absent: HERD_MODEL.")
+        Path | None,
+        typer.Option(help="GGUF file, also one that is only a vocabulary, or Hugging Face folder; absent: HERD_MODEL."),
     ] = None,
+    no_bos: Annotated[bool, typer.Option("--no-bos", help="The text alone: no BOS, no EOS.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show the tokens of a prompt, ids and pieces; of a chat also the text that the model's template makes.
 
-    BOS comes first if the model's file says so, and in a chat if the template writes it. Bytes that do not
+    BOS comes first and EOS last if the model's file says so; in a chat the template decides. Bytes that do not
     form a whole character are shown as \\xNN.
     """
     from llama_herd.worker.local.environment import override, read
@@ -49,12 +51,14 @@ def tokenize(
     prompt = text_or_stdin(text or "")
     job = None if chat is None else _chat_job(chat, settings)
     load_torch()
-    from llama_herd.model.files.model_file import open_model
+    from llama_herd.model.files.model_file import read_tokens
 
-    with open_model(settings.model) as file:
-        tokenizer = file.read_tokenizer()
-        names = {token_id: name for name, token_id in file.read_control_tokens(tokenizer).ids.items()}
-        ids = tokenizer.encode(prompt) if job is None else _chat_ids(job, file, tokenizer)
+    tokenizer, control_tokens = read_tokens(settings.model)
+    names = {token_id: name for name, token_id in control_tokens.ids.items()}
+    if job is None:
+        ids = tokenizer.encode(prompt, add_bos=False if no_bos else None)
+    else:
+        ids = _chat_ids(job, tokenizer, control_tokens)
     pieces = [names[i].encode() if i in names else tokenizer.pieces[i] for i in ids]
     shown = [piece.decode(errors="backslashreplace") for piece in pieces]
     whole = b"".join(pieces).decode(errors="backslashreplace")
@@ -97,13 +101,12 @@ def _content(path: Path) -> str | bytes:
     return content
 
 
-def _chat_ids(job: "GenerationJob", file: "ModelFile", tokenizer: "Tokenizer") -> list[int]:
+def _chat_ids(job: "GenerationJob", tokenizer: "Tokenizer", names: "ControlTokens") -> list[int]:
     from llama_herd.model.text.chat import ChatTemplates
     from llama_herd.worker.loading.chat_of_job import chat_of
 
     if not tokenizer.chat_templates:
         raise BadInput("this model has no chat template. Fix: take a model file with one")
-    names = file.read_control_tokens(tokenizer)
     with ChatTemplates(tokenizer.chat_templates, tokenizer, names) as templates:
         return templates.encode(chat_of(job))
 

@@ -70,6 +70,17 @@ def test_bos_comes_first_when_the_file_or_the_caller_says_so(
     assert without.encode("the", add_bos=True) == [BOS_ID, *bare]
 
 
+def test_eos_comes_last_when_the_file_says_so(spm: Tokenizer, spm_values: dict[str, Any]) -> None:
+    bare = spm.encode("the", add_bos=False)
+    values = {**spm_values, "tokenizer.ggml.add_eos_token": True}
+    tokenizer = Tokenizer.from_metadata(Metadata(values))
+    assert tokenizer.encode("the") == [BOS_ID, *bare, EOS_ID]
+    assert tokenizer.encode("the", add_bos=False) == bare
+    del values["tokenizer.ggml.eos_token_id"]
+    with pytest.raises(ModelFileError, match="eos_token_id is missing"):
+        Tokenizer.from_metadata(Metadata(values))
+
+
 def test_without_a_bos_token_none_is_added(spm_values: dict[str, Any]) -> None:
     values = {key: value for key, value in spm_values.items() if "bos" not in key}
     tokenizer = Tokenizer.from_metadata(Metadata(values))

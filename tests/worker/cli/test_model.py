@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from gguf import GGUFWriter, TokenType
+from tokenizers.pre_tokenizers import ByteLevel
 
 from tests.tiny import write_tiny_gguf
 from tests.worker.herd_command import invoke
@@ -59,6 +61,24 @@ def test_tokenize_shows_ids_and_pieces(tiny_path: Path) -> None:
     assert found["ids"][0] == 1
     assert tokens("-", stdin="the llama\n") == found
     assert tokens("é")["pieces"][-2:] == ["\\xc3", "\\xa9"]
+
+
+def test_tokenize_takes_a_vocabulary_alone(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.gguf"
+    writer = GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([*ByteLevel.alphabet(), "<bos>", "ab"])
+    writer.add_token_types([TokenType.NORMAL] * 256 + [TokenType.CONTROL, TokenType.NORMAL])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(256)
+    writer.add_add_bos_token(True)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    for options, expected in (((), ["<bos>", "ab"]), (("--no-bos",), ["ab"])):
+        done = invoke("tokenize", "ab", "--json", *options, "--model", str(path))
+        assert (done.exit_code, json.loads(done.stdout)["pieces"]) == (0, expected)
 
 
 def test_tokenize_prints_a_token_a_line(tiny_path: Path) -> None:
