@@ -13,6 +13,8 @@ from llama_herd.model.text.end_tokens import CODE_ENDS, end_names
 MAX_TOKENS = 1 << 20
 #: Llama-2's longest token has 16 characters, Llama-3's 128. Merges are looked for at every cut of a token.
 MAX_TOKEN_CHARS = 1_024
+#: Of all tokens together; the 262,144 of Gemma have two million.
+MAX_CHARS = 8 << 20
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TYPES_KEY = "tokenizer.ggml.token_type"
@@ -61,6 +63,9 @@ def _read_tokens(metadata: Metadata) -> tuple[str, ...]:
     longest = max(map(len, tokens))
     if longest > MAX_TOKEN_CHARS:
         raise metadata.error(TOKENS_KEY, f"has a token of {longest} characters, limit {MAX_TOKEN_CHARS}")
+    num_chars = sum(map(len, tokens))
+    if num_chars > MAX_CHARS:
+        raise metadata.error(TOKENS_KEY, f"has {num_chars} characters in all, limit {MAX_CHARS}")
     return tokens
 
 

@@ -118,3 +118,57 @@ def test_a_broken_vocabulary_is_refused_by_its_key(
     changed = without_ids | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
     with pytest.raises(ModelFileError, match=rf"tokenizer\.ggml\.{message}"):
         Tokenizer.from_metadata(Metadata({key: value for key, value in changed.items() if value is not None}))
+
+
+def damaged(values: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The metadata with one thing wrong, or right in a strange way."""
+    tokens, merges = list(values["tokenizer.ggml.tokens"]), list(values["tokenizer.ggml.merges"])
+    kinds, merge = values["tokenizer.ggml.token_type"].copy(), rng.randrange(len(merges))
+    token_id = rng.randrange(len(tokens))
+    kinds[token_id] = rng.choice(kinds if rng.random() < 0.3 else [1, 2, 3, 4, 5, 6, 0, 7])
+    match rng.randrange(6):
+        case 0:
+            tokens[token_id] = rng.choice((*tokens, "", "x" * 1_024, "x" * 1_025, "\u0000", "🦙", "a b"))
+        case 1:
+            merges[merge] = rng.choice(("", " ", "  ", "a", "a  b", " a", "x" * 100_000, "</ s>", merges[0]))
+        case 2:
+            merges = merges[:merge]
+        case 3:
+            rng.shuffle(merges)
+        case 4:
+            key = rng.choice(sorted(values))
+            wrong = (None, 3, -1, 2**40, "text", True, ("a",), np.ones(3, np.int32), np.ones(3, np.float32))
+            return values | {key: rng.choice(wrong)}
+    return values | {
+        "tokenizer.ggml.tokens": tuple(tokens),
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.merges": tuple(merges),
+    }
+
+
+@pytest.mark.long
+def test_a_damaged_vocabulary_is_refused_or_makes_no_control_token(
+    values: dict[str, Any], texts: list[str]
+) -> None:
+    rng, errors = random.Random(0), list[str]()
+    for _ in range(400):
+        changed = {key: value for key, value in damaged(values, rng).items() if value is not None}
+        try:
+            tokenizer = Tokenizer.from_metadata(Metadata(changed, "my.gguf"))
+        except ModelFileError as error:
+            errors.append(str(error))
+            continue
+        for text in (*rng.sample(texts, 10), *CONTROL):
+            ids = tokenizer.encode(text, add_bos=False)
+            assert tokenizer.eos_ids.isdisjoint(ids)
+            assert len(ids) <= len(text.encode())
+    assert 100 < len(errors) < 300
+    assert all(error.startswith("my.gguf: tokenizer.ggml.") and len(error) < 400 for error in errors)
+
+
+def test_a_merge_of_a_token_that_no_text_becomes_is_left_out(values: dict[str, Any]) -> None:
+    tokens, kinds = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.token_type"].copy()
+    left, right = next(merge.split(" ") for merge in values["tokenizer.ggml.merges"] if merge.isascii())
+    kinds[tokens.index(left + right)] = TokenType.UNUSED
+    tokenizer = Tokenizer.from_metadata(Metadata({**values, "tokenizer.ggml.token_type": kinds}))
+    assert tokenizer.encode(left + right, add_bos=False) == [tokens.index(left), tokens.index(right)]

@@ -137,6 +137,10 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a long token": ({"tokens": ("a" * 1_025,)}, "tokens has a token of 1025 characters, limit 1024"),
     "a token twice": ({"tokens": ("a", "b", "a")}, "tokens has the token 'a' 2 times, allowed is once"),
+    "too much text": (
+        {"tokens": tuple(f"{number:01023}" for number in range(8_300))},
+        "tokens has 8490900 characters in all, limit 8388608",
+    ),
     "few types": ({"token_type": np.ones(999, np.int32)}, "token_type has 999 elements, 1000 are needed"),
     "types of fractions": ({"token_type": np.ones(1_000, np.float32)}, "token_type holds float32"),
     "unknown type": ({"token_type": np.full(1_000, 7, np.int32)}, "token_type holds 7, known are 1 to 6"),

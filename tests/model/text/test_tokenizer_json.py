@@ -1,5 +1,6 @@
 """A tokenizer.json gives the ids that its GGUF twin gives; the files beside it name the special tokens."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from tests.model.sentence_piece import (
     gguf_values,
     train_sentence_piece,
 )
+
+BYTE_LEVEL = Path(__file__).with_name("reference_ids.json.gz")
 
 
 @pytest.fixture(scope="session")
@@ -174,3 +177,42 @@ def test_a_special_token_outside_the_vocabulary_is_named(
 ) -> None:
     with pytest.raises(ModelFileError, match=f"{next(iter(config))} or its id is not in the vocabulary"):
         Tokenizer.from_json(save(spm_engine, tmp_path, tokenizer_config=config))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("family", "special"),
+    [
+        ("Qwen2Tokenizer", ("<|endoftext|>",)),
+        ("GPT2Tokenizer", ("<|endoftext|>",)),
+        ("CohereTokenizer", ()),
+        ("LlamaTokenizer", ()),
+        ("GemmaTokenizer", ("<pad>", "<eos>", "<bos>")),
+    ],
+)
+def test_ids_equal_those_of_transformers_own_families(
+    sentence_piece: sentencepiece.SentencePieceProcessor,
+    tmp_path: Path,
+    family: str,
+    special: tuple[str, ...],
+) -> None:
+    """As it builds them where there is no tokenizer.json: with the steps of each."""
+    import transformers
+
+    if family in ("LlamaTokenizer", "GemmaTokenizer"):
+        values = gguf_values(sentence_piece)
+        tokens, kinds = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.token_type"]
+        normal = {token: n for n, token in enumerate(tokens) if kinds[n] == TokenType.NORMAL}
+        recovered = recover_merges(normal, values["tokenizer.ggml.scores"])
+        merges = [(merge.left, merge.right) for merge in recovered]
+    else:
+        content = json.loads(gzip.decompress(BYTE_LEVEL.read_bytes()))
+        tokens, merges = content["tokens"], [tuple(merge.split(" ")) for merge in content["merges"]]
+    ids = {token: token_id for token_id, token in enumerate((*tokens, *special))}
+    oracle = getattr(transformers, family)(vocab=ids, merges=merges)
+    oracle.save_pretrained(tmp_path)
+    tokenizer = Tokenizer.from_json(tmp_path / "tokenizer.json")
+    engine = oracle.backend_tokenizer
+    engine.encode_special_tokens = True
+    for text in mixed_texts():
+        assert tokenizer.encode(text, add_bos=False) == engine.encode(text, add_special_tokens=False).ids
