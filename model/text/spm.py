@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gguf import TokenType
 from tokenizers import AddedToken, Tokenizer
@@ -15,17 +14,6 @@ SCORES_KEY = "tokenizer.ggml.scores"
 SPACE = "\u2581"  # ▁, what stands for a space in a token
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-
-
-class Merge(NamedTuple):
-    """Two tokens that may be joined; merges sort by rank, the first to be done first."""
-
-    cost: float
-    token_id: int
-    left_id: int
-    right_id: int
-    left: str
-    right: str
 
 
 class SpmCodec:
@@ -43,7 +31,7 @@ class SpmCodec:
         user_defined_ids = _spaced(vocabulary.ids(TokenType.USER_DEFINED))
         byte_ids = _byte_ids(vocabulary, metadata)
         scores = metadata.array(SCORES_KEY, "f", len(vocabulary.tokens)).tolist()
-        merges = [(merge.left, merge.right) for merge in recover_merges(normal_ids, scores)]
+        merges = recover_merges(normal_ids, scores)
         self._engine = Tokenizer(
             BPE(vocab=normal_ids | user_defined_ids | byte_ids, merges=merges, byte_fallback=True)
         )
@@ -57,18 +45,17 @@ class SpmCodec:
         return ids
 
 
-def recover_merges(ids: dict[str, int], scores: Sequence[float]) -> list[Merge]:
+def recover_merges(ids: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """All pairs of tokens whose join is a token, best score first: GGUF files hold scores only.
 
     sentencepiece joins the neighbours of the best score first; BPE with merges in this order does the same.
     """
-    merges = []
-    for token, token_id in ids.items():
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in ids and right in ids:
-                merges.append(Merge(-scores[token_id], token_id, ids[left], ids[right], left, right))
-    return sorted(merges)
+    merges: list[tuple[str, str]] = []
+    for token, _ in sorted(ids.items(), key=lambda pair: (-scores[pair[1]], pair[1])):
+        cuts = range(1, len(token))
+        pairs = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in ids and token[cut:] in ids]
+        merges += sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]])) if len(pairs) > 1 else pairs
+    return merges
 
 
 def spm_piece(token: str) -> bytes:

@@ -25,9 +25,7 @@ def tiny_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
     pieces = tiny_vocabulary()
     ids = {piece.text: token_id for token_id, piece in enumerate(pieces)}
     normal = {text: token_id for text, token_id in ids.items() if pieces[token_id].type == TokenType.NORMAL}
-    merges = [
-        (merge.left, merge.right) for merge in recover_merges(normal, [piece.score for piece in pieces])
-    ]
+    merges = recover_merges(normal, [piece.score for piece in pieces])
     engine = Engine(BPE(vocab=ids, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     engine.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     engine.decoder = decoders.Sequence(

@@ -41,7 +41,7 @@ def test_the_better_score_is_joined_first_whatever_the_order_of_ids(
 
 def test_every_split_into_two_tokens_is_a_merge() -> None:
     ids = {"a": 0, "b": 1, "ab": 2, "ba": 3, "aba": 4}
-    merges = [(merge.left, merge.right) for merge in recover_merges(ids, [-5.0, -5.0, -2.0, -3.0, -1.0])]
+    merges = recover_merges(ids, [-5.0, -5.0, -2.0, -3.0, -1.0])
     assert merges == [("a", "ba"), ("ab", "a"), ("a", "b"), ("b", "a")]
 
 

@@ -42,7 +42,7 @@ def spm_engine(sentence_piece: sentencepiece.SentencePieceProcessor) -> Engine:
     tokens, kinds = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.token_type"]
     ids = {token: token_id for token_id, token in enumerate(tokens)}
     normal = {token: token_id for token, token_id in ids.items() if kinds[token_id] == TokenType.NORMAL}
-    merges = [(merge.left, merge.right) for merge in recover_merges(normal, values["tokenizer.ggml.scores"])]
+    merges = recover_merges(normal, values["tokenizer.ggml.scores"])
     engine = Engine(BPE(vocab=ids, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     engine.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     engine.decoder = decoders.Sequence(
@@ -203,11 +203,11 @@ def test_ids_equal_those_of_transformers_own_families(
         values = gguf_values(sentence_piece)
         tokens, kinds = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.token_type"]
         normal = {token: n for n, token in enumerate(tokens) if kinds[n] == TokenType.NORMAL}
-        recovered = recover_merges(normal, values["tokenizer.ggml.scores"])
-        merges = [(merge.left, merge.right) for merge in recovered]
+        merges = recover_merges(normal, values["tokenizer.ggml.scores"])
     else:
         content = json.loads(gzip.decompress(BYTE_LEVEL.read_bytes()))
-        tokens, merges = content["tokens"], [tuple(merge.split(" ")) for merge in content["merges"]]
+        tokens = content["tokens"]
+        merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in content["merges"])]
     ids = {token: token_id for token_id, token in enumerate((*tokens, *special))}
     oracle = getattr(transformers, family)(vocab=ids, merges=merges)
     oracle.save_pretrained(tmp_path)
