@@ -54,3 +54,19 @@ def test_a_control_token_stays_out_even_where_tokens_join_to_its_name() -> None:
 def test_a_piece_is_a_byte_or_text_with_its_spaces() -> None:
     pieces = [spm_piece(token) for token in ("<0x0A>", "▁the", "<0x0a>", "é")]
     assert pieces == [b"\n", b" the", b"<0x0a>", b"\xc3\xa9"]
+
+
+def test_a_user_defined_token_of_spaces_is_found_where_a_text_has_spaces() -> None:
+    """Converters write the spaces of added tokens as spaces: Gemma's indents."""
+    values: dict[str, Any] = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": (*BYTES, "a", "   "),
+        "tokenizer.ggml.scores": np.zeros(258, np.float32),
+        "tokenizer.ggml.token_type": np.array(
+            [TokenType.BYTE] * 256 + [TokenType.NORMAL, TokenType.USER_DEFINED], np.int32
+        ),
+        "tokenizer.ggml.add_space_prefix": False,
+    }
+    indented = Tokenizer.from_metadata(Metadata(values))
+    assert indented.encode("a   a") == [256, 257, 256]
+    assert indented.decode([256, 257, 256]) == "a   a"
