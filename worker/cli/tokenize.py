@@ -28,15 +28,15 @@ def tokenize(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="GGUF file, also one that is only a vocabulary, or Hugging Face folder; absent: HERD_MODEL."),
+        typer.Option(help="GGUF file, also only a vocabulary, or Hugging Face folder; absent: HERD_MODEL."),
     ] = None,
     no_bos: Annotated[bool, typer.Option("--no-bos", help="The text alone: no BOS, no EOS.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show the tokens of a prompt, ids and pieces; of a chat also the text that the model's template makes.
 
-    BOS comes first and EOS last if the model's file says so; in a chat the template decides. Bytes that do not
-    form a whole character are shown as \\xNN.
+    BOS comes first and EOS last if the model's file says so; in a chat the template decides. Bytes that do
+    not form a whole character are shown as \\xNN.
     """
     from llama_herd.worker.local.environment import override, read
     from llama_herd.worker.local.requirements import load_torch, need_worker_extra

@@ -6,7 +6,7 @@ needs llama-cpp-python beside the test dependencies; the tests need the file alo
 all names. Its merges go across words, so wherever a text is cut otherwise its ids are others.
 
 Where llama.cpp departs from a model's own tokenizer.json (it does not compose, and tells no capitals beyond
-ASCII apart), the ids are those of Hugging Face's engine with that file's pattern: look at what is printed.
+ASCII apart), the ids are our own, of Hugging Face's engine with that file's pattern: look at what is printed.
 """
 
 import gzip
