@@ -77,22 +77,30 @@ class Cursor:
 
     def strings(self, length: int, limit: int, field: str) -> tuple[str, ...]:
         """`length` strings, each as by `string`: a vocabulary has hundreds of thousands."""
-        data, start, strings = self.data, self.offset, list[str]()
-        last = self.end - U64.size
-        for _ in range(length):
-            num_bytes = U64.unpack_from(data, start)[0] if start <= last else limit + 1
-            end = start + U64.size + num_bytes
-            if num_bytes > limit or end > self.end:
+        strings: list[str] = []
+        while len(strings) < length:
+            self._take_buffered(strings, length, limit)
+            if len(strings) < length:
+                strings.append(self.string(limit, field))  # reads on, or says what is wrong
+        return tuple(strings)
+
+    def _take_buffered(self, strings: list[str], length: int, limit: int) -> None:
+        """Add strings up to `length` as long as they are whole, sound and read already."""
+        data, start, size = self._data, self.offset, U64.size
+        last = len(data) - size
+        for _ in range(length - len(strings)):
+            if start > last:
+                break
+            num_bytes = U64.unpack_from(data, start)[0]
+            end = start + size + num_bytes
+            if num_bytes > limit or end > len(data):
                 break
             try:
-                strings.append(data[start + U64.size : end].decode())
+                strings.append(data[start + size : end].decode())
             except UnicodeDecodeError:
                 break
             start = end
         self.offset = start
-        while len(strings) < length:  # where something is wrong: `string` says what
-            strings.append(self.string(limit, field))
-        return tuple(strings)
 
     def array(self, dtype: np.dtype[np.generic], length: int, field: str) -> Array:
         """`length` numbers, copied, so that the file can be closed. Booleans are 0 or 1, floats finite."""
