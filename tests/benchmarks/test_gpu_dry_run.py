@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.measurement import OURS
-from benchmarks.gpu.peers import CONTINUOUS, FORWARD, STATIC
-from benchmarks.gpu.program import measure
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.scale import DRY
 
@@ -30,7 +27,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_dry_run_measures_every_workload_and_every_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, which has torch and transformers already."""
+    """In this process, which has torch and, once one test has asked for it, transformers."""
+    from benchmarks.gpu.__main__ import main
+    from benchmarks.gpu.peers import CONTINUOUS, FORWARD, STATIC
+
     options = ("--dry-run", "--profile", "--models", str(tmp_path), "--commit", "abc1234")
     monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", *options])
     assert main() == 0
@@ -51,6 +51,8 @@ def test_a_dry_run_measures_every_workload_and_every_peer(
 
 
 def test_only_adds_what_it_names_to_the_results(tmp_path: Path) -> None:
+    from benchmarks.gpu.program import measure
+
     results = Results.read(tmp_path / "results.json")
     results.begin(DRY.name, {}, Ceilings(1, 1, 1, 1, 1))
     results.write()

@@ -22,6 +22,7 @@ def num_unread(one: socket.socket) -> int:
         return 0
 
 
+@pytest.mark.long
 def test_the_slow_read_all_in_the_end_and_the_stuck_nothing(redis: Any, redis_url: str) -> None:
     with crowd_of(2, redis_url, "t:*", never) as stuck, crowd_of(2, redis_url, "t:*", slowly) as slow:
         wait_until(lambda: redis.publish("t:1", b"") == 4, "all hear")
@@ -31,6 +32,7 @@ def test_the_slow_read_all_in_the_end_and_the_stuck_nothing(redis: Any, redis_ur
         assert min(map(num_unread, stuck.sockets)) > len(MESSAGE)
 
 
+@pytest.mark.long
 def test_each_of_the_flapping_leaves_and_another_comes(redis: Any, redis_url: str) -> None:
     with crowd_of(3, redis_url, "t:*", flapping) as crowd:
         first = set(crowd.sockets)

@@ -32,6 +32,7 @@ def test_one_that_was_away_comes_back_with_what_it_had(server: FragileRedis, red
     assert redis.get("kept") == b"1"
 
 
+@pytest.mark.long
 def test_one_that_stands_still_answers_late(server: FragileRedis, redis: Redis) -> None:
     with server.standing_still(), pytest.raises(TimeoutError):
         redis.ping()
@@ -74,6 +75,7 @@ def test_one_that_forgets_loses_the_block_and_nothing_before(server: FragileRedi
     assert (redis.get("kept"), redis.get("lost")) == (b"1", None)
 
 
+@pytest.mark.long
 def test_a_log_to_which_much_was_added_is_written_anew(
     server: FragileRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_reset_breaks_what_stands_and_lets_new_connections_in(through: Any, pr
     assert through.ping()
 
 
+@pytest.mark.long
 def test_a_black_hole_keeps_the_request_and_delivers_it_late(
     through: Any, redis: Redis, proxy: FaultProxy
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_cut_reply_is_lost_though_its_command_ran(through: Any, redis: Redis, 
     assert through.ping()
 
 
+@pytest.mark.long
 def test_a_delay_is_a_delay(through: Redis, proxy: FaultProxy) -> None:
     proxy.delay_s = 1
     with pytest.raises(TimeoutError):

@@ -122,6 +122,7 @@ def oracle_logits(path: Path, ids: list[int], **shape: Any) -> Tensor:
 # Equal to transformers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
 def test_greedy_ids_equal_transformers_for_20_prompts_of_64_tokens(tmp_path: Path, num_kv_heads: int) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", num_kv_heads=num_kv_heads)
@@ -129,6 +130,7 @@ def test_greedy_ids_equal_transformers_for_20_prompts_of_64_tokens(tmp_path: Pat
     assert_greedy_as_transformers(path, prompts, num_tokens=64, num_kv_heads=num_kv_heads)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("type", TYPES)
 def test_stored_types_give_the_logits_of_their_dequantised_values(tmp_path: Path, type: str) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, **WIDE)
@@ -138,6 +140,7 @@ def test_stored_types_give_the_logits_of_their_dequantised_values(tmp_path: Path
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "shape",
     [
@@ -170,6 +173,7 @@ def test_the_cache_has_the_positions_that_the_file_states(tmp_path: Path) -> Non
         cache.rope(torch.tensor([100]))
 
 
+@pytest.mark.long
 def test_a_tied_model_uses_its_embedding_twice(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", tied=True)
     llama = load_tiny(path)
@@ -178,6 +182,7 @@ def test_a_tied_model_uses_its_embedding_twice(tmp_path: Path) -> None:
     torch.testing.assert_close(logits_after(llama, ids), oracle_logits(path, ids), atol=5e-5, rtol=0)
 
 
+@pytest.mark.long
 def test_rows_of_q_and_k_that_are_not_permuted_as_gguf_demands_change_the_logits(
     gqa_file: Path, tmp_path: Path
 ) -> None:
@@ -187,6 +192,7 @@ def test_rows_of_q_and_k_that_are_not_permuted_as_gguf_demands_change_the_logits
     assert (ours - oracle_logits(gqa_file, ids)).abs().max() > 0.1
 
 
+@pytest.mark.long
 @torch.inference_mode()
 def test_every_checkpoint_equals_transformers_hidden_state(
     gqa_file: Path, llama: Llama, cache: Cache
@@ -331,6 +337,7 @@ def methods_called_in(source: str) -> set[str]:
     return {function.attr for function in calls if isinstance(function, ast.Attribute)}
 
 
+@pytest.mark.long
 def test_the_model_holds_weights_and_nothing_else(llama: Llama, gqa_file: Path) -> None:
     before = [id(tensor) for tensor in tensors_in(llama)]
     logits_after(llama, random_ids(40))

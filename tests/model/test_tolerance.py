@@ -16,8 +16,6 @@ from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.model.float64 import logits64
 from tests.tiny import stored_weights, write_tiny_gguf
 
-pytestmark = pytest.mark.long
-
 #: Of logits up to 16; measured: 3e-5 on the bundled model, 6e-5 through 16 random layers.
 TOLERANCE = 1e-4
 #: In bfloat16, which has 8 bits; measured: 0.17 on the bundled model, 0.27 through 16 random layers.
@@ -25,8 +23,10 @@ TOLERANCE_BFLOAT16 = 0.5
 LENGTHS = (400, 230, 77, 1)
 
 
-@pytest.fixture(scope="module")
-def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["bundled", pytest.param("deep", marks=pytest.mark.long)])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "bundled":
+        return BUNDLED_MODEL
     path = tmp_path_factory.mktemp("deep") / "deep.gguf"
     return write_tiny_gguf(path, num_layers=16, hidden_size=256, num_heads=8, ffn_size=640)
 
@@ -58,14 +58,12 @@ def logits_by_sequence(
     ],
     ids=["ordinary", "deterministic", "bfloat16"],
 )
-@pytest.mark.parametrize("model", ["bundled", "deep"])
 def test_every_logit_is_near_a_plain_forward_in_float64(
-    model: str, tiling: Tiling, dtype: torch.dtype, tolerance: float, deep: Path
+    path: Path, tiling: Tiling, dtype: torch.dtype, tolerance: float
 ) -> None:
-    path = BUNDLED_MODEL if model == "bundled" else deep
     with GGUFModel.open(path) as file:
         llama = Llama.load(file, dtype=dtype, tiling=tiling)
-    rng = random.Random(model)
+    rng = random.Random(path.stem)
     texts = [rng.choices(range(3, llama.config.vocab_size), k=length) for length in LENGTHS]
     weights = stored_weights(path)
     for ours, text in zip(logits_by_sequence(llama, dtype, texts, rng), texts, strict=True):

@@ -1,16 +1,22 @@
-"""Tiny Llamas as Hugging Face folders, saved by transformers: the weights and vocabulary of a GGUF file."""
+"""Tiny Llamas as Hugging Face folders, saved by transformers: the weights and vocabulary of a GGUF file.
 
+Nothing here imports transformers before it is needed: that takes two seconds.
+"""
+
+import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gguf import TokenType
 from tokenizers import Tokenizer as Engine, decoders, normalizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
 
 from llama_herd.model.text.spm import recover_merges
 from tests.tiny import BOS_ID, oracle, tiny_vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 def write_tiny_folder(folder: Path, gguf_file: Path, **config_changes: Any) -> Path:
@@ -20,8 +26,24 @@ def write_tiny_folder(folder: Path, gguf_file: Path, **config_changes: Any) -> P
     return folder
 
 
-def tiny_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
-    """transformers' tokenizer of the tiny vocabulary, built as Llama 2's tokenizer.json is."""
+def write_tiny_tokenizer(folder: Path, **config: object) -> Path:
+    """Write the tokenizer alone, without transformers; return its file."""
+    path = folder / "tokenizer.json"
+    tiny_engine().save(str(path))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", **config}))
+    return path
+
+
+def tiny_tokenizer() -> "PreTrainedTokenizerFast":
+    """transformers' tokenizer of the tiny vocabulary."""
+    from transformers import PreTrainedTokenizerFast
+
+    specials = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tiny_engine(), add_bos_token=True, **specials)
+
+
+def tiny_engine() -> Engine:
+    """The tiny vocabulary's tokenizer, built as Llama 2's tokenizer.json is."""
     pieces = tiny_vocabulary()
     ids = {piece.text: token_id for token_id, piece in enumerate(pieces)}
     normal = {text: token_id for text, token_id in ids.items() if pieces[token_id].type == TokenType.NORMAL}
@@ -33,11 +55,4 @@ def tiny_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
     )
     engine.add_special_tokens(["<unk>", "<s>", "</s>"])
     engine.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS_ID)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=engine,
-        unk_token="<unk>",
-        bos_token="<s>",
-        eos_token="</s>",
-        add_bos_token=True,
-        chat_template=chat_template,
-    )
+    return engine

@@ -47,6 +47,7 @@ def test_a_socket_is_named_as_celery_wants_it() -> None:
     assert app.conf.broker_url == "redis+socket:///tmp/r.sock?virtual_host=3"
 
 
+@pytest.mark.long
 def test_the_pool_and_the_consumer_are_only_names() -> None:
     code = "import sys, llama_herd.tasks.app; print('llama_herd.worker' in sys.modules)"
     assert run_python("-c", code).stdout.strip() == "False"
@@ -105,6 +106,7 @@ def run_python(*args: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_a_pool_on_the_command_line_is_refused_in_one_line(pool: str) -> None:
     command = ("-m", "celery", "-A", "llama_herd.tasks.app", "worker", "-P", pool)
@@ -115,7 +117,12 @@ def test_a_pool_on_the_command_line_is_refused_in_one_line(pool: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("HERD_LEASE_MS", "abc"), ("CELERY_BROKER_URL", "secret@host"), ("HERD_SLOTS", "0")]
+    ("name", "value"),
+    [
+        ("HERD_LEASE_MS", "abc"),
+        pytest.param("CELERY_BROKER_URL", "secret@host", marks=pytest.mark.long),
+        pytest.param("HERD_SLOTS", "0", marks=pytest.mark.long),
+    ],
 )
 def test_a_wrong_variable_is_refused_in_one_line(name: str, value: str) -> None:
     done = run_python("-m", "celery", "-A", "llama_herd.tasks.app", "worker", **{name: value})
@@ -137,6 +144,7 @@ def test_only_the_command_that_names_the_app_ends(app: str | None, error: type[B
             refuse_settings(SettingsError("wrong"), "ours")
 
 
+@pytest.mark.long
 def test_who_imports_the_app_gets_the_error_itself() -> None:
     code = (
         "from llama_herd.errors import SettingsError\n"

@@ -21,8 +21,11 @@ def modules_after(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "code",
     [
-        "import llama_herd.tasks",
-        "import llama_herd.tasks.client.client, llama_herd.tasks.client.async_client",
+        pytest.param("import llama_herd.tasks", marks=pytest.mark.long),
+        pytest.param(
+            "import llama_herd.tasks.client.client, llama_herd.tasks.client.async_client",
+            marks=pytest.mark.long,
+        ),
         "from llama_herd.tasks import *",
     ],
 )

@@ -5,7 +5,7 @@ from math import inf, nan
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.chat import ChatMessage
@@ -213,6 +213,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from([*GenerationJob.model_fields, "n", "logprobs"])
 
 
+@settings(max_examples=25)
 @given(st.dictionaries(FIELDS, JSON), st.dictionaries(st.sampled_from([*SamplingParams.model_fields]), JSON))
 def test_nothing_but_an_invalid_job_is_raised(fields: dict[str, Any], params: dict[str, Any]) -> None:
     with suppress(InvalidJob):

@@ -106,6 +106,7 @@ def runs() -> Iterator[list[dict[str, Any]]]:
     task_prerun.disconnect(look)
 
 
+@pytest.mark.long
 def test_a_celery_worker_runs_what_submit_pushes(
     worker: Celery, runs: list[dict[str, Any]], redis_url: str, redis: Redis
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_celery_worker_runs_what_submit_pushes(
     assert 0 < redis.ttl(f"celery-task-meta-{job_id}") <= Settings().result_ttl_s
 
 
+@pytest.mark.long
 def test_a_bare_send_task_goes_to_the_same_queue(worker: Celery, runs: list[dict[str, Any]]) -> None:
     result = worker.send_task(TASK_NAME, kwargs={"prompt": "x"}, queue=queue_name("tales"))
     with pytest.raises(GenerationError, match="no engine"):

@@ -20,6 +20,7 @@ def held_out() -> list[Document]:
     return held_out_documents(seed=4, count=90)
 
 
+@pytest.mark.long
 def test_every_document_follows_the_grammar(trained: list[Document], held_out: list[Document]) -> None:
     assert [document for document in trained + held_out if not agrees(document.text)] == []
 

@@ -55,12 +55,14 @@ def test_a_server_with_a_trusted_certificate_is_talked_to(front: TlsFront, here:
         assert trusting.workers() == []
 
 
+@pytest.mark.long
 def test_a_server_that_nobody_vouches_for_is_not_talked_to(front: TlsFront, elsewhere: Identity) -> None:
     for ca in (None, elsewhere):
         with client(front, ca) as wary, pytest.raises(RedisUnavailable):
             wary.workers()
 
 
+@pytest.mark.long
 def test_a_server_with_the_certificate_of_another_host_is_not_talked_to(
     redis_url: str, redis_server: EmbeddedRedis, elsewhere: Identity
 ) -> None:
@@ -72,6 +74,7 @@ def test_a_server_with_the_certificate_of_another_host_is_not_talked_to(
         wary.workers()
 
 
+@pytest.mark.long
 def test_a_server_that_wants_to_know_us_is_shown_our_certificate(
     redis_url: str, redis_server: EmbeddedRedis, here: Identity, elsewhere: Identity
 ) -> None:

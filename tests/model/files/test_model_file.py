@@ -15,6 +15,8 @@ from tests.model.corpus import mixed_texts
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import BOS_ID, EOS_ID, UNK_ID, tiny_vocabulary, write_tiny_gguf
 
+pytestmark = pytest.mark.long
+
 CONTROL_TOKENS = ControlTokens(
     {"<unk>": UNK_ID, "<s>": BOS_ID, "</s>": EOS_ID},
     {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},

@@ -143,6 +143,7 @@ def test_a_file_that_is_cut_while_it_is_open_is_refused_by_the_tensor(tmp_path: 
         file.blocks("a")
 
 
+@pytest.mark.long
 def test_random_damage_raises_nothing_but_model_file_errors(tmp_path: Path) -> None:
     save_file({"a": torch.ones(4, 4), "b": torch.ones(3), "c": torch.ones(2, 2)}, tmp_path / "good")
     good = (tmp_path / "good").read_bytes()

@@ -18,6 +18,8 @@ from llama_herd.model.llama2 import Llama
 from tests.model.test_llama2 import greedy, logits_after, random_ids
 from tests.tiny import load_tiny, oracle, random_weights, tiny_config, write_tiny_gguf
 
+pytestmark = pytest.mark.long
+
 INDEX = "model.safetensors.index.json"
 WEIGHT_NAMES = list(random_weights(tiny_config(), seed=0, tied=False))
 

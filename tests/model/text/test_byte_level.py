@@ -72,6 +72,7 @@ def tokenizer(values: dict[str, Any]) -> Tokenizer:
     return Tokenizer.from_metadata(Metadata(values))
 
 
+@pytest.mark.long
 def test_ids_equal_the_engines(tokenizer: Tokenizer, engine: Engine, texts: list[str]) -> None:
     wrong = [text for text in texts if tokenizer.encode(text, add_bos=False) != engine.encode(text).ids]
     assert wrong == []

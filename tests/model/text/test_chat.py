@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.text.chat import Chat, ChatTemplates
@@ -19,7 +18,7 @@ from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.text.helper_processes import helpers
 from tests.model.text.templates import TEMPLATES as FAMILIES
-from tests.model.tiny_folder import tiny_tokenizer
+from tests.model.tiny_folder import tiny_tokenizer, write_tiny_tokenizer
 from tests.tiny import BOS_ID, EOS_ID, UNK_ID
 
 LLAMA_2 = FAMILIES["llama_2"]
@@ -70,25 +69,18 @@ CONVERSATIONS = [
 
 
 @pytest.fixture(scope="module")
-def engine() -> PreTrainedTokenizerFast:
-    return tiny_tokenizer()
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"), eos_token="</s>")
 
 
 @pytest.fixture(scope="module")
-def folder(engine: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    engine.save_pretrained(folder)
-    return folder
+def tokenizer(path: Path) -> Tokenizer:
+    return Tokenizer.from_json(path)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> Tokenizer:
-    return Tokenizer.from_json(folder / "tokenizer.json")
-
-
-@pytest.fixture(scope="module")
-def control_tokens(folder: Path, tokenizer: Tokenizer) -> ControlTokens:
-    return ControlTokens.from_json(folder / "tokenizer.json", tokenizer)
+def control_tokens(path: Path, tokenizer: Tokenizer) -> ControlTokens:
+    return ControlTokens.from_json(path, tokenizer)
 
 
 LIMITS = Limits(cpu_s=0.2)
@@ -129,12 +121,11 @@ def error_of(template: ChatTemplates, *contents: str) -> GenerationError:
 # Equal to transformers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
 @pytest.mark.parametrize("source", TEMPLATES.values(), ids=TEMPLATES.keys())
-def test_ids_equal_transformers(
-    templates: Templates, engine: PreTrainedTokenizerFast, source: str, add_generation_prompt: bool
-) -> None:
-    template = templates.make(source)
+def test_ids_equal_transformers(templates: Templates, source: str, add_generation_prompt: bool) -> None:
+    template, engine = templates.make(source), tiny_tokenizer()
     for chat in CONVERSATIONS:
         expected = engine.apply_chat_template(
             chat.messages,
@@ -315,6 +306,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("harm", "message"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_template_that_goes_over_a_limit_ends_one_prompt_and_no_other(
     templates: Templates, tokenizer: Tokenizer, harm: str, message: str
@@ -332,6 +324,7 @@ def test_a_template_that_goes_over_a_limit_ends_one_prompt_and_no_other(
     assert helpers() == [after], "who broke it has waited for its successor"
 
 
+@pytest.mark.long
 def test_a_helper_that_does_not_answer_is_replaced(templates: Templates) -> None:
     template = templates.make("fine", Limits(wall_s=0.3))
     (helper,) = helpers()

@@ -11,7 +11,7 @@ from llama_herd.model.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.sentence_piece import BOS_ID, EOS_ID, UNK_ID, gguf_values, train_sentence_piece
-from tests.model.tiny_folder import tiny_tokenizer
+from tests.model.tiny_folder import write_tiny_tokenizer
 
 SPECIALS = {"<unk>": UNK_ID, "<s>": BOS_ID, "</s>": EOS_ID}
 ENDS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -29,9 +29,7 @@ def of_gguf(values: dict[str, Any]) -> ControlTokens:
 
 
 def of_folder(folder: Path, **tokenizer_config: object) -> ControlTokens:
-    tiny_tokenizer().save_pretrained(folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", **tokenizer_config}))
-    path = folder / "tokenizer.json"
+    path = write_tiny_tokenizer(folder, **tokenizer_config)
     return ControlTokens.from_json(path, Tokenizer.from_json(path))
 
 

@@ -85,6 +85,7 @@ def test_a_helper_that_is_at_work_ends_when_it_is_done(threads: ThreadPoolExecut
     assert helpers() == []
 
 
+@pytest.mark.long
 def test_helpers_end_when_their_worker_is_killed() -> None:
     """Also the first, whose connection a later one must not hold open."""
     script = (

@@ -33,6 +33,7 @@ def spm(spm_values: dict[str, Any]) -> Tokenizer:
     return Tokenizer.from_metadata(Metadata(spm_values))
 
 
+@pytest.mark.long
 def test_ids_equal_sentencepieces(
     spm: Tokenizer, sentence_piece: sentencepiece.SentencePieceProcessor, texts: list[str]
 ) -> None:

@@ -65,6 +65,7 @@ def save(engine: Engine, folder: Path, **files: Any) -> Path:
 CONFIG = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}, "add_bos_token": True}
 
 
+@pytest.mark.long
 def test_ids_and_pieces_equal_the_gguf_twins(
     spm_engine: Engine, sentence_piece: sentencepiece.SentencePieceProcessor, tmp_path: Path
 ) -> None:

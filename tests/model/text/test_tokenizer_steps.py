@@ -137,6 +137,7 @@ def test_of_a_key_that_stands_twice_the_library_takes_what_was_checked(tmp_path:
     assert Tokenizer.from_json(path).encode("a" * 30 + "b") == [0] * 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("regex", [*sorted(PATTERNS), *SIMPLE_PATTERNS])
 def test_a_pattern_that_is_taken_is_quick_on_runs_of_any_character(regex: str) -> None:
     check_steps(Metadata({**PLAIN, "pre_tokenizer": split(regex)}))
@@ -157,6 +158,7 @@ def test_the_files_beside_it_are_read_with_a_limit(tmp_path: Path, name: str) ->
         _ = Tokenizer.from_json(tmp_path / "tokenizer.json").chat_templates
 
 
+@pytest.mark.long
 def test_a_panic_of_the_library_becomes_an_error_and_other_ends_stay() -> None:
     with pytest.raises(KeyboardInterrupt), no_panic(GenerationError("x", "y")):
         raise KeyboardInterrupt

@@ -160,6 +160,7 @@ def test_in_order_means_the_order_of_the_jobs(client: Client, redis_url: str) ->
     assert all(item.failure is None for item in items)
 
 
+@pytest.mark.long
 def test_a_slow_row_holds_back_no_more_than_a_few_windows(
     client: Client, redis_url: str, redis: Redis
 ) -> None:
@@ -265,6 +266,7 @@ def test_a_full_queue_is_waited_for(redis_url: str, redis: Redis) -> None:
         assert len(items) == 10
 
 
+@pytest.mark.long
 def test_a_redis_that_is_away_loses_nothing(client: Client, redis_url: str) -> None:
     batch = client.batch(prompts(10))
     batch.poll()

@@ -122,6 +122,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to pass")
 
 
+@pytest.mark.long
 def test_events_that_the_channel_lost_come_from_the_stream(client: Client, herd: Herd) -> None:
     client.submit(prompt="x", job_id="a")
     herd.claim("a")
@@ -300,6 +301,7 @@ def test_workers_that_are_gone_are_forgotten_though_nobody_asks_for_them(herd: H
     assert herd.redis.zrange("herd:default:workers", 0, -1) == [b"here"]
 
 
+@pytest.mark.long
 def test_a_redis_that_is_not_there_is_one_line_with_the_fix_and_no_secret() -> None:
     client = Client("redis://me:hunter2@127.0.0.1:1/0")
     for use in (lambda: client.submit(prompt="x"), client.status, lambda: client.result("a")):
@@ -355,6 +357,7 @@ def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
     asyncio.run(talk())
 
 
+@pytest.mark.long
 def test_the_asyncio_client_says_when_redis_is_not_there() -> None:
     async def talk() -> None:
         async with AsyncClient("redis://127.0.0.1:1/0") as client:

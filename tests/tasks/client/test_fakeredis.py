@@ -24,6 +24,7 @@ def url() -> Iterator[str]:
     thread.join()
 
 
+@pytest.mark.long
 def test_a_client_submits_and_cancels_on_fakeredis(url: str) -> None:
     with Client(url) as client:
         job_id = client.submit(prompt="hello", job_id="job-1")

@@ -239,6 +239,7 @@ def cancel(herd: Herd, job_id: str) -> None:
     run(herd.redis, herd.ledger.cancel(job_id))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end_it", [finish, cancel], ids=["run", "never claimed"])
 def test_after_the_end_and_its_time_nothing_of_a_job_is_left(
     redis: Redis, end_it: Callable[[Herd, str], None]

@@ -168,10 +168,14 @@ class WaitingMachine(RuleBasedStateMachine):
         assert delayed <= set(self.redis.zrange("herd:default:pending", 0, -1))
 
 
-def test_the_counts_never_drift_whatever_happens(redis: Redis) -> None:
+@pytest.mark.parametrize("num_examples", [8, pytest.param(60, marks=pytest.mark.long)])
+def test_the_counts_never_drift_whatever_happens(redis: Redis, num_examples: int) -> None:
     WaitingMachine.redis = redis
     limits = settings(
-        max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=num_examples,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(WaitingMachine, settings=limits)
 

@@ -139,6 +139,7 @@ def test_the_same_job_again_is_the_same_job(herd: Herd) -> None:
     assert herd.redis.zcard("herd:default:delayed") == 1
 
 
+@pytest.mark.long
 def test_many_that_are_due_at_once_are_pushed_in_steps_and_in_order(herd: Herd) -> None:
     names = [f"job-{number:04}" for number in range(SWEEP_MAX_LOOKS + 10)]
     for place, name in enumerate(names):

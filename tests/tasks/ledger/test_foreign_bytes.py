@@ -111,6 +111,7 @@ def test_any_record(client: Client, redis: Any, fields: dict[bytes, bytes], is_o
     look(client)
 
 
+@pytest.mark.long
 @PLENTY
 @given(st.lists(of_fields(["e"]), min_size=1, max_size=3), st.integers(1, 2**64 - 2))
 def test_any_stream(client: Client, redis: Any, entries: list[dict[bytes, bytes]], first: int) -> None:
@@ -158,6 +159,7 @@ def test_any_quarantine(
     command(client, "dead", "list", "--json")
 
 
+@pytest.mark.long
 @PLENTY
 @given(of_fields(REPORT_FIELDS))
 def test_any_report(client: Client, redis: Any, fields: dict[bytes, bytes]) -> None:
@@ -180,6 +182,7 @@ def test_a_report_that_would_paint_the_terminal_is_shown_as_it_is(
     assert odd.replace("\x1b", "") in command(client, "status")
 
 
+@pytest.mark.long
 @PLENTY
 @given(VALUES, NAMES)
 def test_any_message(client: Client, redis: Any, message: bytes, name: bytes) -> None:
@@ -276,6 +279,7 @@ def test_a_stream_that_another_has_written_is_one_clear_error(
     assert not redis.exists(KEYS.events_key("a"))
 
 
+@pytest.mark.long
 def test_a_job_that_is_over_and_lost_its_end_is_one_clear_error(client: Client, herd: Herd) -> None:
     client.submit(prompt="x", job_id="a")
     herd.claim("a")

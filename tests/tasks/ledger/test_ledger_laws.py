@@ -264,10 +264,14 @@ class LedgerMachine(RuleBasedStateMachine):
         return (truth.owner, truth.epoch) == (held.owner, held.epoch)
 
 
-def test_one_log_whatever_happens(redis: Redis) -> None:
+@pytest.mark.parametrize("num_examples", [8, pytest.param(60, marks=pytest.mark.long)])
+def test_one_log_whatever_happens(redis: Redis, num_examples: int) -> None:
     """Dense seq, one end, nothing rewritten, and never a word from who is not the owner."""
     LedgerMachine.redis = redis
     limits = settings(
-        max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=num_examples,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(LedgerMachine, settings=limits)

@@ -373,6 +373,7 @@ def test_what_is_over_leaves_the_indexes(herd: Herd) -> None:
     assert herd.redis.exists("herd:default:pending", "herd:default:leases") == 0
 
 
+@pytest.mark.long
 def test_all_jobs_of_a_dead_worker_are_at_the_head_of_a_long_queue_after_one_sweep(herd: Herd) -> None:
     """As many as a worker has in hand at most, before as many as wait."""
     orphans = [f"orphan-{number}" for number in range(1_024 + 8)]

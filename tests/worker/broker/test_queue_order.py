@@ -131,6 +131,7 @@ def test_a_closed_queue_is_left_out_and_comes_back_first(taker: Taker) -> None:
     assert taker.take(3) == [NAMES[0]] * 3
 
 
+@pytest.mark.long
 def test_nothing_is_asked_for_while_all_queues_are_closed(taker: Taker) -> None:
     taker.channel.paused_queues = set(NAMES)
     assert not taker.channel.has_room
@@ -156,6 +157,7 @@ def test_however_much_all_others_hold_a_queue_keeps_its_own_places() -> None:
     assert PLACES.open_to("abc", held + Counter(c=4)) == set()
 
 
+@pytest.mark.long
 def test_a_queue_with_a_list_that_is_none_is_left_out_until_it_is_one(taker: Taker, redis: Redis) -> None:
     spoilt = NAMES[0] + URGENT
     redis.sadd(spoilt, "x")

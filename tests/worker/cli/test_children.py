@@ -42,6 +42,7 @@ def pauses(logs: list[Any]) -> list[float]:
     return [entry["pause_s"] for entry in logs if "pause_s" in entry]
 
 
+@pytest.mark.long
 def test_one_that_dies_is_started_again_and_the_others_go_on(tmp_path: Path) -> None:
     """The other one lives until the first has been started for the third time, in one process."""
     first, other = tmp_path / "first", tmp_path / "other"
@@ -58,12 +59,14 @@ def test_one_that_dies_is_started_again_and_the_others_go_on(tmp_path: Path) -> 
     assert len(logs) == 4, "a line for each end"
 
 
+@pytest.mark.long
 def test_the_pauses_double_up_to_the_longest(tmp_path: Path) -> None:
     with capture_logs() as logs:
         run_together({"one": dying(tmp_path / "one", num_deaths=4)}, QUICK)
     assert pauses(logs) == [0.01, 0.02, 0.04, 0.04]
 
 
+@pytest.mark.long
 def test_after_a_sound_run_they_begin_anew(tmp_path: Path) -> None:
     with capture_logs() as logs:
         run_together({"one": dying(tmp_path / "one", num_deaths=3)}, QUICK._replace(sound_s=0.0))
@@ -76,6 +79,7 @@ def test_one_that_a_signal_killed_is_started_again_and_counts_as_128_and_its_num
     assert logs[0]["exit_code"] == 128 + 9
 
 
+@pytest.mark.long
 def test_one_with_wrong_settings_is_not_started_again_and_the_others_go_on(tmp_path: Path) -> None:
     wrong, other = tmp_path / "wrong", tmp_path / "other"
     commands = {"wrong": dying(wrong, 0, last=2), "other": dying(other, num_deaths=3)}
@@ -98,6 +102,7 @@ sys.exit(run_together({"dead": dead, "sleeper": sleeper}, Backoff(first_s=600, m
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_them_also_while_one_waits_for_its_start(number: signal.Signals) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stderr=subprocess.PIPE, text=True)

@@ -55,6 +55,7 @@ def test_help_imports_next_to_nothing() -> None:
     assert not modules_after("--help") & {"pydantic", "redis", "celery", "rich", "torch"}
 
 
+@pytest.mark.long
 def test_a_client_command_imports_neither_torch_nor_celery() -> None:
     modules = modules_after("generate", "hello")
     assert "redis" in modules
@@ -64,8 +65,15 @@ def test_a_client_command_imports_neither_torch_nor_celery() -> None:
 @pytest.mark.parametrize(
     ("arguments", "variables", "complaint"),
     [
-        (["generate", "a llama"], NO_REDIS, "redis://user:***@127.0.0.1:1/0 cannot be reached"),
-        (["worker"], NO_REDIS, "redis://user:***@127.0.0.1:1/0 cannot be reached"),
+        *(
+            pytest.param(
+                arguments,
+                NO_REDIS,
+                "redis://user:***@127.0.0.1:1/0 cannot be reached",
+                marks=pytest.mark.long,
+            )
+            for arguments in (["generate", "a llama"], ["worker"])
+        ),
         (["status"], {"HERD_REDIS_URL": "nonsense"}, "HERD_REDIS_URL: must be the URL of a Redis"),
         (["status"], {"HERD_LEASE_MS": "abc", "HERD_TENANT": "a b"}, "HERD_LEASE_MS='abc': input should be"),
         (["worker", "--slots", "0", "--device", "tpu"], {}, "HERD_SLOTS='0': input should be greater"),
@@ -247,6 +255,7 @@ def test_health_asks_for_a_ready_worker_of_this_machine(
     assert not is_healthy("--name", "two")
 
 
+@pytest.mark.long
 def test_health_knows_no_other_exit_code_than_0_and_1() -> None:
     done = invoke("health", **NO_REDIS)
     assert done.exit_code == 1

@@ -70,6 +70,7 @@ def test_a_worker_that_leaves_a_queue_out_is_healthy_while_it_reads_another(
     assert r'its key "herd.m\x06\x16urgent" is a set, not a list. Fix: delete or rename it' in line
 
 
+@pytest.mark.long
 def test_it_brings_neither_torch_nor_celery(redis_url: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHOW_MODULES],

@@ -143,9 +143,9 @@ def test_a_step_moves_with_each_layer(model: LoadedModel, tiny_settings: WorkerS
 def test_how_it_stands_may_be_asked_at_any_moment(desk: Desk, model: LoadedModel) -> None:
     with ThreadPoolExecutor(2) as others:
         looking = [others.submit(look, desk.thread) for _ in range(2)]
-        for number in range(40):
+        for number in range(12):
             desk.thread.submit(sequence(model, f"job-{number}"))
-        ended = [desk.end() for _ in range(40)]
+        ended = [desk.end() for _ in range(12)]
         desk.thread.stop()
     assert {output.finish_reason for output in ended} == {"length"}
     assert all(max(look.result()) <= 4 for look in looking), "no more than there are slots"

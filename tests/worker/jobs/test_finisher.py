@@ -134,6 +134,7 @@ def app_of_worker(redis_url: str) -> Celery:
     return app
 
 
+@pytest.mark.long
 def test_a_redis_that_goes_before_a_result_is_stored_makes_no_failure_of_it() -> None:
     """Celery looks first whether there is a result already."""
     with EmbeddedRedis(appendonly=True) as server:
@@ -149,6 +150,7 @@ def test_a_redis_that_goes_before_a_result_is_stored_makes_no_failure_of_it() ->
         assert app.backend.get_state("job") == "SUCCESS"
 
 
+@pytest.mark.long
 def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(worker_app: Celery, redis: Redis) -> None:
     links = {"callbacks": [worker_app.signature("then", queue="next")]}
     telling = Thread(target=traced, args=(worker_app, ended_well()), kwargs=links)
@@ -174,6 +176,7 @@ def test_a_link_into_a_key_that_is_no_queue_fails_the_task_at_once(worker_app: C
 MIB = 1024 * 1024
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limit", "num_chars", "state"),
     [
@@ -200,6 +203,7 @@ def test_a_result_that_is_too_large_for_redis_is_a_failure_that_names_both_numbe
         assert "xxx" not in told
 
 
+@pytest.mark.long
 def test_a_link_that_is_too_large_for_redis_fails_the_task(worker_app: Celery, redis: Redis) -> None:
     """A link carries the result, and as base64."""
     redis.config_set("proto-max-bulk-len", MIB)
@@ -348,6 +352,7 @@ def short_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_herd.worker.jobs.finisher.REPORT_S", 0.1)
 
 
+@pytest.mark.long
 def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(
     herd: Herd, redis: Redis, worker_app: Celery, short_hold: None
 ) -> None:
@@ -375,6 +380,7 @@ def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(
         finisher.stop()
 
 
+@pytest.mark.long
 def test_the_end_of_a_worker_that_died_at_the_very_end_is_told_by_another(
     herd: Herd, finisher: Finisher, worker_app: Celery, short_hold: None
 ) -> None:

@@ -164,7 +164,7 @@ def test_no_row_is_computed_before_its_start_is_on_record(
     assert set(seen) == {b"1"}
 
 
-@pytest.mark.parametrize("reason", ["cancelled", "deadline"])
+@pytest.mark.parametrize("reason", ["cancelled", pytest.param("deadline", marks=pytest.mark.long)])
 def test_a_job_that_waits_to_be_alone_can_be_ended(
     redis: Redis, service: Service, tiny_settings: WorkerSettings, reason: str
 ) -> None:
@@ -224,7 +224,7 @@ def test_a_claim_whose_reply_was_lost_is_made_up_for(redis: Redis, service: Serv
     assert the_end(redis, "job").finish_reason == "length"
 
 
-@pytest.fixture(params=[1, 8, None], ids=["1mb", "8mb", "unset"])
+@pytest.fixture(params=[1, pytest.param(8, marks=pytest.mark.long), None], ids=["1mb", "8mb", "unset"])
 def bulk_mb(redis: Redis, request: pytest.FixtureRequest) -> Iterator[int | None]:
     """The longest argument that Redis takes; None: as it is without a setting."""
     redis.config_set("proto-max-bulk-len", f"{request.param or 512}mb")

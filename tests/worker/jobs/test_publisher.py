@@ -62,6 +62,7 @@ def test_held_tokens_wait_for_their_time_but_never_beyond_the_end(desk: Desk) ->
     assert [event.ids for event in desk.events("job") if isinstance(event, Token)] == [(1,), (2, 3)]
 
 
+@pytest.mark.long
 def test_a_lost_reply_writes_nothing_twice(redis: Redis) -> None:
     desk = Desk(redis, wire=LosesReplies(redis, 3))  # type: ignore[arg-type]
     attempt = desk.open("job")

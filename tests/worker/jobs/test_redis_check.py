@@ -106,6 +106,7 @@ def test_a_server_of_another_kind_is_named_and_ends_a_worker(
     assert len(complaints) == 1
 
 
+@pytest.mark.long
 def test_a_redis_that_is_away_or_is_promoted_is_waited_for(redis: Redis, redis_server: EmbeddedRedis) -> None:
     redis.replicaof("127.0.0.1", "1")
     with ThreadPoolExecutor() as pool, EmbeddedRedis() as server, connect(server.url, tries=0) as other:
@@ -119,6 +120,7 @@ def test_a_redis_that_is_away_or_is_promoted_is_waited_for(redis: Redis, redis_s
             done.result(PATIENCE_S)
 
 
+@pytest.mark.long
 def test_a_user_without_a_right_to_ask_is_passed_over_and_a_wrong_one_is_not(
     redis: Redis, redis_server: EmbeddedRedis
 ) -> None:

@@ -22,7 +22,7 @@ def break_at(redis: Redis, megabytes: int | None) -> None:
     redis.config_set("proto-max-bulk-len", f"{megabytes or 512}mb")
 
 
-@pytest.fixture(params=[1, 8, None], ids=["1mb", "8mb", "unset"])
+@pytest.fixture(params=[1, pytest.param(8, marks=pytest.mark.long), None], ids=["1mb", "8mb", "unset"])
 def bulk_mb(redis: Redis, request: pytest.FixtureRequest) -> Iterator[int | None]:
     break_at(redis, request.param)
     yield request.param
@@ -88,6 +88,7 @@ def test_a_job_whose_lease_cannot_be_noted_ends_with_all_that_was_written(desk: 
     assert (desk.result("job").ids, desk.result("job").finish_reason) == ((1,), "stop")
 
 
+@pytest.mark.long
 def test_a_large_event_is_repeated_while_redis_is_away(redis: Redis) -> None:
     """What breaks the connection then is not the event."""
     wire = LosesReplies(redis, num_lost=7)

@@ -31,6 +31,7 @@ def gate(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[threadin
     gate.set()
 
 
+@pytest.mark.long
 def test_a_stall_is_shown_before_the_jobs_are_given_away(
     gate: threading.Event,
     service: Service,

@@ -21,6 +21,7 @@ class RefusedOverflow:
         raise ResponseError("WRONGTYPE")
 
 
+@pytest.mark.long
 def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) -> None:
     herd = Herd(redis, Ledger())
     herd.submit("a")

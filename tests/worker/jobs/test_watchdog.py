@@ -23,6 +23,7 @@ class SilentPoller:
     has_room = True
 
 
+@pytest.mark.long
 def test_a_message_that_waits_in_any_queue_makes_silence_suspicious(redis: Redis) -> None:
     watchdog = Watchdog(redis, Ledger(), ["herd.acme:m", "herd.globex:m"], silence_s=60)
     watchdog.watch(SilentPoller())

@@ -15,6 +15,7 @@ from tests.model.text.helper_processes import helpers
 from tests.tiny import write_tiny_gguf
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("tenants", "num_helpers"), [("", 1), ("acme,globex,initech", 2)])
 def test_each_tenant_has_a_helper_for_its_chats_up_to_the_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tenants: str, num_helpers: int

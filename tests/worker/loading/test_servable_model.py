@@ -18,6 +18,8 @@ from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import write_tiny_gguf
 from tests.worker.herd_command import invoke
 
+pytestmark = pytest.mark.long
+
 #: A redis URL where nobody is: what the doctor says of Redis is not looked at.
 URL = EmbeddedRedis().url
 

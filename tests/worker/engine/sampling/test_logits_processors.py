@@ -1,10 +1,10 @@
 """Penalties, biases and forbidden ends against transformers' processors and plain arithmetic."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from transformers import RepetitionPenaltyLogitsProcessor
+from torch import Tensor
 
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.logits_processors import apply_rules
@@ -23,9 +23,17 @@ def ruled(output: Sequence[int] = OUTPUT, **fields: object) -> torch.Tensor:
     return apply_rules(logits()[None], [row(params, prompt_ids=PROMPT, ids=output, eos_ids={0})])[0]
 
 
+def oracle(penalty: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """transformers' processor."""
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    processor: Callable[[Tensor, Tensor], Tensor] = RepetitionPenaltyLogitsProcessor(penalty)
+    return processor
+
+
+@pytest.mark.long
 def test_repetition_penalty_equals_transformers() -> None:
-    oracle = RepetitionPenaltyLogitsProcessor(1.7)
-    expected = oracle(torch.tensor([[*PROMPT, *OUTPUT]]), logits()[None].clone())[0]
+    expected = oracle(1.7)(torch.tensor([[*PROMPT, *OUTPUT]]), logits()[None].clone())[0]
     torch.testing.assert_close(ruled(repetition_penalty=1.7), expected)
 
 
@@ -41,10 +49,13 @@ def test_penalties_look_at_the_last_tokens_only() -> None:
     expected[4] -= 2.0
     torch.testing.assert_close(ruled(presence_penalty=2.0, repeat_last_n=2), expected)
     torch.testing.assert_close(ruled(presence_penalty=2.0, repeat_last_n=0), logits())
+
+
+@pytest.mark.long
+def test_the_repetition_penalty_looks_at_as_many_as_transformers_is_shown() -> None:
     for num_last in (0, 1, 4, 6, 8, 99):
         last = [*PROMPT, *OUTPUT][-num_last:] if num_last else []
-        oracle = RepetitionPenaltyLogitsProcessor(1.5)
-        expected = oracle(torch.tensor([last], dtype=torch.int64), logits()[None].clone())[0]
+        expected = oracle(1.5)(torch.tensor([last], dtype=torch.int64), logits()[None].clone())[0]
         torch.testing.assert_close(ruled(repetition_penalty=1.5, repeat_last_n=num_last), expected)
 
 

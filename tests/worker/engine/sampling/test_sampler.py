@@ -12,7 +12,7 @@ from llama_herd.worker.engine.sampling.sampler import sample as sample_all
 from tests.worker.engine.sampling.rows import row
 
 LOGITS = torch.tensor([1.0, 2.0, 0.5, -1.0, 1.5, 0.0])
-NUM_DRAWS = 50_000
+NUM_DRAWS = 10_000
 
 
 def drawn_at(params: SamplingParams, seed: int, position: int) -> SamplingRow:
