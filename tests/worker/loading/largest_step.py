@@ -1,9 +1,12 @@
-"""A process that does all that a memory plan counts, and says what it took:
+"""Processes that do all that a memory plan counts, one for each settings, and say what they took:
 
-python -m tests.worker.loading.largest_step '{"model": "tiny.gguf", "slots": 4}'
+python -m tests.worker.loading.largest_step '{"model": "tiny.gguf", "slots": 4}' ...
+
+They are forked off one that has imported everything, which takes longer than all the rest.
 """
 
 import json
+import os
 import sys
 
 import psutil
@@ -45,16 +48,32 @@ def decode(model: LoadedModel, slots: int) -> None:
     sample(logits, [SamplingRow(params, seed) for seed in range(slots)])
 
 
-def main() -> None:
-    settings = WorkerSettings.read(**json.loads(sys.argv[1]))
+def take_all(settings: WorkerSettings, unmapped_bytes: int) -> None:
     model = LoadedModel.load(settings, "cpu")
-    started_bytes = psutil.Process().memory_info().rss
+    started_bytes = resident_bytes() + unmapped_bytes
     model.cache.storage.zero_()  # as many jobs would, one after the other
     with torch.inference_mode():
         prefill(model, PrefillBudget.of(settings.prefill_tokens, "cpu").alone)
         decode(model, settings.slots)
-    print(json.dumps({"started_bytes": started_bytes, "peak_bytes": peak_bytes("self")}))
+    peak = peak_bytes("self") + unmapped_bytes
+    print(json.dumps({"started_bytes": started_bytes, "peak_bytes": peak}), flush=True)
     model.close()
+
+
+def resident_bytes() -> int:
+    return psutil.Process().memory_info().rss
+
+
+def main() -> None:
+    for text in sys.argv[1:]:
+        before_bytes = resident_bytes()
+        if os.fork() == 0:
+            # Pages of libraries are a fork's once it touches them; a process of its own has them by then.
+            take_all(WorkerSettings.read(**json.loads(text)), before_bytes - resident_bytes())
+            os._exit(0)
+        _, status = os.wait()
+        if status:
+            sys.exit(f"{text}: it ended with status {status}")
 
 
 if __name__ == "__main__":
