@@ -32,12 +32,12 @@ def test_kombu_reads_what_submit_pushes(redis_url: str) -> None:
     with Client(redis_url) as client:
         job_id = client.submit(prompt="x")
     with Connection(redis_url) as connection, connection.SimpleQueue(QUEUE) as queue:
-        message = queue.get(timeout=5)
+        message = queue.get(timeout=30)
         assert (message.headers["task"], message.headers["id"]) == (TASK_NAME, job_id)
         assert message.payload[:2] == [[], {}]
         assert message.delivery_tag.startswith(f"{job_id}:1:")
         message.reject(requeue=True)
-        again = queue.get(timeout=5)
+        again = queue.get(timeout=30)
         assert again.headers["id"] == job_id
         again.ack()
 
@@ -89,7 +89,7 @@ def worker(redis_url: str) -> Iterator[Celery]:
     import_module("llama_herd.tasks.generate")  # as `celery worker` does before it builds a worker
     app = make_app(Settings(redis_url=redis_url))
     app.conf.worker_consumer = "celery.worker.consumer:Consumer"
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=10):
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
         yield app
 
 
@@ -113,7 +113,7 @@ def test_a_celery_worker_runs_what_submit_pushes(
     with Client(redis_url) as client:
         job_id = client.submit(prompt="x")
     with pytest.raises(GenerationError, match="no engine"):
-        AsyncResult(job_id, app=worker).get(timeout=10)
+        AsyncResult(job_id, app=worker).get(timeout=30)
     assert runs == [{"id": job_id, "kwargs": {}, "callbacks": None}]
     assert 0 < redis.ttl(f"celery-task-meta-{job_id}") <= Settings().result_ttl_s
 
@@ -122,7 +122,7 @@ def test_a_celery_worker_runs_what_submit_pushes(
 def test_a_bare_send_task_goes_to_the_same_queue(worker: Celery, runs: list[dict[str, Any]]) -> None:
     result = worker.send_task(TASK_NAME, kwargs={"prompt": "x"}, queue=queue_name("tales"))
     with pytest.raises(GenerationError, match="no engine"):
-        result.get(timeout=10)
+        result.get(timeout=30)
     assert [run["kwargs"] for run in runs] == [{"prompt": "x"}]
 
 

@@ -131,7 +131,6 @@ def test_a_secrets_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyP
     assert re.fullmatch(r"HERD_REDIS_PASSWORD_FILE=.*/none: cannot be read: No such file .*", complaint())
 
 
-@pytest.mark.timeout(10)
 def test_a_secrets_file_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "huge").open("wb") as file:

@@ -175,7 +175,7 @@ def worker(
         path.with_name("log"),
         slots=4,
         grace_s=0.2,
-        silence_s=3.0,
+        silence_s=10.0,
         tenants=request.param,
     ) as worker:
         yield worker

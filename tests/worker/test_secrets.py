@@ -110,7 +110,7 @@ def test_no_prompt_and_no_password_is_shown_by_anything(
     root = Redis.from_url(server.url)
     channel = root.pubsub()  # type: ignore[no-untyped-call]
     channel.psubscribe("/0.herd:default:celeryev/*")
-    assert channel.get_message(timeout=5)["type"] == "psubscribe"
+    assert channel.get_message(timeout=20)["type"] == "psubscribe"
 
     with Client(server.url, model="m") as client, make_app(Settings.read(redis_url=server.url)) as app:
         reasons = [client.result(client.submit(**job), timeout_s=30).finish_reason for job in (JOB, CHAT)]

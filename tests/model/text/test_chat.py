@@ -83,7 +83,8 @@ def control_tokens(path: Path, tokenizer: Tokenizer) -> ControlTokens:
     return ControlTokens.from_json(path, tokenizer)
 
 
-LIMITS = Limits(cpu_s=0.2)
+#: The CPU time ends what never ends, however long that takes on a busy machine.
+LIMITS = Limits(cpu_s=0.2, wall_s=30.0)
 
 
 class Templates:

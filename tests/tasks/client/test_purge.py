@@ -156,9 +156,9 @@ def test_a_waiting_job_is_cancelled_by_its_purge_and_its_readers_hear_of_it(
     client.submit(prompt=PROMPT.decode(), job_id="a")
     subscriber = herd.redis.pubsub(ignore_subscribe_messages=True)
     subscriber.subscribe(herd.ledger.channel("a"))
-    subscriber.get_message(timeout=1)
+    subscriber.get_message(timeout=20)
     client.purge("a")
-    assert json.loads(subscriber.get_message(timeout=1)["data"])["finish_reason"] == "cancelled"
+    assert json.loads(subscriber.get_message(timeout=20)["data"])["finish_reason"] == "cancelled"
     assert herd.redis.exists("herd:default:pending", "herd:default:waiting") == 0
     assert herd.claim("a") is Ended.FINISHED
 

@@ -177,7 +177,7 @@ def test_a_claim_that_ends_a_job_writes_the_final_event_first(
     happen(herd)
     subscriber = herd.redis.pubsub()
     subscriber.subscribe(herd.ledger.channel("a"))
-    subscriber.get_message(timeout=1)
+    subscriber.get_message(timeout=20)
 
     assert herd.claim("a", "two") is answer
 
@@ -185,7 +185,7 @@ def test_a_claim_that_ends_a_job_writes_the_final_event_first(
     assert (last.seq, last.epoch, last.n, last.finish_reason) == (3, 2, 2, finish_reason)
     assert (last.usage, last.text_sha256, last.worker, last.attempts) == (None, None, "w", 1)
     assert (last.error.code if last.error else None) == ("poisoned" if answer is Ended.POISON else None)
-    message = subscriber.get_message(timeout=1)
+    message = subscriber.get_message(timeout=20)
     assert message is not None
     assert message["data"] == herd.redis.xrevrange(herd.ledger.events_key("a"), count=1)[0][1][b"e"]
     assert herd.field("a", "state") == state

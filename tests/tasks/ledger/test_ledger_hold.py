@@ -120,10 +120,10 @@ def test_a_late_cancel_is_a_deadline(herd: Herd) -> None:
 def test_a_job_that_runs_is_ended_by_its_owner(claimed: Herd) -> None:
     subscriber = claimed.redis.pubsub(ignore_subscribe_messages=True)
     subscriber.subscribe(claimed.ledger.control_channel)
-    subscriber.get_message(timeout=1)
+    subscriber.get_message(timeout=20)
     assert run(claimed.redis, claimed.ledger.cancel("a", "revoked")) is Cancellation.ASKED
     assert run(claimed.redis, claimed.ledger.cancel("a", "deadline")) is Cancellation.ASKED
-    notice = subscriber.get_message(timeout=1)
+    notice = subscriber.get_message(timeout=20)
     assert notice is not None
     assert read_notice(notice["data"]) == Notice(job="a", cancel="revoked")
     assert claimed.field("a", "cancel") == "revoked"

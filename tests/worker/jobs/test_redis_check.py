@@ -81,7 +81,6 @@ def unfit(request: pytest.FixtureRequest, tmp_path: Path, redis_server: Embedded
 
 
 @pytest.mark.long
-@pytest.mark.timeout(60)
 def test_a_server_of_another_kind_is_named_and_ends_a_worker(
     unfit: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
