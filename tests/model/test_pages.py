@@ -54,7 +54,7 @@ class PagesMachine(RuleBasedStateMachine):
         return "." * num_pages in runs
 
 
-PagesMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+PagesMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 test_pages_are_conserved_under_random_reserve_and_release = pytest.mark.long(PagesMachine.TestCase)
 
 

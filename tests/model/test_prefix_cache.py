@@ -101,7 +101,7 @@ class PrefixMachine(RuleBasedStateMachine):
             assert computed == owner.digests[: owner.num_computed]
 
 
-PrefixMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+PrefixMachine.TestCase.settings = settings(max_examples=75, stateful_step_count=40, deadline=None)
 test_what_is_found_was_computed_whatever_happens = pytest.mark.long(PrefixMachine.TestCase)
 
 

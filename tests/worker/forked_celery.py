@@ -55,11 +55,16 @@ class ForkedCelery(context.ForkServerProcess):
             os.kill(self.pid, number)
 
 
-def start_celery(arguments: Sequence[str], env: Mapping[str, str], log_path: Path) -> ForkedCelery:
-    """Start `celery` with these arguments and this environment; its output goes to `log_path`."""
+def ensure_forkserver() -> None:
+    """Have the process that has loaded torch."""
     set_forkserver_preload(LIBRARIES)
     with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):  # which is read as torch is loaded
         forkserver.ensure_running()
+
+
+def start_celery(arguments: Sequence[str], env: Mapping[str, str], log_path: Path) -> ForkedCelery:
+    """Start `celery` with these arguments and this environment; its output goes to `log_path`."""
+    ensure_forkserver()
     process = ForkedCelery(arguments, env, log_path)
     process.start()
     return process

@@ -23,7 +23,7 @@ from tests.worker.herd_command import invoke
 pytestmark = pytest.mark.redis
 
 KEYS = Keys()
-PLENTY = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+PLENTY = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 
 HEAD: dict[str, Any] = {"v": 1, "seq": 1, "job": "a", "epoch": 1}
 EVENT = HEAD | {"type": "token", "i": 0, "ids": [1], "text": "x"}

@@ -114,7 +114,7 @@ class Mix:
         self._engine.submit(again)
 
 
-@pytest.mark.parametrize("num_mixes", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_mixes", [5, pytest.param(100, marks=pytest.mark.slow)])
 def test_random_mixes_with_crashes_give_each_job_what_it_gets_alone(
     fixed: LoadedModel, settings: WorkerSettings, num_mixes: int
 ) -> None:

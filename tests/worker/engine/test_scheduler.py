@@ -194,7 +194,7 @@ jobs_of_two_tenants = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.tuples(st.integers(1, 99), st.integers(200, 400)),
     st.integers(MAX_PRIORITY - 3, MAX_PRIORITY),

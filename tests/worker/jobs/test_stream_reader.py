@@ -21,7 +21,7 @@ BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=8192)
 LEDGER = Ledger()
 JOB = "job"
 #: Of a forged stream, and what reading it may take.
-FORGED_BYTES, MAX_BYTES = 40_000_000, 10_000_000
+FORGED_BYTES, MAX_BYTES = 25_000_000, 10_000_000
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def long_job(num_tokens: int, num_choices: int, per_event: int) -> Iterator[Even
 
 
 def test_a_long_job_of_our_own_is_gone_on_with(redis: Redis) -> None:
-    num_tokens, num_choices = 100_000, 4
+    num_tokens, num_choices = 100_000, 2
     events = list(long_job(num_tokens, num_choices, per_event=500))
     write(redis, events, num_tokens * num_choices)
     reader = StreamReader(redis, LEDGER, StreamBounds(num_tokens, 8192))

@@ -14,25 +14,9 @@ from llama_herd.worker.loading import free_memory
 from llama_herd.worker.loading.free_memory import free_bytes, machine_bytes
 from llama_herd.worker.loading.plan_notes import PlanNotes
 from tests.tiny import write_tiny_gguf
+from tests.worker.loading.forked_loader import ForkedLoader
 
 GIB = 1 << 30
-
-#: Loads a model when it is told to, says what it has planned, and stays until its input ends.
-LOADER = """
-import sys
-from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.loading.memory_plan import MemoryPlan
-from llama_herd.worker.settings import WorkerSettings
-
-plans, settings = [], WorkerSettings.read(model=sys.argv[1], slots=1024, threads=1)
-check = MemoryPlan.check
-MemoryPlan.check = lambda plan, model: plans.append(plan) or check(plan, model)
-print("imported", flush=True)
-sys.stdin.readline()
-model = LoadedModel.load(settings, "cpu")
-print(plans[0].num_bytes, flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -42,50 +26,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / f"llama-herd-{os.getuid()}"
 
 
-def loader(model: Path, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", LOADER, str(model)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(folder.parent)},
-    )
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def tell(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
 @pytest.mark.worker
 def test_workers_that_start_at_the_same_instant_plan_no_more_than_there_is(
     folder: Path, tmp_path: Path
 ) -> None:
     """Each alone would take half of what is free, and none has touched it when the next one looks."""
     model = write_tiny_gguf(tmp_path / "long.gguf", num_layers=16, context_length=32_768)
-    workers = [loader(model, folder) for _ in range(3)]
+    workers = [ForkedLoader(model, folder.parent) for _ in range(3)]
     try:
-        assert {line(worker) for worker in workers} == {"imported"}
-        available = machine_bytes() + sum(free_memory.resident_bytes(worker.pid) for worker in workers)
         for worker in workers:
-            tell(worker)
-        planned = [int(line(worker)) for worker in workers]
+            worker.wait_until_imported()
+        pids = {worker.pid for worker in workers if worker.pid}
+        available = machine_bytes() + sum(map(free_memory.resident_bytes, pids))
+        for worker in workers:
+            worker.load()
+        planned = [worker.planned_bytes() for worker in workers]
         assert max(planned) > available / 3
         # Others of this machine come and go meanwhile. Without notes the three would plan half as much again.
         assert sum(planned) <= 1.2 * available
         assert free_bytes("cpu") < available / 2
-        assert set(PlanNotes("cpu").others()) == {worker.pid for worker in workers}
+        assert set(PlanNotes("cpu").others()) == pids
     finally:
         for worker in workers:
             worker.kill()
     for worker in workers:
-        worker.communicate()
+        worker.join()
     assert free_bytes("cpu") > available / 2
 
 
