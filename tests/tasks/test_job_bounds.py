@@ -66,6 +66,7 @@ def check_short(error: InvalidJob) -> None:
     assert 1 <= len(error.fields) <= MAX_FIELD_ERRORS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*GenerationJob.model_fields, "unknown"])
 @pytest.mark.parametrize("kind", VALUES)
 def test_no_field_of_a_job_makes_a_long_error(name: str, kind: str) -> None:
@@ -78,6 +79,7 @@ def test_no_field_of_a_job_makes_a_long_error(name: str, kind: str) -> None:
             assert name == "v", "the version alone is wrong with the others"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*SamplingParams.model_fields, "unknown"])
 @pytest.mark.parametrize("kind", VALUES)
 def test_no_field_of_the_sampling_makes_a_long_error(name: str, kind: str) -> None:
@@ -85,6 +87,7 @@ def test_no_field_of_the_sampling_makes_a_long_error(name: str, kind: str) -> No
         check_short(refused({"v": 2, "prompt": "x", "sampling": {name: crowd}}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["role", "content", "unknown"])
 @pytest.mark.parametrize("kind", VALUES)
 def test_no_field_of_a_message_makes_a_long_error(name: str, kind: str) -> None:

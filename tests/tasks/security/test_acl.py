@@ -187,6 +187,7 @@ def test_a_role_may_do_its_part_in_its_own_tenant_and_nothing_in_another(
     assert not [role for role, user in users.items() if may(user, filled_in(command, OTHER))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ON_ANOTHER_KIND)
 def test_nobody_puts_into_a_key_what_it_does_not_hold_from_redis_7_on(
     command: str, dialect: Dialect, users: dict[Role, Redis]
@@ -229,6 +230,7 @@ def users_of_both(server: GuardedRedis) -> dict[Role, Redis]:
     return {role: Redis.from_url(server.url_of(f"both-{role}"), protocol=2) for role in Role}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_role_in_two_tenants_is_the_same_in_both_and_nothing_in_another(
     command: str, users_of_both: dict[Role, Redis]
@@ -247,6 +249,7 @@ def test_what_a_worker_of_two_tenants_holds_is_out_of_reach_of_a_worker_of_one(
     assert not [role for role, user in users.items() if may(user, command)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", FORBIDDEN)
 def test_nobody_lists_names_or_reaches_the_server(command: str, users: dict[Role, Redis]) -> None:
     assert not [role for role, user in users.items() if may(user, command)]
