@@ -70,7 +70,7 @@ CONVERSATIONS = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"), eos_token="</s>")
+    return write_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"), eos_token="</s>", unk_token="<unk>")
 
 
 @pytest.fixture(scope="module")
