@@ -25,6 +25,9 @@ FILES = [(name, kind) for name in TINY_FAMILIES for kind in ("folder", "gguf")]
 LENGTHS = (100, 70, 40, 9, 1)
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def oracles() -> dict[str, "PreTrainedModel"]:
     """transformers' models, made when they are asked for."""

@@ -387,6 +387,7 @@ class Requantised:
         return Weight(type, stored.shape, torch.from_numpy(stored_blocks(values.numpy(), type)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("types", ["Q8_0", "Q4_0", "Q5_1", "MXFP4", "BF16", "Q4_1 Q8_0 Q5_0"])
 def test_the_bundled_model_says_the_same_from_blocks_as_from_numbers(types: str) -> None:
     with open_model(BUNDLED_MODEL) as file:
@@ -404,6 +405,7 @@ def test_the_bundled_model_says_the_same_from_blocks_as_from_numbers(types: str)
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("tied", [False, True])
 def test_blocks_give_the_logits_of_their_numbers(tmp_path: Path, type: str, tied: bool) -> None:

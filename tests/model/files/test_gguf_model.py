@@ -55,6 +55,7 @@ def write_changed(path: Path, change: Change) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [type.name for type in SUPPORTED_TYPES])
 def test_blocks_come_back_byte_equal(tmp_path: Path, kind: str) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", type=kind, permute=False, **WIDE)

@@ -19,6 +19,8 @@ from llama_herd.model.text.pre_tokenizers import PRE_TOKENIZERS
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.worker.engine.detokenizer import Detokenizer
 
+pytestmark = pytest.mark.long
+
 PATH = Path(__file__).with_name("reference_ids.json.gz")  # reference_ids.py makes it
 
 

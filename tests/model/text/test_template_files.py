@@ -5,7 +5,6 @@ from typing import Any
 
 import gguf
 import pytest
-from transformers import AutoTokenizer
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel
@@ -19,11 +18,14 @@ NAMED = {"default": "plain {{ messages }}", "tool_use": "tools {{ tools }}", "ra
 LISTED = [{"name": name, "template": template} for name, template in NAMED.items()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("templates", [None, "plain", NAMED, {"rag": "only"}])
 @pytest.mark.parametrize("save_jinja_files", [True, False])
 def test_a_folder_s_templates_are_those_that_transformers_loads(
     tmp_path: Path, templates: Any, save_jinja_files: bool
 ) -> None:
+    from transformers import AutoTokenizer
+
     engine = tiny_tokenizer()
     engine.chat_template = templates
     engine.save_pretrained(tmp_path, save_jinja_files=save_jinja_files)

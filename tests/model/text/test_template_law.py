@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jinja2.exceptions import TemplateError
 from tokenizers import AddedToken, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.text.chat import Chat, ChatTemplates
@@ -18,6 +17,11 @@ from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from tests.model.text.templates import TAKE_DEVELOPERS, TAKE_PARTS, TEMPLATES, TOKENS
 from tests.model.tiny_folder import tiny_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+pytestmark = pytest.mark.long
 
 Turn = dict[str, Any]
 
@@ -103,13 +107,13 @@ SPELT_OUT = Chat(
 )
 
 
-def plain_tokenizer() -> PreTrainedTokenizerFast:
+def plain_tokenizer() -> "PreTrainedTokenizerFast":
     engine = tiny_tokenizer()
     engine.add_special_tokens({"additional_special_tokens": list(TOKENS)})
     return engine
 
 
-def stripping_tokenizer() -> PreTrainedTokenizerFast:
+def stripping_tokenizer() -> "PreTrainedTokenizerFast":
     """White space beside its control tokens is left out, as by Phi-3's."""
     engine = tiny_tokenizer()
     stripping = [AddedToken(token, lstrip=token[1] == "/", rstrip=True, normalized=False) for token in TOKENS]
@@ -117,7 +121,7 @@ def stripping_tokenizer() -> PreTrainedTokenizerFast:
     return engine
 
 
-def once_tokenizer() -> PreTrainedTokenizerFast:
+def once_tokenizer() -> "PreTrainedTokenizerFast":
     """Only the first of several texts begins with a space, as by Mistral's."""
     engine = plain_tokenizer()
     engine.backend_tokenizer.normalizer = normalizers.Sequence([])
@@ -128,7 +132,7 @@ def once_tokenizer() -> PreTrainedTokenizerFast:
 class Family:
     """transformers' tokenizer, and ours of the folder that it saves."""
 
-    def __init__(self, engine: PreTrainedTokenizerFast, folder: Path) -> None:
+    def __init__(self, engine: "PreTrainedTokenizerFast", folder: Path) -> None:
         self.engine = engine
         engine.save_pretrained(folder)
         self.tokenizer = Tokenizer.from_json(folder / "tokenizer.json")
