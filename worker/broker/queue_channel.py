@@ -275,9 +275,10 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     def _take_lot(self) -> None:
         """Take what waits behind the message that was just read, in one round trip.
 
-        A worker of several queues takes one at a time, since each decides which queue comes next.
+        A worker of several queues takes one at a time, since each decides which queue comes next. One that
+        stops takes no more: it only reads what Redis has given it already.
         """
-        if len(self.active_queues) > 1 or not self.has_room:
+        if len(self.active_queues) != 1 or self._closing or not self.has_room:
             return
         (queue,) = self.active_queues
         num = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)

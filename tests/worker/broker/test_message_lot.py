@@ -32,9 +32,9 @@ class Reader:
         self.connection = connection
         self.channel = connection.default_channel
         queue = Queue(QUEUE, Exchange(QUEUE), QUEUE)
-        consumer = Consumer(self.channel, [queue], on_message=self.messages.append)
-        consumer.qos(prefetch_count=prefetch)
-        consumer.consume()
+        self.consumer = Consumer(self.channel, [queue], on_message=self.messages.append)
+        self.consumer.qos(prefetch_count=prefetch)
+        self.consumer.consume()
 
     def read(self) -> list[str]:
         """What one look at Redis brings: the tags."""
@@ -107,6 +107,22 @@ def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, co
         qos.restore_by_tag(tag)
     assert redis.llen(QUEUE) == 3
     assert not redis.exists(NOTES, TIMES)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_who_stops_takes_no_more_than_it_was_given(
+    redis: Redis, connection: Connection, is_cancelled: bool
+) -> None:
+    reader = Reader(connection)
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.1)  # a BRPOP waits from now on
+    push(redis, *"abc")
+    if is_cancelled:
+        reader.consumer.cancel()
+    reader.channel.close()
+    assert [one.delivery_tag for one in reader.messages] == ([] if is_cancelled else ["a"])
+    assert redis.llen(QUEUE) == 3, "what was given is put back, the others have stayed"
+    assert not redis.exists(NOTES)
 
 
 @pytest.mark.parametrize("other", [message("x", "x" * MAX_BYTES), message(7), message(), "[]", "{", ""])
