@@ -38,6 +38,7 @@ def test_up_starts_redis_and_two_cpu_workers() -> None:
     assert started() == {"redis", "worker"}
     assert SERVICES["worker"]["deploy"]["replicas"] == 2
     assert SERVICES["worker"]["environment"]["HERD_DEVICE"] == "cpu"
+    assert SERVICES["worker"]["environment"]["HERD_MEMORY_SHARE"] == "${WORKER_MEMORY_SHARE:-0.45}"
 
 
 def test_the_gpu_profile_takes_the_place_of_the_cpu_workers() -> None:

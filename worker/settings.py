@@ -67,6 +67,12 @@ class WorkerSettings(Settings):
         le=1 << 40,
         description="Size of the KV cache. 0: slots x context, but at most half of the free memory.",
     )
+    memory_share: float = Field(
+        1.0,
+        ge=0.01,
+        le=1,
+        description="Most of the device's whole memory that this worker plans to take; 1: all that is free.",
+    )
     prefix_cache: bool = Field(
         True, description="Reuse the KV cache of prompts that begin with the same tokens."
     )

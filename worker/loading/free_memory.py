@@ -26,6 +26,16 @@ def free_bytes(device: str) -> int:
     return max(0, machine_bytes() + resident_bytes("self") - untouched)
 
 
+def total_bytes(device: str, meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
+    """Memory of a GPU; for `cpu` that of the machine, or the limit of the container if that is less."""
+    if device != "cpu":
+        return int(torch.cuda.mem_get_info(device)[1])
+    limit_path = cgroup / "memory.max"
+    limit = limit_path.read_text().strip() if limit_path.exists() else "max"
+    total = 1024 * _number(meminfo, "MemTotal:")
+    return total if limit == "max" else min(total, int(limit))
+
+
 def machine_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
     """Bytes that the machine has left, or the container if it has less.
 

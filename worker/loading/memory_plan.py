@@ -16,7 +16,7 @@ from llama_herd.model.form import Form
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.segment import slab_bytes
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.loading.free_memory import free_bytes
+from llama_herd.worker.loading.free_memory import free_bytes, total_bytes
 from llama_herd.worker.loading.step_memory import StepMemory
 from llama_herd.worker.settings import WorkerSettings
 
@@ -82,7 +82,7 @@ class MemoryPlan:
             dense_bytes=_weight_bytes(Form.DENSE, file, place, dtype),
             kv_bytes_per_token=Cache.bytes_per_token(file.config, dtype),
             num_pages=1,
-            free_bytes=free_bytes(device),
+            free_bytes=_allowed_bytes(settings, device),
         )
 
     @property
@@ -207,6 +207,12 @@ class MemoryPlan:
             f"HERD_KV_CACHE_TOKENS={kv_cache_tokens} takes {plan.kv_cache_bytes:,} bytes, but all else "
             f"needs {beside:,} of the {self.free_bytes:,} free on {self.device}. Fix: lower it to {fitting}"
         )
+
+
+def _allowed_bytes(settings: WorkerSettings, device: str) -> int:
+    """What is free, but no more than this worker's share of all."""
+    free = free_bytes(device)
+    return free if settings.memory_share == 1 else min(free, int(settings.memory_share * total_bytes(device)))
 
 
 def compute_dtype(settings: WorkerSettings, device: str) -> torch.dtype:

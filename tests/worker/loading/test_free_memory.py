@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker.loading.free_memory import free_bytes, machine_bytes
+from llama_herd.worker.loading.free_memory import free_bytes, machine_bytes, total_bytes
 
 GIB = 1 << 30
 
@@ -37,6 +37,15 @@ def test_a_container_has_what_its_limit_leaves(
     meminfo: Path, tmp_path: Path, limit: str, expected: int
 ) -> None:
     assert machine_bytes(meminfo, container(tmp_path / "cgroup", limit)) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("max", 8 * GIB), (str(3 * GIB), 3 * GIB), (str(64 * GIB), 8 * GIB)]
+)
+def test_all_memory_is_that_of_the_container_if_it_has_a_limit(
+    meminfo: Path, tmp_path: Path, limit: str, expected: int
+) -> None:
+    assert total_bytes("cpu", meminfo, container(tmp_path / "cgroup", limit)) == expected
 
 
 def test_this_machine_has_some() -> None:

@@ -140,6 +140,15 @@ def test_weights_stay_in_blocks_when_asked_or_where_numbers_have_no_room(
         plan(WorkerSettings.read(model=path, weights="dense", slots=1)).check("tiny")
 
 
+def test_a_worker_plans_no_more_than_its_share(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers in containers, neither of which sees the other's plan, and neither has touched its own."""
+    monkeypatch.setattr(memory_plan, "total_bytes", lambda device: 1_000_000_000)
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 900_000_000)
+    settings = WorkerSettings.read(model=tiny_path, slots=1024, memory_share=0.45)
+    assert plan(settings).free_bytes == 450_000_000
+    assert 2 * plan(settings).num_bytes <= 900_000_000
+
+
 def test_a_context_longer_than_the_models_is_refused_with_both_numbers(tiny_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"HERD_CONTEXT_TOKENS=513, but .* was trained for 512"):
         plan(WorkerSettings.read(model=tiny_path, context_tokens=513))
