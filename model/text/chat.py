@@ -12,7 +12,7 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.text.control_marks import Breaks, Marks, without_marks
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.renderer_pool import RendererPool
-from llama_herd.model.text.sandbox import DEFAULT_LIMITS, Limits
+from llama_herd.model.text.sandbox import CLOCK, DEFAULT_LIMITS, Limits
 from llama_herd.model.text.template_files import DEFAULT, TOOL_USE
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.turns import PROBES, TRUSTED_ROLES, Skills, shaped
@@ -26,6 +26,7 @@ class Chat:
     tools: Sequence[Mapping[str, object]] | None = None
     documents: Sequence[Mapping[str, object]] | None = None
     options: Mapping[str, object] = field(default_factory=dict)  # variables of the template's own
+    now_ms: int | None = None  # the date that templates write, unix milliseconds; None: the present
     template: str | None = None  # its name; None: the one for tools if there are some, else the default
 
 
@@ -101,6 +102,7 @@ class ChatTemplates:
                 "tools": self._protected(chat.tools),
                 "documents": self._protected(chat.documents),
                 "add_generation_prompt": add_generation_prompt,
+                CLOCK: chat.now_ms,
             },
         )
 

@@ -24,6 +24,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 REFUSE = "raise_exception"
+#: What templates ask for the date; among a chat's variables it is the time that they are to be told.
+CLOCK = "strftime_now"
 
 
 class Limits(NamedTuple):
@@ -103,7 +105,7 @@ class Sandbox:
         self._environment.filters["tojson"] = _to_json
         self._environment.globals |= {
             REFUSE: _refuse,
-            "strftime_now": _strftime_now,
+            CLOCK: _clock(None),
             "dict": PlainDict(),
             "namespace": PlainNamespace,
         }
@@ -122,8 +124,9 @@ class Sandbox:
         return Answer("ready")
 
     def render(self, name: str, variables: Mapping[str, Any]) -> Answer:
+        clock = {CLOCK: _clock(variables.get(CLOCK))}
         pieces, num_chars = [], 0
-        for piece in self._templates[name].generate(variables):
+        for piece in self._templates[name].generate({**variables, **clock}):
             num_chars += len(piece)
             if num_chars > self._limits.max_chars:
                 raise TooLong
@@ -159,8 +162,14 @@ def _check_name(name: object) -> None:
         raise SecurityError("a namespace takes no name that begins with an underscore")
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
+def _clock(now_ms: object) -> Callable[[str], str]:
+    """What tells templates the date: that of unix milliseconds, in local time; None: of the present."""
+
+    def strftime_now(form: str) -> str:
+        now = datetime.now() if now_ms is None else datetime.fromtimestamp(float(str(now_ms)) / 1000)
+        return now.strftime(form)
+
+    return strftime_now
 
 
 def _to_json(

@@ -208,7 +208,8 @@ class Preparer:
             message = f"must be {self._settings.served_model}, the model that this queue's workers serve"
             raise InvalidJob([FieldError("model", message)])
         since_ms = round(1000 * (monotonic() - attempt.claimed_s))
-        sequences = self._model.sequences(attempt.job_id, job, claimed.now_ms + since_ms)
+        now_ms = claimed.now_ms + since_ms
+        sequences = self._model.sequences(attempt.job_id, job, now_ms, claimed.due_ms)
         for sequence in sequences:
             sequence.time_limit_s = attempt.deliveries[0].time_limit_s
             sequence.replay(recorded.ids.get(sequence.choice, ()))

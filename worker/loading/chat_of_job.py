@@ -7,14 +7,18 @@ from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.job import GenerationJob
 
 
-def chat_of(job: GenerationJob) -> Chat:
-    """The chat of a job with messages: what it leaves out is not there, what it sets to nothing is."""
+def chat_of(job: GenerationJob, now_ms: int | None = None) -> Chat:
+    """The chat of a job with messages: what it leaves out is not there, what it sets to nothing is.
+
+    `now_ms` is the date that templates write; None: the present.
+    """
     return Chat(
         messages=[_turn(message) for message in job.messages or ()],
         tools=job.tools,
         documents=job.documents,
         options=job.chat_template_kwargs or {},
         template=job.chat_template,
+        now_ms=now_ms,
     )
 
 

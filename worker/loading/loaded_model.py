@@ -97,14 +97,17 @@ class LoadedModel:
             sink=sink,
         )
 
-    def sequences(self, job_id: str, job: GenerationJob, now_ms: int) -> list[Sequence]:
+    def sequences(
+        self, job_id: str, job: GenerationJob, now_ms: int, due_ms: int | None = None
+    ) -> list[Sequence]:
         """Prepare a job for the engine: one sequence for each of its outputs.
 
-        `now_ms` is the current time on the clock of the job's deadline. Raises InvalidJob or GenerationError
-        when this model cannot run the job.
+        `now_ms` is the current time on the clock of the job's deadline. `due_ms` is the date that a chat
+        template writes, the same at each attempt; None: today. Raises InvalidJob or GenerationError when this
+        model cannot run the job.
         """
         self._check_vocabulary(job)
-        prompt_ids = self._truncated(self._prompt_ids(job), job.sampling)
+        prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
         deadline_s = None
         if job.deadline_ms is not None:
             deadline_s = monotonic() + (job.deadline_ms - now_ms) / 1000
@@ -132,7 +135,7 @@ class LoadedModel:
         if self.chat is not None:
             self.chat.close()
 
-    def _prompt_ids(self, job: GenerationJob) -> list[int]:
+    def _prompt_ids(self, job: GenerationJob, due_ms: int | None) -> list[int]:
         if job.prompt_ids is not None:
             return list(job.prompt_ids)
         if job.messages is None:
@@ -141,7 +144,7 @@ class LoadedModel:
             raise GenerationError(
                 ErrorCode.NO_CHAT_TEMPLATE, f"messages: {self.chat_complaint} Fix: send a prompt instead"
             )
-        return self.chat.encode(chat_of(job))
+        return self.chat.encode(chat_of(job, due_ms))
 
     def _truncated(self, prompt_ids: list[int], params: SamplingParams) -> list[int]:
         """The prompt, cut from the left if the job asks for it; a BOS at its front stays."""

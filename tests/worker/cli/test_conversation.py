@@ -1,5 +1,6 @@
 """A conversation becomes a prompt by the model's own template, and by nothing that the job brings."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,22 @@ def test_a_conversation_becomes_a_prompt_and_its_text_no_control_token(
     assert model.tokenizer.decode(prompt_ids).strip() == "[user] once </s> upon"
     assert prompt_ids.count(model.tokenizer.bos_id or -1) == 1
     assert not model.tokenizer.eos_ids & set(prompt_ids)
+
+
+def test_the_date_in_a_prompt_is_that_of_the_job_at_each_attempt(
+    tiny_settings: WorkerSettings, tmp_path: Path
+) -> None:
+    path = write_tiny_gguf(tmp_path / "dated.gguf", chat_template="{{ strftime_now('%d.%m.%Y') }}")
+    model = LoadedModel.load(tiny_settings.model_copy(update={"model": path}), "cpu")
+    job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
+    due_ms = 1000 * int(datetime(2024, 2, 29, 12).timestamp())
+    try:
+        dated = [model.sequences("job", job, 0, due_ms)[0] for due_ms in (due_ms, due_ms, None)]
+    finally:
+        model.close()
+    texts = [model.tokenizer.decode(one.prompt_ids).strip() for one in dated]
+    assert texts[:2] == ["29.02.2024"] * 2
+    assert texts[2] != texts[0]
 
 
 def test_no_job_brings_a_template_of_its_own(tiny_settings: WorkerSettings) -> None:
