@@ -25,6 +25,7 @@ from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.chat_of_job import chat_of
 from llama_herd.worker.loading.free_memory import device_key
+from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.plan_notes import PlanNotes
 from llama_herd.worker.loading.servable_model import ServableModel
@@ -59,7 +60,7 @@ class LoadedModel:
     ) -> Self:
         """Load the model file onto `device`, and make the cache as large as the settings say.
 
-        `on_progress(done, total)` is told bytes of the file as weights are laid out.
+        `on_progress(done, total)` is told bytes of the file as weights are laid out. A terminal shows a bar.
         Raises ModelFileError or SettingsError, each with the numbers and the fix.
         """
         torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
@@ -68,7 +69,7 @@ class LoadedModel:
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
             plan = _planned(servable, device)
             try:
-                llama = Llama.load(servable.file, place, plan.dtype, on_progress, servable.tiling, plan.form)
+                llama = _llama(servable, place, plan, on_progress)
                 cache = Cache(
                     llama.config,
                     plan.num_pages,
@@ -184,6 +185,22 @@ class LoadedModel:
                 f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache has room for "
                 f"{num_pages * PAGE_TOKENS}. Fix: lower max_tokens, or raise HERD_KV_CACHE_TOKENS",
             )
+
+
+def _llama(
+    servable: ServableModel,
+    place: torch.device,
+    plan: MemoryPlan,
+    on_progress: Callable[[int, int], None] | None,
+) -> Llama:
+    with LoadingBar(servable.settings.model.name) as bar:
+
+        def note(num_done: int, num_bytes: int) -> None:
+            bar.note(num_done, num_bytes)
+            if on_progress is not None:
+                on_progress(num_done, num_bytes)
+
+        return Llama.load(servable.file, place, plan.dtype, note, servable.tiling, plan.form)
 
 
 def _planned(servable: ServableModel, device: str) -> MemoryPlan:
