@@ -116,7 +116,7 @@ class MemoryPlan:
         if self.form is Form.FASTEST:
             return f"in the file's blocks where a kernel multiplies them, else {dense}"
         needed = f"{self.dense_bytes:,} bytes of {self.free_bytes:,} free"
-        why = f"{dense} they take {needed}; a step takes 10 to 30 times as long as then"
+        why = f"{dense} they take {needed}; a step takes 8 to 50 times as long as then"
         return f"in the file's blocks: {why}"
 
     @property
