@@ -205,6 +205,7 @@ def test_a_broken_order_of_roles_is_told_in_the_templates_words(templates: Templ
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -382,6 +383,7 @@ ESCAPES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ESCAPES)
 def test_a_template_cannot_leave_the_sandbox(templates: Templates, source: str) -> None:
     assert re.search(r"fails: (\w+)$", str(error_of(templates.make(source), "the")))

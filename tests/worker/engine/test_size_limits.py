@@ -88,6 +88,7 @@ def test_what_failed_with_few_rows_of_many_tokens_does_not_part_many_rows_of_one
     assert runner.ran == [Size(NUM_ROWS, NUM_ROWS)] * 5
 
 
+@pytest.mark.long
 def test_more_is_tried_again_after_a_while_and_once_is_enough(
     wide: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
