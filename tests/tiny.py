@@ -18,10 +18,10 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType, TokenType
 from torch import Tensor
 
+from benchmarks.stored_blocks import stored_blocks
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
-from tests.stored_blocks import stored_blocks
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM

@@ -13,6 +13,7 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType, TokenType
 from torch import Tensor
 
+from benchmarks.stored_blocks import stored_blocks
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_model import Shape, expected_shapes
 
@@ -21,8 +22,14 @@ SPECIAL = ("<unk>", "<s>", "</s>")
 BLOCK_VALUES = 32
 
 
-def write_random_model(path: Path, config: LlamaConfig, type: GGMLType, device: torch.device) -> Path:
-    """Write matrices as `type` (BF16 or Q8_0) and norms as F32; `path` is there only when all is written."""
+def write_random_model(
+    path: Path, config: LlamaConfig, type: GGMLType | Callable[[str], GGMLType], device: torch.device
+) -> Path:
+    """Write matrices as `type`, or as it says by their names, and norms as F32.
+
+    `path` is there only when all is written.
+    """
+    type_of = type if callable(type) else lambda name: type
     shapes = expected_shapes(config)
     del shapes["rope_freqs.weight"]
     unfinished = path.with_suffix(".unfinished")
@@ -30,16 +37,16 @@ def write_random_model(path: Path, config: LlamaConfig, type: GGMLType, device: 
     _add_config(writer, config)
     _add_tokenizer(writer, config.vocab_size)
     for name, shape in shapes.items():
-        stored = _stored_type(shape, type)
+        stored = _stored_type(shape, type_of(name))
         block_values, block_bytes = gguf.GGML_QUANT_SIZES[stored]
         num_bytes = math.prod(shape) // block_values * block_bytes
         writer.add_tensor_info(name, shape, np.dtype(np.float32), num_bytes, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for seed, shape in enumerate(shapes.values()):
+    for seed, (name, shape) in enumerate(shapes.items()):
         values = random_values(shape, seed, device)
-        writer.write_tensor_data(BLOCKS[_stored_type(shape, type)](values).cpu().numpy())
+        writer.write_tensor_data(_blocks(values, _stored_type(shape, type_of(name))))
     writer.close()
     return unfinished.rename(path)
 
@@ -59,12 +66,19 @@ def q8_0_blocks(values: Tensor) -> Tensor:
     return torch.cat((scales.half().view(torch.uint8), quants.view(torch.uint8)), dim=-1).flatten(-2)
 
 
-#: Values to blocks of uint8.
+#: Values to blocks of uint8, where they are.
 BLOCKS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
     GGMLType.F32: lambda values: values.view(torch.uint8),
     GGMLType.BF16: lambda values: values.bfloat16().view(torch.uint8),
     GGMLType.Q8_0: q8_0_blocks,
 }
+
+
+def _blocks(values: Tensor, type: GGMLType) -> np.ndarray:
+    """By the device if it can; else by the gguf package, or random ones."""
+    if type in BLOCKS:
+        return BLOCKS[type](values).cpu().numpy()
+    return stored_blocks(values.cpu().numpy(), type)
 
 
 def _stored_type(shape: Shape, type: GGMLType) -> GGMLType:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 import llama_herd.model
+from benchmarks.stored_blocks import stored_blocks
 from llama_herd.errors import ModelFileError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
@@ -29,7 +30,6 @@ from llama_herd.model.pages import Pages
 from llama_herd.model.segment import DenseSegment
 from llama_herd.model.weight import Weight
 from llama_herd.worker.settings import BUNDLED_MODEL
-from tests.stored_blocks import stored_blocks
 from tests.tiny import WIDE, load_tiny, oracle, tiny_config, tiny_vocabulary, write_tiny_gguf
 
 VOCAB_SIZE = len(tiny_vocabulary())

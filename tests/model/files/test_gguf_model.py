@@ -11,13 +11,13 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as GGMLType
 
+from benchmarks.stored_blocks import stored_blocks
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
 from llama_herd.model.weight import unpermute_rows
 from tests import tiny
 from tests.model.open_files import open_files
-from tests.stored_blocks import stored_blocks
 from tests.tiny import WIDE, permute_rows, random_weights, tiny_config, write_tiny_gguf
 
 CONFIG = tiny_config(num_layers=1, hidden_size=256, ffn_size=32)
