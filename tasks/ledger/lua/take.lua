@@ -17,7 +17,7 @@ local function tag_of(message)
   local is_read, read = pcall(cjson.decode, message)
   local properties = is_read and type(read) == 'table' and read.properties
   local tag = type(properties) == 'table' and properties.delivery_tag
-  return type(tag) == 'string' and #tag <= 128 and tag or nil
+  return type(tag) == 'string' and #tag <= 128 and string.find(tag, '^[%w._:-]+$') and tag or nil
 end
 
 for number = 4, #ARGV do

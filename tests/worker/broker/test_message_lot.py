@@ -125,14 +125,20 @@ def test_who_stops_takes_no_more_than_it_was_given(
     assert not redis.exists(NOTES)
 
 
-@pytest.mark.parametrize("other", [message("x", "x" * MAX_BYTES), message(7), message(), "[]", "{", ""])
-def test_what_is_not_for_a_lot_stays_in_its_place(redis: Redis, other: str) -> None:
+OTHERS = [
+    *(message("x", "x" * MAX_BYTES), message(7), message(), message("é"), message("x" * 129), "[]", "{", ""),
+    message("x_").encode().replace(b"x_", b"x\xc3"),
+]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=map(str, range(len(OTHERS))))
+def test_what_is_not_for_a_lot_stays_in_its_place(redis: Redis, other: str | bytes) -> None:
     push(redis, "a")
     redis.lpush(QUEUE, other)
     push(redis, "b")
     orders = QueueOrder().of_next(QUEUE, 3)
     assert [one.tag for one in run(redis, take(QUEUE, orders, NOTES, TIMES))] == ["a"]
-    assert redis.lindex(QUEUE, -1) == other.encode()
+    assert redis.lindex(QUEUE, -1) == (other.encode() if isinstance(other, str) else other)
     assert redis.hkeys(NOTES) == [b"a"]
 
 
