@@ -10,6 +10,7 @@ from llama_herd.errors import ModelFileError
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
+_SWAPPED = {U32: struct.Struct(">I"), U64: struct.Struct(">Q")}
 
 #: Read at a time, or what is needed if that is more.
 CHUNK_BYTES = 1 << 20
@@ -31,6 +32,7 @@ class Cursor:
         self.end = end
         self.source = source
         self.offset = 0
+        self.is_swapped = False  # numbers have their highest byte first
 
     def need(self, num_bytes: int, field: str) -> None:
         """Raise ModelFileError unless `num_bytes` more bytes are there."""
@@ -53,7 +55,7 @@ class Cursor:
 
     def _integer(self, layout: struct.Struct, field: str) -> int:
         self.need(layout.size, field)
-        value: int = layout.unpack_from(self._data, self.offset)[0]
+        value: int = self._layout(layout).unpack_from(self._data, self.offset)[0]
         self.offset += layout.size
         return value
 
@@ -86,12 +88,12 @@ class Cursor:
 
     def _take_buffered(self, strings: list[str], length: int, limit: int) -> None:
         """Add strings up to `length` as long as they are whole, sound and read already."""
-        data, start, size = self._data, self.offset, U64.size
+        data, start, size, layout = self._data, self.offset, U64.size, self._layout(U64)
         last = len(data) - size
         for _ in range(length - len(strings)):
             if start > last:
                 break
-            num_bytes = U64.unpack_from(data, start)[0]
+            num_bytes = layout.unpack_from(data, start)[0]
             end = start + size + num_bytes
             if num_bytes > limit or end > len(data):
                 break
@@ -106,7 +108,8 @@ class Cursor:
         """`length` numbers, copied, so that the file can be closed. Booleans are 0 or 1, floats finite."""
         num_bytes = length * dtype.itemsize
         self.need(num_bytes, field)
-        values: Array = np.frombuffer(self._data, dtype, length, self.offset).copy()
+        stored = dtype.newbyteorder() if self.is_swapped else dtype
+        values: Array = np.frombuffer(self._data, stored, length, self.offset).astype(dtype)
         self.offset += num_bytes
         if dtype.kind == "b" and values.view(np.uint8).max(initial=0) > 1:
             raise self.error(field, f"holds {values.view(np.uint8).max()}, a boolean is 0 or 1", num_bytes)
@@ -116,7 +119,12 @@ class Cursor:
 
     def error(self, field: str, problem: str, num_bytes_read: int = 0) -> ModelFileError:
         """What is wrong with `field`, which begins `num_bytes_read` bytes before the present position."""
-        return ModelFileError(
-            f"{self.source}: {field} at byte {self.offset - num_bytes_read}: {problem}. "
-            "The file is damaged or cut off: fetch or convert it again."
-        )
+        return damaged(self.source, f"{field} at byte {self.offset - num_bytes_read}: {problem}")
+
+    def _layout(self, layout: struct.Struct) -> struct.Struct:
+        return _SWAPPED[layout] if self.is_swapped else layout
+
+
+def damaged(source: str, problem: str) -> ModelFileError:
+    """The error for a file that says what cannot be. Files are hardly ever made so, but often cut off."""
+    return ModelFileError(f"{source}: {problem}. The file is damaged or cut off: fetch it again.")

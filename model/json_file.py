@@ -1,22 +1,48 @@
-"""The JSON and text files of a model's folder, read with a limit."""
+"""The JSON and text files of a model's folder, read with limits on their bytes, values and nesting."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.metadata import Metadata
 
+#: Lists and objects within each other. A tokenizer.json has eight, a config.json four.
+MAX_DEPTH = 32
+#: Of them and what they hold: the smallest take 30 times their bytes. Gemma's tokenizer.json has two million.
+MAX_VALUES = 4 << 20
+
+_FETCH = "Fetch it again."
+
 
 def read_json(path: Path, max_bytes: int) -> Metadata:
     """A file's keys, without the null ones. Raises ModelFileError when it is no object or cannot be read."""
-    content = _read(path, max_bytes)
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path}: not JSON: {error}. Fetch it again.") from error
+    values = parse_json(_read(path, max_bytes), str(path))
     if not isinstance(values, dict):
-        raise ModelFileError(f"{path}: holds a {type(values).__name__}, an object is needed. Fetch it again.")
+        raise ModelFileError(f"{path}: holds a {type(values).__name__}, an object is needed. {_FETCH}")
     return Metadata({key: value for key, value in values.items() if value is not None}, str(path))
+
+
+def parse_json(
+    content: str | bytes,
+    source: str,
+    object_pairs_hook: Callable[[list[tuple[str, Any]]], object] | None = None,
+) -> Any:
+    """The value of a JSON text. Raises ModelFileError, which names `source`: no JSON, or over a limit."""
+    marks = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
+    if sum(map(content.count, marks)) > MAX_VALUES:  # type: ignore[arg-type]
+        raise ModelFileError(f"{source}: holds over {MAX_VALUES} values, which is the limit. {_FETCH}")
+    too_deep = ModelFileError(f"{source}: nested more than {MAX_DEPTH} deep, which is the limit. {_FETCH}")
+    try:
+        value = json.loads(content, object_pairs_hook=object_pairs_hook)
+    except RecursionError:
+        raise too_deep from None
+    except ValueError as error:
+        raise ModelFileError(f"{source}: not JSON: {error}. {_FETCH}") from error
+    if _is_too_deep(value):
+        raise too_deep
+    return value
 
 
 def read_text(path: Path, max_bytes: int) -> str:
@@ -25,7 +51,22 @@ def read_text(path: Path, max_bytes: int) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise ModelFileError(f"{path}: not UTF-8 at byte {error.start}. Fetch it again.") from error
+        raise ModelFileError(f"{path}: not UTF-8 at byte {error.start}. {_FETCH}") from error
+
+
+def _is_too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _values(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _values(value: object) -> list[object]:
+    """The lists and objects that a value holds, or none."""
+    held = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [inner for inner in held if isinstance(inner, dict | list)]
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
@@ -33,7 +74,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
     except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror}. Fetch it again.") from error
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror}. {_FETCH}") from error
     if len(content) > max_bytes:
-        raise ModelFileError(f"{path}: longer than the limit of {max_bytes} bytes. Fetch it again.")
+        raise ModelFileError(f"{path}: longer than the limit of {max_bytes} bytes. {_FETCH}")
     return content

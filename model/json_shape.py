@@ -5,7 +5,7 @@ from typing import NamedTuple
 from llama_herd.model.families import Family
 from llama_herd.model.layer_windows import layer_windows, local_layers
 from llama_herd.model.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_SCALE
-from llama_herd.model.metadata import OTHER_MODEL, Metadata, NotedMetadata
+from llama_herd.model.metadata import OTHER_MODEL, UNQUANTISED, Metadata, NotedMetadata
 from llama_herd.model.quoted import quoted
 from llama_herd.model.rope_scaling import UNSCALED, Pairs, RopeScaling, json_scaling
 
@@ -111,7 +111,8 @@ def refuse_unread(metadata: NotedMetadata) -> None:
     for key in CHANGING_JSON_KEYS & metadata.keys() - metadata.noted:
         value = metadata[key]
         if value is True or (value and value != 1):
-            raise metadata.error(key, f"is {quoted(value)}, which is not supported", OTHER_MODEL)
+            help = UNQUANTISED if key == "quantization_config" else OTHER_MODEL
+            raise metadata.error(key, f"is {quoted(value)}, which is not supported", help)
 
 
 def _without_nulls(metadata: Metadata) -> Metadata:

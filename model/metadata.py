@@ -19,6 +19,11 @@ HELP = "Fetch the file again, or take another one of the same model."
 #: What helps when a file says what we do not compute.
 OTHER_MODEL = "Take another model."
 
+#: What helps when a folder's weights are of a type that cannot be read.
+UNQUANTISED = (
+    "Take the folder of the same model that is not quantised, or a GGUF file of it, such as its Q8_0."
+)
+
 T = TypeVar("T")
 
 

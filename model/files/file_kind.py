@@ -1,36 +1,56 @@
-"""Files that people take for a GGUF file: what each one is, and what to do about it."""
+"""What kind of file people give as a model, and what to do about one of another kind."""
 
 from typing import NamedTuple
 
-_CONVERT = "Convert the model with llama.cpp's convert_hf_to_gguf.py."
-_DOWNLOAD = "Download the file itself."
+#: So many bytes tell a kind.
+HEAD_BYTES = 32
+
+GGUF_MAGIC = b"GGUF"
+
+_OTHER_FORMAT = (
+    "Take the model's GGUF file, or its folder with config.json, tokenizer.json and safetensors: "
+    "hf download OWNER/NAME --local-dir NAME."
+)
+_NEWER = "Take the GGUF file of the same model."
+_UNPACK = "Unpack it first."
+_ITSELF = "Fetch the file itself: hf download OWNER/NAME FILE."
 
 
-class Foreign(NamedTuple):
+class Kind(NamedTuple):
     """A kind of file, known by its first bytes."""
 
     magic: bytes
-    kind: str
+    name: str
     fix: str
 
 
+GGUF = Kind(GGUF_MAGIC, "a GGUF file", "Give its own path as the model.")
+SAFETENSORS = Kind(b"", "a safetensors file", "Give the folder in which it lies beside config.json.")
 _KINDS = (
-    Foreign(b"PK\x03\x04", "a zip or PyTorch file", _CONVERT),
-    Foreign(b"\x80\x02", "a PyTorch pickle", _CONVERT),
-    Foreign(b"lmgg", "a GGML file of before GGUF", _CONVERT),
-    Foreign(b"fmgg", "a GGMF file of before GGUF", _CONVERT),
-    Foreign(b"tjgg", "a GGJT file of before GGUF", _CONVERT),
-    Foreign(b"\x1f\x8b", "a gzip archive", "Unpack it first."),
-    Foreign(b"version https://git-lfs", "a Git LFS pointer", "Run `git lfs pull`."),
-    Foreign(b"<!", "a web page", _DOWNLOAD),
-    Foreign(b"<html", "a web page", _DOWNLOAD),
+    GGUF,
+    Kind(b"PK\x03\x04", "a zip or PyTorch file", _OTHER_FORMAT),
+    Kind(b"\x80\x02", "a PyTorch pickle", _OTHER_FORMAT),
+    Kind(b"\x89HDF", "an HDF5 file", _OTHER_FORMAT),
+    Kind(b"lmgg", "a GGML file of before GGUF", _NEWER),
+    Kind(b"fmgg", "a GGMF file of before GGUF", _NEWER),
+    Kind(b"tjgg", "a GGJT file of before GGUF", _NEWER),
+    Kind(b"\x1f\x8b", "a gzip archive", _UNPACK),
+    Kind(b"BZh", "a bzip2 archive", _UNPACK),
+    Kind(b"\xfd7zXZ", "an xz archive", _UNPACK),
+    Kind(b"\x28\xb5\x2f\xfd", "a zstd archive", _UNPACK),
+    Kind(b"version https://git-lfs", "a Git LFS pointer", f"{_ITSELF[:-1]}, or run `git lfs pull`."),
+    Kind(b"<!", "a web page", _ITSELF),
+    Kind(b"<html", "a web page", _ITSELF),
+    Kind(bytes(HEAD_BYTES), "a file that begins with zeros, like an unfinished download", "Fetch it again."),
 )
-_SAFETENSORS = Foreign(b"", "a safetensors file", _CONVERT)
-_UNKNOWN = Foreign(b"", "not a model file known here", "A GGUF file begins with the bytes 'GGUF'.")
+_EMPTY = Kind(b"", "an empty file", "Fetch it again.")
+_UNKNOWN = Kind(b"", "not a model file known here", "A GGUF file begins with the bytes 'GGUF'.")
 
 
-def recognise(head: bytes) -> Foreign:
-    """Name the kind of a file, which is not GGUF, by its first bytes (32 are enough)."""
+def recognise(head: bytes) -> Kind:
+    """The kind of a file by its first `HEAD_BYTES` bytes."""
     if head[8:9] == b"{":  # after the 64-bit length of its JSON header
-        return _SAFETENSORS
+        return SAFETENSORS
+    if not head:
+        return _EMPTY
     return next((kind for kind in _KINDS if head.startswith(kind.magic)), _UNKNOWN)

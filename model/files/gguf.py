@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Self
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.files.file_kind import recognise
+from llama_herd.model.files.file_kind import GGUF_MAGIC, HEAD_BYTES, recognise
 from llama_herd.model.files.gguf_header import (
     MAX_HEADER_BYTES,
     MIN_FILE_BYTES,
+    Header,
     MetaValue,
     TensorInfo,
     read_header,
 )
+from llama_herd.model.files.gguf_layout import checked_tensors
 from llama_herd.model.files.tensor_file import OpenFile, TensorFile
 from llama_herd.model.metadata import Metadata
 
 __all__ = ["GGUFFile", "MetaValue", "TensorInfo"]
-
-_MAGIC = b"GGUF"
 
 
 class GGUFFile(TensorFile):
@@ -33,11 +33,10 @@ class GGUFFile(TensorFile):
     """
 
     def __init__(self, file: OpenFile) -> None:
-        cursor = file.cursor(MAX_HEADER_BYTES)
-        cursor.offset = len(_MAGIC)
-        header = read_header(cursor, file.num_bytes)
-        super().__init__(file, header.tensors)
-        self.metadata = Metadata(header.metadata, str(file.path))
+        header, source = Header(), str(file.path)
+        read_header_of(file, header)
+        super().__init__(file, checked_tensors(header, source, file.num_bytes))
+        self.metadata = Metadata(header.metadata, source)
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> Self:
@@ -48,12 +47,19 @@ class GGUFFile(TensorFile):
                 _check_path(path)
                 file = OpenFile(path)
                 stack.callback(file.close)
-                _check_magic(path, file.head(32))
+                _check_magic(path, file.head(HEAD_BYTES))
                 opened = cls(file)
             except OSError as error:
                 raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
             stack.pop_all()
             return opened
+
+
+def read_header_of(file: OpenFile, header: Header) -> None:
+    """Read a file's header. Raises ModelFileError when it is damaged; then `header` has what comes before."""
+    cursor = file.cursor(MAX_HEADER_BYTES)
+    cursor.offset = len(GGUF_MAGIC)
+    read_header(cursor, header)
 
 
 def _check_path(path: Path) -> None:
@@ -63,9 +69,9 @@ def _check_path(path: Path) -> None:
 
 
 def _check_magic(path: Path, head: bytes) -> None:
-    if not head.startswith(_MAGIC):
-        foreign = recognise(head)
-        raise ModelFileError(f"{path}: {foreign.kind}, a GGUF file is needed. {foreign.fix}")
+    if not head.startswith(GGUF_MAGIC):
+        kind = recognise(head)
+        raise ModelFileError(f"{path}: {kind.name}, a GGUF file is needed. {kind.fix}")
     if len(head) < MIN_FILE_BYTES:
         problem = f"{len(head)} bytes long, a GGUF file has at least {MIN_FILE_BYTES}"
         raise ModelFileError(f"{path}: {problem}. Fetch it again.")

@@ -6,6 +6,7 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ from llama_herd.model.quoted import quoted
 #: Version 2 has the layout of version 3; version 1 has 32-bit lengths.
 VERSIONS = (2, 3)
 MIN_FILE_BYTES = 24
-MAX_HEADER_BYTES = 256 << 20
+#: The largest known, of 262,144 tokens and 514,906 merges, has 20 MB; a string takes some times its bytes.
+MAX_HEADER_BYTES = 64 << 20
 MAX_TENSORS = 65_536
 MAX_KEYS = 4_096
 MAX_KEY_BYTES = 256
@@ -79,47 +81,70 @@ class TensorInfo(NamedTuple):
         return math.prod(self.shape[:-1])
 
 
-class Header(NamedTuple):
-    """All that stands before the tensors' data."""
+class TensorEntry(NamedTuple):
+    """What the tensor table says of a tensor; nothing but its form has been checked."""
 
-    metadata: Mapping[str, MetaValue]
-    tensors: Mapping[str, TensorInfo]
+    name: str
+    type_id: int
+    shape: tuple[int, ...]  # torch's order: rows first
+    offset: int  # from the start of the tensors' data
+    read_at: int  # where it stands in the file
 
 
-def read_header(cursor: Cursor, file_bytes: int) -> Header:
-    """Read and check everything up to the tensors' data, in file order; `cursor` stands after the magic.
+@dataclass
+class Header:
+    """All that stands before the tensors' data, as far as it has been read."""
 
-    Raises ModelFileError, which names the field, its offset and both numbers.
+    version: int = 0
+    is_big_endian: bool = False
+    metadata: dict[str, MetaValue] = field(default_factory=dict)
+    entries: dict[str, TensorEntry] = field(default_factory=dict)
+    data_start: int = 0
+
+    @property
+    def alignment(self) -> int:
+        alignment = self.metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
+        assert isinstance(alignment, int)
+        return alignment
+
+
+def read_header(cursor: Cursor, header: Header) -> None:
+    """Read everything up to the tensors' data into `header`, in file order; `cursor` stands after the magic.
+
+    Raises ModelFileError, which names the field, its offset and both numbers; then `header` has what comes
+    before. Whether we can do anything with what the file holds is not asked here.
     """
-    _check_version(cursor)
+    _read_version(cursor, header)
     num_tensors = cursor.count(MAX_TENSORS, "tensor count")
     num_keys = cursor.count(MAX_KEYS, "key count")
-    metadata = _read_metadata(cursor, num_keys)
-    alignment = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
-    assert isinstance(alignment, int)
-    infos = _read_tensor_infos(cursor, num_tensors, alignment)
-    data_start = _align(cursor.offset, alignment)
-    _check_layout(cursor, infos, alignment, file_bytes - data_start)
-    tensors = {name: info._replace(offset=data_start + info.offset) for name, info in infos.items()}
-    return Header(metadata, tensors)
+    _read_metadata(cursor, num_keys, header.metadata)
+    for _ in range(num_tensors):
+        name = _read_name(cursor, MAX_NAME_BYTES, "tensor name", header.entries)
+        header.entries[name] = _read_entry(cursor, name)
+    header.data_start = align(cursor.offset, header.alignment)
 
 
-def _check_version(cursor: Cursor) -> None:
+def type_name(type_id: int) -> str:
+    """What people call a type of tensors; an unknown one has its number."""
+    if type_id in GGML_QUANT_SIZES:
+        return str(GGMLQuantizationType(type_id).name)
+    return REMOVED_TYPES.get(type_id, str(type_id))
+
+
+def _read_version(cursor: Cursor, header: Header) -> None:
     version = cursor.u32("version")
     swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-    if version in VERSIONS:
-        return
-    if swapped in (1, *VERSIONS):
-        problem = "is a big-endian file"
-    else:
-        problem = f"GGUF version {version} cannot be read"
-    raise ModelFileError(
-        f"{cursor.source}: {problem}, only little-endian versions 2 and 3 can. Convert it again."
-    )
+    header.is_big_endian = cursor.is_swapped = swapped < version and swapped in (1, *VERSIONS)
+    header.version = swapped if header.is_big_endian else version
+    if header.version not in VERSIONS:
+        age = "a newer" if header.version < min(VERSIONS) else "an older"
+        raise ModelFileError(
+            f"{cursor.source}: GGUF version {header.version} cannot be read, only versions 2 and 3 can. "
+            f"Take {age} file of the same model."
+        )
 
 
-def _read_metadata(cursor: Cursor, num_keys: int) -> dict[str, MetaValue]:
-    metadata: dict[str, MetaValue] = {}
+def _read_metadata(cursor: Cursor, num_keys: int, metadata: dict[str, MetaValue]) -> None:
     for _ in range(num_keys):
         key = _read_name(cursor, MAX_KEY_BYTES, "key", metadata)
         value_type = cursor.u32(f"value type of {quoted(key)}")
@@ -127,7 +152,6 @@ def _read_metadata(cursor: Cursor, num_keys: int) -> dict[str, MetaValue]:
             metadata[key] = _read_alignment(cursor, value_type)
         else:
             metadata[key] = _read_value(cursor, value_type, quoted(key))
-    return metadata
 
 
 def _read_name(cursor: Cursor, limit: int, kind: str, taken: Mapping[str, object]) -> str:
@@ -179,64 +203,17 @@ def _scalar(cursor: Cursor, value_type: int, field: str) -> np.dtype[np.generic]
     return _SCALARS[value_type]
 
 
-def _read_tensor_infos(cursor: Cursor, num_tensors: int, alignment: int) -> dict[str, TensorInfo]:
-    """The tensor table; offsets still count from the start of the tensors' data."""
-    infos: dict[str, TensorInfo] = {}
-    for _ in range(num_tensors):
-        name = _read_name(cursor, MAX_NAME_BYTES, "tensor name", infos)
-        infos[name] = _read_tensor_info(cursor, name, alignment)
-    return infos
-
-
-def _read_tensor_info(cursor: Cursor, name: str, alignment: int) -> TensorInfo:
-    tensor = f"tensor {quoted(name)}"
+def _read_entry(cursor: Cursor, name: str) -> TensorEntry:
+    tensor, read_at = f"tensor {quoted(name)}", cursor.offset
     num_dims = cursor.u32(f"number of dimensions of {tensor}")
     if not 1 <= num_dims <= MAX_DIMS:
         raise cursor.error(tensor, f"has {num_dims} dimensions, 1 to {MAX_DIMS} are allowed", 4)
     dims = [cursor.count(MAX_DIM, f"dimension of {tensor}") for _ in range(num_dims)]
     if 0 in dims:
         raise cursor.error(tensor, f"has dimensions {dims}, each must be at least 1", 8 * num_dims)
-    type_id = cursor.u32(f"type of {tensor}")
-    if type_id not in GGML_QUANT_SIZES:
-        raise _unknown_type(cursor, tensor, type_id)
-    tensor_type = GGMLQuantizationType(type_id)
-    block_values, block_bytes = GGML_QUANT_SIZES[tensor_type]
-    if dims[0] % block_values:
-        problem = f"has rows of {dims[0]} values, {tensor_type.name} needs a multiple of {block_values}"
-        raise cursor.error(tensor, problem, 4)
-    offset = cursor.u64(f"offset of {tensor}")
-    if offset % alignment:
-        raise cursor.error(tensor, f"has offset {offset}, not a multiple of the alignment {alignment}", 8)
-    num_bytes = math.prod(dims) // block_values * block_bytes
-    return TensorInfo(name, tensor_type, tuple(reversed(dims)), offset, num_bytes)
+    type_id, offset = cursor.u32(f"type of {tensor}"), cursor.u64(f"offset of {tensor}")
+    return TensorEntry(name, type_id, tuple(reversed(dims)), offset, read_at)
 
 
-def _unknown_type(cursor: Cursor, tensor: str, type_id: int) -> ModelFileError:
-    if type_id in REMOVED_TYPES:
-        name = REMOVED_TYPES[type_id]
-        return ModelFileError(
-            f"{cursor.source}: {tensor} is of type {name}, which GGUF has given up. {OTHER_TYPE}"
-        )
-    return cursor.error(tensor, f"is of type {type_id}, which is not known here", 4)
-
-
-def _check_layout(cursor: Cursor, infos: Mapping[str, TensorInfo], alignment: int, data_bytes: int) -> None:
-    """Tensors follow each other without overlap or gap, all inside the file, with nothing after them."""
-    end = 0
-    for info in sorted(infos.values(), key=lambda info: info.offset):
-        expected = _align(end, alignment)
-        if info.offset != expected:
-            raise cursor.error(
-                f"tensor {quoted(info.name)}", f"has offset {info.offset}, expected {expected}"
-            )
-        end = info.offset + info.num_bytes
-        if end > data_bytes:
-            raise cursor.error(f"tensor {quoted(info.name)}", f"ends at data byte {end} of {data_bytes}")
-    if data_bytes - end >= alignment:
-        raise cursor.error(
-            "end of data", f"{data_bytes - end} bytes follow the last tensor, under {alignment} may"
-        )
-
-
-def _align(offset: int, alignment: int) -> int:
+def align(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment

@@ -25,6 +25,9 @@ ROPE_NAME = "rope_freqs.weight"
 #: Without `output.weight` the embedding is used twice.
 OPTIONAL_WEIGHTS = frozenset({"output.weight", ROPE_NAME})
 
+#: What a file is, if it says so: a model, or an adapter, an importance matrix, a part that sees images.
+KIND_KEY, MODEL = "general.type", "model"
+
 Shape = tuple[int, ...]
 
 
@@ -39,6 +42,7 @@ class GGUFModel:
     """
 
     def __init__(self, file: GGUFParts) -> None:
+        _check_kind(file)
         self.config = LlamaConfig.from_metadata(file.metadata)
         _check_tensor_set(file, expected_shapes(self.config), self.config.family.name)
         self._file = file
@@ -153,10 +157,24 @@ def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
     return shapes
 
 
+def _check_kind(file: GGUFParts) -> None:
+    """Raise ModelFileError for a file that holds something else than a model, such as an adapter."""
+    kind = file.metadata.text(KIND_KEY, MODEL)
+    if kind != MODEL:
+        problem = f"is {quoted(kind)}, {MODEL!r} is needed"
+        raise file.metadata.error(KIND_KEY, problem, "Take the model itself.")
+    if not file.tensors:
+        problem = "holds no tensors, so a vocabulary at most"
+        raise ModelFileError(f"{file.path}: {problem}. Take the whole model, such as its Q8_0.")
+
+
 def _check_tensor_set(file: GGUFParts, expected: Mapping[str, Shape], family: str) -> None:
     for name in expected:
         if name not in file.tensors and name not in OPTIONAL_WEIGHTS:
-            raise ModelFileError(f"{file.path}: tensor {name} is missing. Fetch the file again.")
+            raise ModelFileError(
+                f"{file.path}: tensor {name} is missing. Fetch the file again, or take another one of the "
+                "same model."
+            )
     for info in file.tensors.values():
         _check_tensor(file, info, expected, family)
 

@@ -90,7 +90,8 @@ def _part_paths(file: GGUFFile) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise ModelFileError(
-                f"{path}: missing, {file.path.name} is one of {count} parts. Fetch it as well."
+                f"{path}: missing, {file.path.name} is one of {count} parts. Fetch it as well: "
+                f"hf download OWNER/NAME {path.name} --local-dir {path.parent}."
             )
     return paths
 

@@ -3,7 +3,6 @@
 Source: https://github.com/huggingface/safetensors#format
 """
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -14,11 +13,12 @@ from typing import Any, Self
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.bounded_reader import Cursor
-from llama_herd.model.files.file_kind import recognise
+from llama_herd.model.bounded_reader import Cursor, damaged
+from llama_herd.model.files.file_kind import HEAD_BYTES, recognise
 from llama_herd.model.files.gguf_header import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS, TensorInfo
 from llama_herd.model.files.tensor_file import OpenFile, TensorFile
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.json_file import parse_json
+from llama_herd.model.metadata import UNQUANTISED, Metadata
 from llama_herd.model.quoted import quoted
 
 #: The format's own limit is 100 MB; a Llama of 512 layers needs less than one.
@@ -52,7 +52,7 @@ class SafetensorsFile(TensorFile):
             try:
                 file = OpenFile(path)
                 stack.callback(file.close)
-                _check_kind(path, file.head(32))
+                _check_kind(path, file.head(HEAD_BYTES))
                 opened = cls(file, _read_header(file.cursor(file.num_bytes)))
             except OSError as error:
                 raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
@@ -61,9 +61,9 @@ class SafetensorsFile(TensorFile):
 
 
 def _check_kind(path: Path, head: bytes) -> None:
-    foreign = recognise(head)
-    if foreign.magic:
-        raise ModelFileError(f"{path}: {foreign.kind}, a safetensors file is needed. {foreign.fix}")
+    kind = recognise(head)
+    if kind.magic:
+        raise ModelFileError(f"{path}: {kind.name}, a safetensors file is needed. {kind.fix}")
     if len(head) < MIN_FILE_BYTES:
         raise ModelFileError(
             f"{path}: {len(head)} bytes long, a safetensors file has at least {MIN_FILE_BYTES}. Fetch it."
@@ -72,22 +72,21 @@ def _check_kind(path: Path, head: bytes) -> None:
 
 def _read_header(cursor: Cursor) -> dict[str, TensorInfo]:
     """Read and check the header, at which `cursor` stands. Raises ModelFileError, which names the tensor."""
-    entries = _parse(cursor.string(MAX_HEADER_BYTES, "header"), cursor.source)
+    entries = read_entries(cursor)
     entries.pop(NOTES_KEY, None)
     if len(entries) > MAX_TENSORS:
-        raise _damaged(cursor, f"the header names {len(entries)} tensors, limit {MAX_TENSORS}")
+        raise damaged(cursor.source, f"the header names {len(entries)} tensors, limit {MAX_TENSORS}")
     infos = {name: _tensor_info(name, entry, cursor) for name, entry in entries.items()}
     _check_layout(infos, cursor)
     return infos
 
 
-def _parse(header: str, source: str) -> dict[str, Any]:
-    try:
-        if not header.startswith("{"):
-            raise ValueError("it does not begin with '{'")
-        entries: dict[str, Any] = json.loads(header, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{source}: the header is not JSON: {error}. Fetch or save it again.") from error
+def read_entries(cursor: Cursor) -> dict[str, Any]:
+    """What the header, at which `cursor` stands, says of each tensor. Raises ModelFileError."""
+    header = cursor.string(MAX_HEADER_BYTES, "header")
+    if not header.startswith("{"):
+        raise damaged(cursor.source, "header: not JSON: it does not begin with '{'")
+    entries: dict[str, Any] = parse_json(header, f"{cursor.source}: header", _unique)
     return entries
 
 
@@ -101,11 +100,11 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _tensor_info(name: str, values: object, cursor: Cursor) -> TensorInfo:
     """A tensor's entry in the header; its data begins after the header, where `cursor` stands."""
     if len(name) > MAX_NAME_BYTES:
-        raise _damaged(cursor, f"a tensor's name has {len(name)} characters, limit {MAX_NAME_BYTES}")
+        raise damaged(cursor.source, f"a tensor's name has {len(name)} characters, limit {MAX_NAME_BYTES}")
     entry = Metadata(values if isinstance(values, dict) else {}, f"{cursor.source}: tensor {quoted(name)}")
     dtype = entry.text("dtype")
     if dtype not in DTYPES:
-        raise entry.error("dtype", f"is {quoted(dtype)}, supported are {', '.join(DTYPES)}")
+        raise entry.error("dtype", f"is {quoted(dtype)}, supported are {', '.join(DTYPES)}", UNQUANTISED)
     shape = _integers(entry, "shape")
     if not 1 <= len(shape) <= MAX_DIMS or not all(1 <= dim <= MAX_DIM for dim in shape):
         raise entry.error("shape", f"is {shape}, 1 to {MAX_DIMS} sizes of 1 to {MAX_DIM} are allowed")
@@ -128,13 +127,13 @@ def _check_layout(infos: Mapping[str, TensorInfo], cursor: Cursor) -> None:
     end = cursor.offset
     for info in sorted(infos.values(), key=lambda info: info.offset):
         if info.offset != end:
-            raise _damaged(cursor, f"tensor {quoted(info.name)} begins at byte {info.offset}, expected {end}")
+            raise damaged(
+                cursor.source, f"tensor {quoted(info.name)} begins at byte {info.offset}, expected {end}"
+            )
         end = info.offset + info.num_bytes
         if end > cursor.end:
-            raise _damaged(cursor, f"tensor {quoted(info.name)} ends at byte {end}, the file at {cursor.end}")
+            raise damaged(
+                cursor.source, f"tensor {quoted(info.name)} ends at byte {end}, the file at {cursor.end}"
+            )
     if end < cursor.end:
-        raise _damaged(cursor, f"{cursor.end - end} bytes follow the last tensor, none may")
-
-
-def _damaged(cursor: Cursor, problem: str) -> ModelFileError:
-    return ModelFileError(f"{cursor.source}: {problem}. Fetch or save the file again.")
+        raise damaged(cursor.source, f"{cursor.end - end} bytes follow the last tensor, none may")

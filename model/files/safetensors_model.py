@@ -16,7 +16,7 @@ from llama_herd.model.families import LLAMA, Family
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile
-from llama_herd.model.files.shards import weight_paths
+from llama_herd.model.files.shards import how_to_fetch, weight_paths
 from llama_herd.model.json_file import read_json
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.quoted import quoted
@@ -81,8 +81,14 @@ class SafetensorsModel:
         self.folder = folder
         self.metadata = read_json(folder / CONFIG_NAME, MAX_CONFIG_BYTES)
         self.config = LlamaConfig.from_json(self.metadata, self.metadata.source)
-        self._files = [SafetensorsFile.open(path) for path in weight_paths(folder)]
-        self._weights = self._checked(_gather(self._files))
+        self._files: list[SafetensorsFile] = []
+        try:
+            for path in weight_paths(folder):
+                self._files.append(SafetensorsFile.open(path))
+            self._weights = self._checked(_gather(self._files))
+        except ModelFileError:
+            self.close()
+            raise
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> Self:
@@ -115,7 +121,8 @@ class SafetensorsModel:
         path = self.folder / TOKENIZER_NAME
         if not path.is_file():
             raise ModelFileError(
-                f"{path}: missing. Fetch it, or load the tokenizer with transformers and save it there."
+                f"{path}: missing. {how_to_fetch(self.folder)} "
+                "Or load the tokenizer with transformers and save it there."
             )
         tokenizer, num_rows = Tokenizer.from_json(path), self.config.vocab_size
         if tokenizer.vocab_size > num_rows:
@@ -150,7 +157,7 @@ class SafetensorsModel:
         is_tied = self.metadata.flag("tie_word_embeddings", HEAD_NAME not in tensors)
         optional = {HEAD_NAME} if is_tied else set()
         for name in names.keys() - tensors.keys() - optional:
-            raise ModelFileError(f"{self.folder}: tensor {name} is missing. Fetch the folder again.")
+            raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_fetch(self.folder)}")
         for name, stored in tensors.items():
             _check_tensor(stored, shapes.get(names.get(name, "")), self.config.family.name)
         return {names[name]: stored for name, stored in tensors.items() if name not in optional}

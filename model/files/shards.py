@@ -18,6 +18,11 @@ MAX_NAME_CHARS = 200
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
+def how_to_fetch(folder: Path) -> str:
+    """The command that completes a folder; what is there already it does not fetch again."""
+    return f"Fetch what is missing: hf download OWNER/NAME --local-dir {folder}."
+
+
 def weight_paths(folder: Path) -> list[Path]:
     """The files that hold a folder's weights. Raises ModelFileError, which names what is missing."""
     if (folder / WHOLE_NAME).is_file():
@@ -30,9 +35,7 @@ def weight_paths(folder: Path) -> list[Path]:
             f"{folder}: {pickles[0]} is a pickle, which can run code when it is read, and is never opened. "
             "Fetch the model's safetensors files, or load it with transformers and call `save_pretrained`."
         )
-    raise ModelFileError(
-        f"{folder}: holds neither {WHOLE_NAME} nor {INDEX_NAME}. Fetch the model's safetensors files."
-    )
+    raise ModelFileError(f"{folder}: holds neither {WHOLE_NAME} nor {INDEX_NAME}. {how_to_fetch(folder)}")
 
 
 def _shard_paths(index_path: Path) -> list[Path]:
@@ -43,7 +46,9 @@ def _shard_paths(index_path: Path) -> list[Path]:
     paths = [index_path.with_name(_checked(name, index)) for name in names]
     for path in paths:
         if not path.is_file():
-            raise ModelFileError(f"{path}: missing, {INDEX_NAME} names {len(names)} files. Fetch it.")
+            raise ModelFileError(
+                f"{path}: missing, {INDEX_NAME} names {len(names)} files. {how_to_fetch(path.parent)}"
+            )
     return paths
 
 

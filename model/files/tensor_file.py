@@ -90,7 +90,7 @@ class StoredRows:
 
     def _error(self, problem: str) -> ModelFileError:
         return ModelFileError(
-            f"{self.file.path}: tensor {quoted(self.info.name)} {problem}. Fetch or convert the file again."
+            f"{self.file.path}: tensor {quoted(self.info.name)} {problem}. Fetch the file again."
         )
 
 

@@ -176,14 +176,16 @@ def test_a_closed_file_gives_no_views(tmp_path: Path) -> None:
 
 
 FOREIGN = {
-    "safetensors": (struct.pack("<Q", 16) + b'{"__metadata__":', "a safetensors file.*convert_hf_to_gguf"),
-    "zip": (b"PK\x03\x04" + bytes(40), "a zip or PyTorch file.*convert_hf_to_gguf"),
-    "pickle": (b"\x80\x02\x8a\x0a" + bytes(40), "a PyTorch pickle.*convert_hf_to_gguf"),
+    "safetensors": (struct.pack("<Q", 16) + b'{"__metadata__":', "a safetensors file.*Give the folder"),
+    "zip": (b"PK\x03\x04" + bytes(40), "a zip or PyTorch file.*hf download"),
+    "pickle": (b"\x80\x02\x8a\x0a" + bytes(40), "a PyTorch pickle.*hf download"),
     "ggml v1": (struct.pack("<II", 0x67676D6C, 32_000) + bytes(40), "a GGML file of before GGUF"),
     "ggjt": (struct.pack("<II", 0x67676A74, 3) + bytes(40), "a GGJT file of before GGUF"),
     "gzip": (b"\x1f\x8b" + bytes(40), "a gzip archive.*Unpack"),
     "git lfs": (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer.*git lfs pull"),
-    "web page": (b"<!DOCTYPE html><html>", "a web page.*Download"),
+    "web page": (b"<!DOCTYPE html><html>", "a web page.*hf download"),
+    "nothing": (b"", "an empty file.*Fetch it again"),
+    "zeros": (bytes(100), "begins with zeros.*Fetch it again"),
     "noise": (b"once upon a time there was", "not a model file known here.*GGUF"),
 }
 

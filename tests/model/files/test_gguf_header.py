@@ -30,11 +30,14 @@ def two_tensors(first: int, second: int, data: bytes = DATA * 2) -> bytes:
 
 BAD_FILES = {
     # file, version, counts
-    "empty": (b"", "not a model file"),
+    "empty": (b"", "an empty file"),
     "shorter than a header": (b"GGUF" + u32(3), "8 bytes long, .* at least 24"),
-    "version 1": (raw_gguf(version=1), "version 1 .* 2 and 3"),
-    "version 4": (raw_gguf(version=4), "version 4 .* 2 and 3"),
-    "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian .* little-endian"),
+    "version 1": (raw_gguf(version=1), "version 1 .* 2 and 3 can. Take a newer file"),
+    "version 4": (raw_gguf(version=4), "version 4 .* 2 and 3 can. Take an older file"),
+    "big-endian": (
+        b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
+        "big-endian .* gguf-convert-endian",
+    ),
     "too many tensors": (raw_gguf(num_tensors=65_537), "tensor count at byte 8: 65537 .* 65536"),
     "too many keys": (raw_gguf(num_keys=4_097), "key count at byte 16: 4097 .* 4096"),
     "huge counts": (raw_gguf(num_tensors=2**64 - 1, num_keys=2**64 - 1), "tensor count"),
@@ -83,10 +86,16 @@ BAD_FILES = {
     "huge number of dimensions": (one_tensor(tensor(num_dims=2**32 - 1)), "tensor 'w' .* 4294967295 dim"),
     "dimension 0": (one_tensor(tensor(dims=(8, 0))), r"tensor 'w' .* dimensions \[8, 0\]"),
     "huge dimension": (one_tensor(tensor(dims=(2**31 + 1,))), "dimension .* 2147483649 .* 2147483648"),
-    "size that wraps": (one_tensor(tensor(dims=(2**31, 2**31, 2**31, 2**31))), "tensor 'w' .* ends at"),
-    "unknown tensor type": (one_tensor(tensor(type=99)), "tensor 'w' .* type 99"),
+    "size that wraps": (one_tensor(tensor(dims=(2**31, 2**31, 2**31, 2**31))), "tensor 'w' ends at"),
+    "unknown tensor type": (
+        one_tensor(tensor(type=99)),
+        "type 99, which is not known here. .* Q8_0",
+    ),
     "negative tensor type": (one_tensor(tensor(type=2**32 - 1)), "tensor 'w' .* type 4294967295"),
-    "type of old files": (one_tensor(tensor(type=31)), "tensor 'w' is of type Q4_0_4_4, .* its Q8_0"),
+    "type of old files": (
+        one_tensor(tensor(type=31)),
+        "'w' at byte 33 is of type Q4_0_4_4, .* Q8_0",
+    ),
     "part of a block": (one_tensor(tensor(dims=(33,), type=GGMLType.Q8_0)), "tensor 'w' .* 33 .* Q8_0 .* 32"),
     # layout
     "unaligned offset": (one_tensor(tensor(offset=4)), "tensor 'w' .* offset 4, .* alignment 32"),
@@ -94,9 +103,12 @@ BAD_FILES = {
     "overlap": (two_tensors(0, 0), "tensor 'w' .* offset 0, expected 32"),
     "gap": (two_tensors(0, 64, DATA * 3), "tensor 'w' .* offset 64, expected 32"),
     "gap at the start": (two_tensors(32, 64, DATA * 3), "tensor 'v' .* offset 32, expected 0"),
-    "data cut off": (one_tensor(tensor(), DATA[:-1]), "tensor 'w' .* ends at data byte 32 of 31"),
-    "data missing": (one_tensor(tensor(), b""), "tensor 'w' .* ends at data byte 32 of 0"),
-    "trailing bytes": (one_tensor(tensor(), DATA * 2), "end of data .* 32 bytes follow .* under 32"),
+    "data cut off": (one_tensor(tensor(), DATA[:-1]), "tensor 'w' ends at data byte 32 of 31"),
+    "data missing": (one_tensor(tensor(), b""), "tensor 'w' ends at data byte 32 of 0"),
+    "trailing bytes": (
+        one_tensor(tensor(), DATA * 2),
+        "32 bytes follow .* at data byte 32, under 32",
+    ),
 }
 
 

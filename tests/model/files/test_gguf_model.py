@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType as GGMLType
+from gguf import GGMLQuantizationType as GGMLType, GGUFValueType
 
 from benchmarks.stored_blocks import stored_blocks
 from llama_herd.errors import ModelFileError
@@ -17,6 +17,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
 from llama_herd.model.weight import unpermute_rows
 from tests import tiny
+from tests.model import raw_gguf
 from tests.model.open_files import open_files
 from tests.tiny import WIDE, permute_rows, random_weights, tiny_config, write_tiny_gguf
 
@@ -142,6 +143,26 @@ BAD_SETS = {
         r"'blk\.0\.ffn_gate\.weight' is of type Q8_K, which is not supported\. .* its Q8_0",
     ),
 }
+
+
+OTHER_KINDS = {
+    "adapter": (
+        {"general.type": "adapter"},
+        r"general\.type is 'adapter', 'model' is needed\. Take",
+    ),
+    "vocabulary": ({"general.type": "model"}, r"holds no tensors, so a vocabulary at most\. .* Q8_0"),
+}
+
+
+@pytest.mark.parametrize(("texts", "message"), OTHER_KINDS.values(), ids=OTHER_KINDS.keys())
+def test_a_file_that_is_no_whole_model_says_what_it_is(
+    tmp_path: Path, texts: dict[str, str], message: str
+) -> None:
+    keys = [raw_gguf.key(name, GGUFValueType.STRING, raw_gguf.string(text)) for name, text in texts.items()]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(raw_gguf.raw_gguf(*keys))
+    with pytest.raises(ModelFileError, match=message):
+        GGUFModel.open(path)
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_SETS.values(), ids=BAD_SETS.keys())

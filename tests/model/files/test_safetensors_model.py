@@ -15,6 +15,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.files.safetensors_model import SafetensorsModel, hf_name
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.llama2 import Llama
+from tests.model.open_files import open_files
 from tests.model.test_llama2 import greedy, logits_after, random_ids
 from tests.tiny import load_tiny, oracle, random_weights, tiny_config, write_tiny_gguf
 
@@ -229,9 +230,25 @@ def test_another_set_of_tensors_is_refused_by_name(
         SafetensorsModel.open(folder)
 
 
+def test_a_quantised_folder_is_told_what_can_be_read(folder: Path) -> None:
+    change_config(folder, quantization_config={"quant_method": "fp8"})
+    with pytest.raises(ModelFileError, match=r"quantization_config is .* not quantised, or a GGUF .* Q8_0"):
+        SafetensorsModel.open(folder)
+
+
+def test_a_refused_folder_leaves_no_file_open(folder: Path) -> None:
+    change_config(folder, num_hidden_layers=3)
+    refusals = []  # with their frames, as a caller keeps them
+    for _ in range(2):
+        with pytest.raises(ModelFileError) as caught:
+            SafetensorsModel.open(folder)
+        refusals.append(caught)
+    assert folder / "model.safetensors" not in open_files()
+
+
 BAD_CONFIGS = {
     "not JSON": ("{", "not JSON"),
-    "nested too deep": ("[" * 100_000, "not JSON"),
+    "nested too deep": ("[" * 100_000, "nested more than 32 deep, which is the limit"),
     "a list": ("[]", "holds a list, an object is needed"),
     "too long": (" " * (2**20 + 1), "longer than the limit of 1048576 bytes"),
     "another model": ('{"model_type": "bert"}', "model_type is 'bert', supported are llama"),

@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "model.continuing_subword_prefix is not empty",
     ),
     "a model's type that is a list": ({"model": {"type": []}}, "model.type is \\[\\], only 'BPE'"),
-    "a deep file": (nested(300), "not a tokenizer"),
+    "a deep file": (nested(300), "nested more than 32 deep"),
     **{
         f"pattern {number}": (
             {"pre_tokenizer": split(regex)},
