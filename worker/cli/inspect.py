@@ -10,7 +10,8 @@ import typer
 from llama_herd.worker.loading.size_text import size_text
 
 if TYPE_CHECKING:
-    from llama_herd.worker.loading.model_summary import Memory, ModelSummary, TokenizerSummary, TypeShare
+    from llama_herd.model.text.token_facts import TokenFacts
+    from llama_herd.worker.loading.model_summary import Memory, ModelSummary, TypeShare
 
 
 def inspect(
@@ -21,8 +22,9 @@ def inspect(
 ) -> None:
     """Show what a model file holds.
 
-    Also shows how much memory a worker would need at the current settings. No weight is read. Exit code 2
-    when a worker could not serve the model on this machine with these settings.
+    Also shows how much memory a worker would need at the current settings. No weight is read. Any file can be
+    looked at; of one that is not supported the headers are shown, and then why a worker refuses it. Exit
+    code 2 when a worker could not serve the model on this machine with these settings.
     """
     from llama_herd.errors import BadInput
     from llama_herd.worker.local.environment import override, read
@@ -37,35 +39,48 @@ def inspect(
     from llama_herd.worker.loading.model_summary import ModelSummary
 
     summary = ModelSummary.of(settings)
-    print(json.dumps(summary.to_dict()) if as_json else harmless("\n".join(_lines(summary))))
+    if as_json:
+        print(json.dumps(summary.to_dict()))
+    elif summary.kind:
+        print(harmless("\n".join(lines_of(summary))))
     if summary.complaint:
         raise BadInput(summary.complaint)
 
 
-def _lines(summary: "ModelSummary") -> Iterator[str]:
+def lines_of(summary: "ModelSummary") -> Iterator[str]:
+    """A summary for a person."""
     total = summary.total
     yield summary.path
+    yield summary.kind
     yield f"{total.num_parameters:,} parameters in {total.num_tensors} tensors, {size_text(total.num_bytes)}"
     yield from _section("header", summary.header.items())
     yield from _section("shape", summary.shape_facts.items())
     yield from _section("tensors", ((share.type, _share(share)) for share in summary.tensors))
-    yield from _section("tokenizer", _tokenizer_facts(summary.tokenizer))
-    yield from _section("memory of a worker at the current settings", _memory_facts(summary.memory))
+    if summary.tokenizer is not None:
+        yield from _section("tokenizer", _tokenizer_facts(summary.tokenizer))
+    if summary.memory is not None:
+        yield from _section("memory of a worker at the current settings", _memory_facts(summary.memory))
 
 
 def _section(title: str, facts: Iterable[tuple[str, object]]) -> Iterator[str]:
-    facts = list(facts)
-    width = max((len(name) for name, _ in facts), default=0)
-    yield f"\n{title}"
-    for name, value in facts:
-        yield f"  {name:<{width}}  {' '.join(str(value).split())}"
+    """A section with a line for each fact; nothing without any."""
+    lines = [(_one_line(name), _one_line(value)) for name, value in facts]
+    width = max((len(name) for name, _ in lines), default=0)
+    if lines:
+        yield f"\n{title}"
+    for name, value in lines:
+        yield f"  {name:<{width}}  {value}"
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())
 
 
 def _share(share: "TypeShare") -> str:
     return f"{share.num_tensors} tensors, {share.num_parameters:,} parameters, {size_text(share.num_bytes)}"
 
 
-def _tokenizer_facts(tokenizer: "TokenizerSummary") -> Iterator[tuple[str, object]]:
+def _tokenizer_facts(tokenizer: "TokenFacts") -> Iterator[tuple[str, object]]:
     yield "tokens", tokenizer.vocab_size
     yield "BOS", "none" if tokenizer.bos_id is None else tokenizer.bos_id
     yield "EOS", ", ".join(map(str, tokenizer.eos_ids)) or "none: a job runs to its max_tokens"

@@ -1,14 +1,16 @@
 """A model file in figures: its header, tensors and tokenizer, and the memory that a worker would need."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Self
 
-from llama_herd.errors import BadInput
+from llama_herd.errors import BadInput, SettingsError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf_header import TensorInfo
-from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.files.sketch import Sketch, TensorFact, kind_of
+from llama_herd.model.text.token_facts import TokenFacts
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.servable_model import ServableModel
@@ -30,33 +32,9 @@ class TypeShare:
     num_bytes: int
 
     @classmethod
-    def of(cls, type: str, tensors: Sequence[TensorInfo]) -> Self:
-        num_parameters = sum(math.prod(info.shape) for info in tensors)
-        return cls(type, len(tensors), num_parameters, sum(info.num_bytes for info in tensors))
-
-
-@dataclass(frozen=True)
-class TokenizerSummary:
-    """The facts about a model's tokenizer."""
-
-    vocab_size: int
-    bos_id: int | None
-    eos_ids: tuple[int, ...]
-    adds_bos: bool
-    chat_templates: tuple[str, ...]  # their names
-    #: Why one cannot be used, so that jobs with messages are refused. Empty: all can.
-    chat_complaint: str
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, chat_complaint: str) -> Self:
-        return cls(
-            vocab_size=tokenizer.vocab_size,
-            bos_id=tokenizer.bos_id,
-            eos_ids=tuple(sorted(tokenizer.eos_ids)),
-            adds_bos=tokenizer.adds_bos,
-            chat_templates=tuple(sorted(tokenizer.chat_templates)),
-            chat_complaint=chat_complaint,
-        )
+    def of(cls, type: str, tensors: Sequence[TensorFact]) -> Self:
+        num_parameters = sum(fact.num_parameters for fact in tensors)
+        return cls(type, len(tensors), num_parameters, sum(fact.num_bytes for fact in tensors))
 
 
 @dataclass(frozen=True)
@@ -96,35 +74,60 @@ class Memory:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """All facts about a model file, and whether it can be served here."""
+    """All facts about a model file, and whether it can be served here.
+
+    Of a file that is refused these are the facts that its headers tell: any file can be looked at.
+    """
 
     path: str
+    kind: str  # empty: there is nothing
     header: dict[str, bool | int | float | str]
-    shape: LlamaConfig
+    shape: LlamaConfig | None  # of a model that can be served
     tensors: tuple[TypeShare, ...]  # the type with most bytes first
-    tokenizer: TokenizerSummary
-    memory: Memory
-    #: Why a worker would refuse it: too little memory here. Empty: it fits.
+    tokenizer: TokenFacts | None
+    memory: Memory | None  # of a model that suits the settings
+    #: Why a worker would refuse it. Empty: it would not.
     complaint: str
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
-        """Summarise the model of these settings, without reading its weights.
-
-        Raises ModelFileError, SettingsError and DeviceError as a worker would, but not for lack of memory.
-        """
+        """Summarise the model of these settings, without reading its weights."""
         settings = on_device(settings)
-        with ServableModel.open(settings, pin_device(settings.device)) as servable:
-            file = servable.file
-            return cls(
-                path=str(settings.model),
-                header={key: _short(value) for key, value in file.metadata.items()},
-                shape=file.config,
-                tensors=_by_type(file.tensors),
-                tokenizer=TokenizerSummary.of(servable.tokenizer, _complaint(servable.check_chat)),
-                memory=Memory.of(servable.plan(), settings),
-                complaint=_complaint(servable.fitting_plan),
-            )
+        try:
+            with ServableModel.open(settings, pin_device(settings.device)) as servable:
+                return cls._of_servable(servable, settings)
+        except BadInput as error:
+            return cls._of_sketch(Sketch.of(settings.model), settings.model, str(error))
+
+    @classmethod
+    def _of_servable(cls, servable: ServableModel, settings: WorkerSettings) -> Self:
+        file, complaint = servable.file, _complaint(servable.fitting_plan)
+        memory = None
+        with suppress(SettingsError):
+            memory = Memory.of(servable.plan(), settings)
+        return cls(
+            path=str(settings.model),
+            kind=kind_of(settings.model),
+            header=_shown(file.metadata),
+            shape=file.config,
+            tensors=_by_type(map(TensorFact.of, file.tensors)),
+            tokenizer=TokenFacts.of(servable.tokenizer, _complaint(servable.check_chat)),
+            memory=memory,
+            complaint=complaint,
+        )
+
+    @classmethod
+    def _of_sketch(cls, sketch: Sketch, path: Path, complaint: str) -> Self:
+        return cls(
+            path=str(path),
+            kind=sketch.kind,
+            header=_shown(sketch.header),
+            shape=None,
+            tensors=_by_type(sketch.tensors),
+            tokenizer=sketch.tokens,
+            memory=None,
+            complaint=complaint,
+        )
 
     @property
     def total(self) -> TypeShare:
@@ -138,12 +141,12 @@ class ModelSummary:
 
     @property
     def shape_facts(self) -> dict[str, Any]:
-        """The fields of the shape, the family by its name."""
-        return {**asdict(self.shape), "family": self.shape.family.name}
+        """The fields of the shape, the family by its name; none of a model that is refused."""
+        return {**asdict(self.shape), "family": self.shape.family.name} if self.shape else {}
 
     def to_dict(self) -> dict[str, Any]:
         """The summary for programs."""
-        return {**asdict(self), "shape": self.shape_facts}
+        return {**asdict(self), "shape": self.shape_facts or None}
 
 
 def _complaint(check: Callable[[], object]) -> str:
@@ -155,12 +158,16 @@ def _complaint(check: Callable[[], object]) -> str:
     return ""
 
 
-def _by_type(tensors: Iterable[TensorInfo]) -> tuple[TypeShare, ...]:
-    groups: dict[str, list[TensorInfo]] = {}
-    for info in tensors:
-        groups.setdefault(info.type.name, []).append(info)
+def _by_type(tensors: Iterable[TensorFact]) -> tuple[TypeShare, ...]:
+    groups: dict[str, list[TensorFact]] = {}
+    for fact in tensors:
+        groups.setdefault(fact.type, []).append(fact)
     shares = [TypeShare.of(type, group) for type, group in groups.items()]
     return tuple(sorted(shares, key=lambda share: -share.num_bytes))
+
+
+def _shown(header: Mapping[str, object]) -> dict[str, bool | int | float | str]:
+    return {key: _short(value) for key, value in header.items()}
 
 
 def _short(value: object) -> bool | int | float | str:

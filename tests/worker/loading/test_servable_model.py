@@ -13,6 +13,7 @@ from llama_herd.worker.loading.device import on_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.hostile.foreign_models import FOREIGN_MODELS
 from tests.model.files.test_gguf_model import BAD_SETS, Change, write_changed
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import write_tiny_gguf
@@ -74,6 +75,7 @@ BAD: Mapping[str, tuple[Writer, dict[str, str]]] = {
     "truncated": (truncated, {}),
     "no tokenizer": (changed(Change("")), {}),
     **{name: (changed(change), {}) for name, (change, _) in BAD_SETS.items()},
+    **{f"foreign: {name}": (write, {}) for name, write in FOREIGN_MODELS.items()},
     "other shape": (changed(Change("output_norm.weight", np.ones(7, "f"))), {}),
     "folder without a tokenizer": (saved_without("tokenizer.json"), {}),
     "folder without weights": (saved_without("model.safetensors"), {}),

@@ -1,0 +1,141 @@
+"""What can be told of any model from its headers alone: nothing is refused, and no weight is read."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Self, TypeGuard
+
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.files.file_kind import GGUF, HEAD_BYTES, SAFETENSORS, recognise
+from llama_herd.model.files.gguf import read_header_of
+from llama_herd.model.files.gguf_header import Header, TensorEntry, TensorInfo, type_name
+from llama_herd.model.files.safetensors import NOTES_KEY, read_entries
+from llama_herd.model.files.safetensors_model import CONFIG_NAME, MAX_CONFIG_BYTES
+from llama_herd.model.files.shards import MAX_SHARDS
+from llama_herd.model.files.tensor_file import OpenFile
+from llama_herd.model.json_file import read_json
+from llama_herd.model.text.token_facts import TokenFacts
+
+#: Of a shape, and of one of its sizes or a place in a file.
+MAX_SIZES, MAX_SIZE = 16, 1 << 63
+
+
+class TensorFact(NamedTuple):
+    """What a header says of a tensor, true or not."""
+
+    type: str
+    num_parameters: int
+    num_bytes: int
+
+    @classmethod
+    def of(cls, info: TensorInfo) -> Self:
+        """The tensor of a checked file."""
+        return cls(info.type.name, math.prod(info.shape), info.num_bytes)
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A model as its headers describe it, as far as they can be read."""
+
+    kind: str = ""  # empty: there is nothing that can be read
+    header: Mapping[str, object] = field(default_factory=dict)
+    tensors: Sequence[TensorFact] = ()
+    tokens: TokenFacts | None = None
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The sketch of a file or folder."""
+        kind = kind_of(path)
+        if path.is_dir():
+            tensors = [fact for file in _weight_paths(path) for fact in _safetensors_facts(file)]
+            return cls(kind, _config(path), tensors, TokenFacts.of_folder(path))
+        if kind.startswith(GGUF.name):
+            header, tensors = _gguf_facts(path)
+            return cls(kind, header, tensors, TokenFacts.of_metadata(header))
+        return cls(kind, tensors=_safetensors_facts(path) if kind == SAFETENSORS.name else ())
+
+
+def kind_of(path: Path) -> str:
+    """What lies at a path, by its first bytes; empty: nothing that can be read."""
+    if path.is_dir():
+        return f"a folder with {len(_weight_paths(path))} safetensors files"
+    try:
+        with closing(_open(path)) as file:
+            head = file.head(HEAD_BYTES)
+    except OSError:
+        return ""
+    kind = recognise(head)
+    return f"{kind.name}, {_version(head)}" if kind is GGUF else kind.name
+
+
+def _version(head: bytes) -> str:
+    """The version and byte order of a GGUF file; of the two orders the one in which it is small."""
+    small, order = min((int.from_bytes(head[4:8], order), order) for order in ("little", "big"))
+    return f"version {small}, {order}-endian"
+
+
+def _open(path: Path) -> OpenFile:
+    """Raises OSError unless it is a regular file: a pipe would be waited for."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return OpenFile(path)
+
+
+def _weight_paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))[:MAX_SHARDS]
+
+
+def _config(folder: Path) -> Mapping[str, object]:
+    try:
+        return read_json(folder / CONFIG_NAME, MAX_CONFIG_BYTES)
+    except ModelFileError:
+        return {}
+
+
+def _gguf_facts(path: Path) -> tuple[Mapping[str, object], list[TensorFact]]:
+    """What stands in a header up to where it is damaged."""
+    header = Header()
+    with suppress(OSError), closing(_open(path)) as file:
+        with suppress(ModelFileError):
+            read_header_of(file, header)
+        return header.metadata, list(_listed(header.entries.values(), file.num_bytes - header.data_start))
+    return {}, []
+
+
+def _listed(entries: Iterable[TensorEntry], data_bytes: int) -> Iterator[TensorFact]:
+    """The tensors of a table; one of an unknown type has the bytes up to the next."""
+    ordered = sorted(entries, key=lambda entry: entry.offset)
+    ends = [entry.offset for entry in ordered[1:]] + [max(0, data_bytes)]
+    for entry, end in zip(ordered, ends, strict=bool(ordered)):
+        num_values = math.prod(entry.shape)
+        num_bytes = max(0, end - entry.offset)
+        if entry.type_id in GGML_QUANT_SIZES:
+            block_values, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(entry.type_id)]
+            num_bytes = num_values // block_values * block_bytes
+        yield TensorFact(type_name(entry.type_id), num_values, num_bytes)
+
+
+def _safetensors_facts(path: Path) -> list[TensorFact]:
+    with suppress(OSError, ModelFileError), closing(_open(path)) as file:
+        return list(_stored(read_entries(file.cursor(file.num_bytes))))
+    return []
+
+
+def _stored(entries: Mapping[str, object]) -> Iterator[TensorFact]:
+    """The tensors of a safetensors header, without those of which it says nothing that can be."""
+    for name, entry in entries.items():
+        if name == NOTES_KEY or not isinstance(entry, dict):
+            continue
+        type, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+        if isinstance(type, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2:
+            yield TensorFact(type, math.prod(shape), max(0, offsets[1] - offsets[0]))
+
+
+def _are_sizes(values: object) -> TypeGuard[list[int]]:
+    if not isinstance(values, list) or len(values) > MAX_SIZES:
+        return False
+    return all(type(value) is int and 0 <= value <= MAX_SIZE for value in values)

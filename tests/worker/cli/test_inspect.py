@@ -1,0 +1,98 @@
+"""`herd inspect` shows any file by its headers, and then says why a worker would refuse it."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.hostile.foreign_models import FOREIGN_MODELS, NUM_TOKENS
+from tests.tiny import write_tiny_gguf
+from tests.worker.herd_command import invoke
+
+F32, F16, SMALL = ("F32", 1, 32, 128), ("F16", 1, 8, 16), ("F32", 1, 8, 32)
+
+
+GGUF = "a GGUF file, version 3, little-endian"
+GIVEN_UP = "Q4_0_4_4, which GGUF has given up"
+PARTS_TYPES = [("Q8_0", 4, 44_736, 47_532), ("F32", 1, 64, 256)]
+
+
+class Shown(NamedTuple):
+    """What is told of a model: its tensors by type, a line, and why it is refused."""
+
+    tensors: list[tuple[str, int, int, int]]
+    line: str
+    complaint: str
+    kind: str = GGUF
+    num_tokens: int | None = NUM_TOKENS
+
+
+SHOWN = {
+    "big-endian": Shown(
+        [F32], "general.architecture llama", "gguf-convert-endian", GGUF.replace("little", "big")
+    ),
+    "unknown architecture": Shown([F32, F16], "general.architecture mamba", "is 'mamba', supported are"),
+    "experts": Shown([("F32", 1, 64, 256)], "llama.expert_count 2", "Take a dense model of the same"),
+    "vocabulary": Shown([], "tokenizer.ggml.tokens 315 values", "holds no tensors, so a vocabulary at most"),
+    "unknown type": Shown([("99", 1, 32, 128), SMALL], "BOS 1", "of type 99, .* such as its Q8_0"),
+    "old type": Shown([("Q4_0_4_4", 1, 32, 128), SMALL], "EOS 2", GIVEN_UP),
+    "one part": Shown(PARTS_TYPES, "split.count 3", "Fetch it as well: hf download", num_tokens=None),
+    "cut off": Shown([F32], "llama.block_count 1", "needs 8 bytes, 2 are left"),
+    "safetensors alone": Shown([F32], "F32 1 tensors", "a part of a model", "a safetensors file", None),
+    "unknown family": Shown(
+        [("F8_E4M3", 1, 32, 32)],
+        "model_type bert",
+        "'bert', supported are",
+        "a folder with 1 safetensors files",
+        3,
+    ),
+    "ggjt": Shown([], "0 parameters", "Take the GGUF file of", "a GGJT file of before GGUF", None),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN_MODELS)
+def test_what_is_not_supported_is_shown_and_then_refused(name: str, tmp_path: Path) -> None:
+    expected, path = SHOWN[name], FOREIGN_MODELS[name](tmp_path)
+    done = invoke("inspect", str(path))
+    assert done.exit_code == 2
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines[:2] == [str(path), expected.kind]
+    assert any(line.startswith(expected.line) for line in lines)
+    (complaint,) = done.stderr.splitlines()
+    as_json = invoke("inspect", str(path), "--json")
+    assert (as_json.exit_code, as_json.stderr) == (2, done.stderr)
+    found = json.loads(as_json.stdout)
+    assert complaint == f"herd: {found['complaint']}"
+    assert [tuple(share.values()) for share in found["tensors"]] == expected.tensors
+    assert (found["shape"], found["memory"], found["kind"]) == (None, None, expected.kind)
+    tokens = found["tokenizer"]
+    assert (tokens and tokens["vocab_size"]) == expected.num_tokens
+    assert tokens is None or tokens["eos_ids"] == [2]
+    assert re.search(expected.complaint, complaint)
+
+
+def test_of_a_file_that_is_not_there_only_the_complaint_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, problem in (("none.gguf", "no such file"), ("pipe", "not a regular file")):
+        done = invoke("inspect", str(tmp_path / name), "--json")
+        found = json.loads(done.stdout)
+        assert (done.exit_code, found["kind"], found["header"]) == (2, "", {})
+        assert problem in found["complaint"]
+
+
+def test_settings_that_do_not_suit_a_model_hide_nothing_of_it(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf")
+    done = invoke("inspect", str(path), "--json", HERD_CONTEXT_TOKENS="513")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["shape"]["num_layers"], found["memory"]) == (2, 2, None)
+    assert "HERD_CONTEXT_TOKENS=513" in found["complaint"]
+
+
+def test_a_header_cannot_break_out_of_its_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"a\nb\x1b[2J": "c\nd", "x": float("nan")}))
+    done = invoke("inspect", str(tmp_path))
+    assert "  a b[2J  c d" in done.stdout.splitlines()
+    assert json.loads(invoke("inspect", str(tmp_path), "--json").stdout)["header"]["x"] == "nan"
