@@ -1,7 +1,8 @@
 """The JSON and text files of a model's folder, read with limits on their bytes, values and nesting."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +58,16 @@ def read_text(path: Path, max_bytes: int) -> str:
 def _is_too_deep(value: object) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _values(outer)]
+        held = chain.from_iterable(map(_values, level))
+        level = [inner for inner in held if type(inner) is list or type(inner) is dict]
         if not level:
             return False
     return True
 
 
-def _values(value: object) -> list[object]:
-    """The lists and objects that a value holds, or none."""
-    held = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [inner for inner in held if isinstance(inner, dict | list)]
+def _values(value: object) -> Iterable[object]:
+    """What a list or object holds."""
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _read(path: Path, max_bytes: int) -> bytes:

@@ -51,14 +51,14 @@ class Metadata(Mapping[str, object]):
         """An integer from `lowest` to `highest`."""
         value = self._read(key, (int,), "an integer", default)
         if not lowest <= value <= highest:
-            raise self.error(key, f"is {value}, allowed are {lowest} to {highest}")
+            raise self.error(key, f"is {quoted(value)}, allowed are {lowest} to {highest}")
         return value
 
     def number(self, key: str, above: float, below: float, default: float | None = None) -> float:
         """A number above `above` and below `below`."""
         value = self._read(key, (int, float), "a number", default)
         if not above < value < below:
-            raise self.error(key, f"is {value}, it must be above {above:g} and below {below:g}")
+            raise self.error(key, f"is {quoted(value)}, it must be above {above:g} and below {below:g}")
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:

@@ -84,7 +84,9 @@ def _near(value: Any, rng: random.Random) -> Any:
     if isinstance(value, bool) or value is None:
         return not value
     if isinstance(value, int | float):
-        return rng.choice((value + 1, value - 1, value * 2, -value, value * 1.5, value * 2**40, str(value)))
+        return rng.choice(
+            (value + 1, value - 1, value * 2, -value, value * 3 // 2, value * 2**40, str(value))
+        )
     if isinstance(value, str):
         return rng.choice((value[:-1], value + "x", value * 3, value.upper(), [value]))
     if isinstance(value, list):

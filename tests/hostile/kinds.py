@@ -3,16 +3,25 @@
 import re
 from pathlib import Path
 
-#: What the texts of a kind have in common, and what it is called; the first that fits counts.
+#: What a kind is called, and what its texts hold; the first that fits counts.
 KINDS = {
-    r"needs \d+ bytes, \d+ are left": "ends too soon",
-    r"ends at (data )?byte|bytes follow the last": "ends too soon, or too late",
-    r"is over the limit|longer than the limit|limit \d+": "over a limit",
+    "another kind of file": r"is needed\. |part of a model|without config\.json|no such file|empty file",
+    "another version or byte order": r"GGUF version|big-endian",
+    "missing file, tensor or key": r"missing|holds no tensors|holds neither",
+    "over a limit": r"over the limit|than the limit|has over|limit \d|is the limit|allowed|names \d+ files",
+    "cut off, or too long for its file": r"are left|bytes long|ended at byte",
+    "no text or no JSON": r"not UTF-8|not JSON|holds a \w+, an object",
+    "value of no known type": r"value type \d+|boolean is|NaN or infinity|not a power of two|UINT32",
+    "empty or double name": r"is empty|stands there twice|as well\. Fetch",
+    "overlap, gap or wrong place": r"has offset|data_offsets|begins at byte|ends at|bytes follow",
+    "tensor type that is not read": r"of type \w+, wh|dtype is",
+    "family or feature that is not built": r"supported|no part of a|Take a|is false|not 1|RoPE|scales",
+    "tokenizer that cannot be built": r"token|vocab|model\.type|decoder|normalizer|merges",
+    "number or value that cannot be": r"of type|must|is not|has shape|elements|multiple|keys have|holds",
 }
 
 
 def kind_of(message: str, path: Path) -> str:
-    text = message.replace(str(path), "PATH").replace(str(path.parent), "DIR")
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "_", text)
-    text = re.sub(r"\d+", "N", text)
-    return re.sub(r"\[.*\]", "[]", text)[:120]
+    """The kind of an error about what lies at a path."""
+    text = message.replace(str(path), "").replace(str(path.parent), "")
+    return next((kind for kind, words in KINDS.items() if re.search(words, text)), f"other: {text[:80]}")

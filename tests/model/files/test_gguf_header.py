@@ -2,6 +2,7 @@
 
 import random
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ BAD_FILES = {
     # file, version, counts
     "empty": (b"", "an empty file"),
     "shorter than a header": (b"GGUF" + u32(3), "8 bytes long, .* at least 24"),
+    "magic alone": (b"GGUF", "4 bytes long, .* at least 24"),
     "version 1": (raw_gguf(version=1), "version 1 .* 2 and 3 can. Take a newer file"),
     "version 4": (raw_gguf(version=4), "version 4 .* 2 and 3 can. Take an older file"),
     "big-endian": (
@@ -63,6 +65,11 @@ BAD_FILES = {
     "unknown item type": (raw_gguf(array("a", 99, 1, b"\1")), "array 'a' at byte 37: value type 99"),
     "long array": (raw_gguf(array("a", Value.UINT8, 2**20 + 1, b"")), "length of 'a' .* 1048577 .* 1048576"),
     "the 65-byte bomb": (raw_gguf(array("x" * 13, Value.UINT8, HUGE, bytes(4))), "array length of 'x+'"),
+    "a bomb of numbers": (raw_gguf(array("x", Value.UINT32, 2**31, bytes(4))), "array length of 'x'"),
+    "a bomb of booleans": (
+        raw_gguf(array("x", Value.BOOL, 2**20, b"\1")),
+        "needs 1048576 bytes, 1 are",
+    ),
     "array past the end": (raw_gguf(array("a", Value.INT32, 5, u32(1))), "'a' .* needs 20 bytes, 4 are left"),
     "strings past the end": (raw_gguf(array("a", Value.STRING, 9, string("x"))), "'a' .* needs 72 bytes, 9"),
     "string item past the end": (raw_gguf(array("a", Value.STRING, 1, u64(5))), "'a' .* needs 5 bytes, 0"),
@@ -119,6 +126,18 @@ def test_a_bad_file_is_refused_by_the_name_of_its_field(tmp_path: Path, content:
     with pytest.raises(ModelFileError, match=f"bad.gguf: .*{message}") as caught:
         GGUFFile.open(path)
     assert len(str(caught.value).removeprefix(str(path))) < 250
+
+
+@pytest.mark.parametrize("content", [content for content, _ in BAD_FILES.values()], ids=BAD_FILES.keys())
+def test_a_bad_file_costs_no_more_than_its_size(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(ModelFileError):
+        GGUFFile.open(path)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 3 * len(content) + 64_000
 
 
 def test_the_parts_that_the_bad_files_are_made_of_are_good(tmp_path: Path) -> None:
