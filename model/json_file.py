@@ -1,6 +1,7 @@
 """The JSON and text files of a model's folder, read with limits on their bytes, values and nesting."""
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
@@ -14,25 +15,27 @@ MAX_DEPTH = 32
 #: Of them and what they hold: the smallest take 30 times their bytes. Gemma's tokenizer.json has two million.
 MAX_VALUES = 4 << 20
 
+#: One of the two escapes that together are a character; alone it is none.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
 _FETCH = "Fetch it again."
 
 
 def read_json(path: Path, max_bytes: int) -> Metadata:
     """A file's keys, without the null ones. Raises ModelFileError when it is no object or cannot be read."""
-    values = parse_json(_read(path, max_bytes), str(path))
+    values = parse_json(read_text(path, max_bytes), str(path))
     if not isinstance(values, dict):
         raise ModelFileError(f"{path}: holds a {type(values).__name__}, an object is needed. {_FETCH}")
     return Metadata({key: value for key, value in values.items() if value is not None}, str(path))
 
 
 def parse_json(
-    content: str | bytes,
+    content: str,
     source: str,
     object_pairs_hook: Callable[[list[tuple[str, Any]]], object] | None = None,
 ) -> Any:
     """The value of a JSON text. Raises ModelFileError, which names `source`: no JSON, or over a limit."""
-    marks = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
-    if sum(map(content.count, marks)) > MAX_VALUES:  # type: ignore[arg-type]
+    if sum(map(content.count, ",[{")) > MAX_VALUES:
         raise ModelFileError(f"{source}: holds over {MAX_VALUES} values, which is the limit. {_FETCH}")
     too_deep = ModelFileError(f"{source}: nested more than {MAX_DEPTH} deep, which is the limit. {_FETCH}")
     try:
@@ -43,6 +46,8 @@ def parse_json(
         raise ModelFileError(f"{source}: not JSON: {error}. {_FETCH}") from error
     if _is_too_deep(value):
         raise too_deep
+    if _HALF.search(content) and not _is_text(value):
+        raise ModelFileError(f"{source}: holds a lone surrogate, which is no character. {_FETCH}")
     return value
 
 
@@ -62,6 +67,15 @@ def _is_too_deep(value: object) -> bool:
         level = [inner for inner in held if type(inner) is list or type(inner) is dict]
         if not level:
             return False
+    return True
+
+
+def _is_text(value: object) -> bool:
+    """Whether all strings of a JSON value can be written as UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
     return True
 
 

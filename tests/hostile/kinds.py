@@ -10,14 +10,15 @@ KINDS = {
     "missing file, tensor or key": r"missing|holds no tensors|holds neither",
     "over a limit": r"over the limit|than the limit|has over|limit \d|is the limit|allowed|names \d+ files",
     "cut off, or too long for its file": r"are left|bytes long|ended at byte",
-    "no text or no JSON": r"not UTF-8|not JSON|holds a \w+, an object",
+    "no text or no JSON": r"not UTF-8|not JSON|holds a \w+, an object|surrogate",
     "value of no known type": r"value type \d+|boolean is|NaN or infinity|not a power of two|UINT32",
     "empty or double name": r"is empty|stands there twice|as well\. Fetch",
     "overlap, gap or wrong place": r"has offset|data_offsets|begins at byte|ends at|bytes follow",
     "tensor type that is not read": r"of type \w+, wh|dtype is",
     "family or feature that is not built": r"supported|no part of a|Take a|is false|not 1|RoPE|scales",
     "tokenizer that cannot be built": r"token|vocab|model\.type|decoder|normalizer|merges",
-    "number or value that cannot be": r"of type|must|is not|has shape|elements|multiple|keys have|holds",
+    "number or value that cannot be": r"of type|must|is not|elements|multiple|keys have|holds|which is no",
+    "shape or part that does not fit": r"has shape|shape is|split",
 }
 
 

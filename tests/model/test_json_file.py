@@ -22,6 +22,7 @@ def test_what_is_within_the_limits_is_read(tmp_path: Path) -> None:
     assert dict(read_json(path, MAX_BYTES)) == {"a": [1, {"b": None}]}
     assert parse_json(nested(MAX_DEPTH), "x")
     assert parse_json("7", "x") == 7
+    assert parse_json(r'["\ud83e\udd99", "\\ud83e"]', "x") == ["🦙", r"\ud83e"]
 
 
 BAD_TEXTS = {
@@ -31,7 +32,9 @@ BAD_TEXTS = {
     "far too deep": ("[" * MAX_BYTES, "nested more than 32 deep"),
     "no JSON": ("{'a'}", "not JSON: Expecting property name"),
     "long number": ("9" * 5_000, "not JSON: Exceeds the limit"),
-    "half a character": ('{"a": "\\ud8"}', "not JSON"),
+    "half an escape": ('{"a": "\\ud8"}', "not JSON"),
+    "half a character": ('{"a": ["\\uD83E"]}', "holds a lone surrogate, which is no character"),
+    "half a key": ('{"\\udd99": 1}', "holds a lone surrogate"),
     "a list": ("[]", "holds a list, an object is needed"),
 }
 
@@ -44,14 +47,21 @@ def test_what_is_over_a_limit_is_refused_by_it(tmp_path: Path, text: str, messag
         read_json(path, MAX_BYTES)
 
 
+@pytest.mark.parametrize("content", [b"\xff", b'{"a": "\xed\xa0\x80"}', '{"a": 1}'.encode("utf-16")])
+def test_what_is_not_utf_8_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=r"config\.json: not UTF-8 at byte"):
+        read_json(path, MAX_BYTES)
+
+
 @pytest.mark.parametrize("text", ["[[],{}]", '{"a": 1, "b": [2]}', "[1, 2, 3]"])
 def test_values_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     assert parse_json(text, "x")
     monkeypatch.setattr(json_file, "MAX_VALUES", 2)
     monkeypatch.setattr("json.loads", None)
-    for content in (text, text.encode()):
-        with pytest.raises(ModelFileError, match="x: holds over 2 values, which is the limit"):
-            parse_json(content, "x")
+    with pytest.raises(ModelFileError, match="x: holds over 2 values, which is the limit"):
+        parse_json(text, "x")
 
 
 def test_a_file_without_end_is_not_read_to_it(tmp_path: Path) -> None:
