@@ -65,10 +65,11 @@ class Engine:
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
-    def submit(self, sequence: Sequence) -> None:
-        """Take a sequence. From now on no other thread may touch it."""
-        self._sequences[sequence.info] = sequence
-        self.scheduler.submit(sequence)
+    def submit(self, *sequences: Sequence) -> None:
+        """Take sequences. From now on no other thread may touch them."""
+        for sequence in sequences:
+            self._sequences[sequence.info] = sequence
+            self.scheduler.submit(sequence)
 
     def confirm(self, infos: Iterable[SequenceInfo]) -> None:
         """Note that the start of these sequences is on record: now they may be computed."""

@@ -50,8 +50,9 @@ class EngineThread(threading.Thread):
         """Whether there is work, but no step and no layer has finished for `stall_s`."""
         return self._stats.has_work and monotonic() - self._moved_s > stall_s
 
-    def submit(self, sequence: Sequence) -> None:
-        self._inbox.put(partial(self._engine.submit, sequence))
+    def submit(self, *sequences: Sequence) -> None:
+        """Pass on sequences; those of one job go together, since their job's start is confirmed once."""
+        self._inbox.put(partial(self._engine.submit, *sequences))
 
     def confirm(self, infos: Iterable[SequenceInfo]) -> None:
         self._inbox.put(partial(self._engine.confirm, tuple(infos)))

@@ -226,9 +226,7 @@ class Preparer:
             for one in sequences
             if one.finish_reason
         ]
-        for sequence in sequences:
-            if sequence.finish_reason is None:
-                self._engine.submit(sequence)
+        self._engine.submit(*(sequence for sequence in sequences if sequence.finish_reason is None))
         abort: Abort | None = "dropped" if attempt.is_over else attempt.abort
         if abort:  # it came before the sequences were in the engine
             self._engine.abort(attempt.sequences, abort)

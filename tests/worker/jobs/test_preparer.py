@@ -13,8 +13,11 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.priority import LOW, NORMAL, URGENT
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
 from llama_herd.worker.jobs.preparer import HEAD_START_S, Opened
@@ -46,6 +49,24 @@ def test_a_job_is_noted_as_prepared_while_it_is_and_no_longer(
     assert seen == [[b"1", b"1", None]]
     wait_until(lambda: redis.hget(key, "preparing") == b"", "the note that it is prepared")
     assert redis.hget(key, "computing") == b"1"
+
+
+def test_every_output_of_a_job_is_computed_however_slowly_they_come_to_the_engine(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start of a job is confirmed once, maybe before the next call to the engine."""
+    submit = EngineThread.submit
+
+    def submit_and_wait(engine: EngineThread, *sequences: Sequence) -> None:
+        submit(engine, *sequences)
+        wait_until(lambda: int(redis.hget(Ledger().job_key("job"), "n") or 0) > 0, "a token is on record")
+
+    monkeypatch.setattr(EngineThread, "submit", submit_and_wait)
+    job = GenerationJob(prompt="a tale", sampling=SamplingParams(n=3, max_tokens=4, ignore_eos=True))
+    run(redis, Ledger().submit("job", job, Envelope.of("job", "herd.tiny")))
+    service.take(SentMessage("job"))
+    the_end(redis, "job")
+    assert redis.hget(Ledger().job_key("job"), "n") == b"12"
 
 
 class Preparations:
