@@ -7,6 +7,8 @@ import pytest
 
 import llama_herd.tasks
 
+pytestmark = pytest.mark.long
+
 HEAVY = {"torch", "numpy", "gguf", "tokenizers", "celery", "kombu", "llama_herd.model", "llama_herd.worker"}
 
 

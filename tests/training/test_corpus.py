@@ -10,6 +10,9 @@ from training.shape import SHAPES, Shape
 from training.words import LEXICON
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def trained() -> list[Document]:
     return list(itertools.islice(training_documents(seed=3), 500))

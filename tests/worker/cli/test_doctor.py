@@ -16,6 +16,7 @@ from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.worker.herd_command import invoke
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.redis,
     pytest.mark.skipif(torch.version.cuda is not None, reason="what it says of GPUs is that of a CPU build"),
 ]
