@@ -9,7 +9,6 @@ from training.notation import Recogniser, parse, slots_of
 from training.shape import SHAPES, Shape
 from training.words import LEXICON
 
-
 pytestmark = pytest.mark.long
 
 
