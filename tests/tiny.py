@@ -197,6 +197,13 @@ def oracle(path: Path, **config_changes: Any) -> "LlamaForCausalLM":
     return model.eval()
 
 
+@torch.inference_mode()
+def oracle_logits(path: Path, ids: list[int], **shape: Any) -> Tensor:
+    """What transformers gives after the last of `ids`: (V,)."""
+    logits: Tensor = oracle(path, **shape)(torch.tensor([ids])).logits[0, -1]
+    return logits
+
+
 def stored_weights(path: Path) -> dict[str, Tensor]:
     """The float32 values in a tiny file by GGUF name, rows of Q and K back in transformers' order."""
     reader = gguf.GGUFReader(path)

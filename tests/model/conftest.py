@@ -1,7 +1,12 @@
-"""Settings of all model tests."""
+"""Settings of all model tests, and the tiny model."""
+
+from pathlib import Path
 
 import pytest
 import torch
+
+from llama_herd.model.llama2 import Llama
+from tests.tiny import load_tiny, write_tiny_gguf
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +19,14 @@ def _seed() -> None:
 def _one_thread() -> None:
     """Tiny matrices gain nothing from a second thread, and lose much when the machine is busy."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def gqa_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("gqa") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def llama(gqa_file: Path) -> Llama:
+    """The default tiny model: 4 heads on 2 kv heads, F32."""
+    return load_tiny(gqa_file)

@@ -14,7 +14,7 @@ from llama_herd.model.files.model_file import open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
 from llama_herd.model.tiling import FIXED, Tiling
-from tests.model.test_llama2 import greedy, logits_after, reserved
+from tests.model.forwards import greedy, logits_after, reserved
 from tests.model.tiny_family import TINY_FAMILIES, VOCAB_SIZE
 
 if TYPE_CHECKING:

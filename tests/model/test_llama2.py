@@ -1,102 +1,29 @@
 """The laws of the model: equal to transformers, however its tokens are cut into batches and pages."""
 
 import ast
-import os
-import random
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from itertools import cycle
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType as GGMLType
-from torch import Tensor
 from torch.nn.functional import silu
 
 import llama_herd.model
-from benchmarks.stored_blocks import stored_blocks
-from llama_herd.errors import ModelFileError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.model_file import ModelFile, open_model
-from llama_herd.model.form import Form
-from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
 from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama, Mlp, RMSNorm
 from llama_herd.model.pages import Pages
 from llama_herd.model.segment import DenseSegment
-from llama_herd.model.weight import Weight
-from llama_herd.worker.settings import BUNDLED_MODEL
-from tests.tiny import WIDE, load_tiny, oracle, tiny_config, tiny_vocabulary, write_tiny_gguf
+from tests.model.forwards import greedy, logits_after, prefill_by, random_ids, reserved, tensors_in
+from tests.tiny import load_tiny, oracle, oracle_logits, tiny_config, tiny_vocabulary, write_tiny_gguf
 
 VOCAB_SIZE = len(tiny_vocabulary())
-#: Of one type each, then as stock files mix them, within a layer too.
-TYPES = [*(type.name for type in SUPPORTED_TYPES), "Q4_K Q6_K", "Q4_0 Q5_1 Q6_K Q8_0 F16"]
-
-
-@pytest.fixture(scope="session")
-def gqa_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_gguf(tmp_path_factory.mktemp("gqa") / "tiny.gguf")
-
-
-@pytest.fixture(scope="session")
-def llama(gqa_file: Path) -> Llama:
-    """The default tiny model: 4 heads on 2 kv heads, F32."""
-    return load_tiny(gqa_file)
 
 
 @pytest.fixture
 def cache(llama: Llama) -> Cache:
     return Cache(llama.config, num_pages=64)
-
-
-def random_ids(num_tokens: int, seed: int = 0) -> list[int]:
-    chance = random.Random(seed)
-    return [chance.randrange(3, VOCAB_SIZE) for _ in range(num_tokens)]
-
-
-def reserved(cache: Cache, owner: str, num_tokens: int) -> tuple[int, ...]:
-    pages = cache.pages.reserve(owner, num_tokens)
-    assert pages is not None
-    return pages
-
-
-def logits_after(llama: Llama, ids: list[int], cache: Cache | None = None) -> Tensor:
-    """Logits (V,) after the last of `ids`, all in one chunk, in a cache of their own unless one is given."""
-    cache = cache or Cache(llama.config, num_pages=8)
-    pages = reserved(cache, "alone", len(ids))
-    logits = llama.forward(Batch.of([Chunk(pages, 0, ids, True)]), cache)
-    cache.pages.release("alone")
-    return logits[0]
-
-
-def prefill_by(llama: Llama, ids: list[int], chunk_tokens: int) -> Tensor:
-    """Logits (V,) after the last of `ids`, which come `chunk_tokens` at a time."""
-    cache = Cache(llama.config, num_pages=8)
-    pages = reserved(cache, "alone", len(ids))
-    for start in range(0, len(ids), chunk_tokens):
-        chunk = Chunk(pages, start, ids[start : start + chunk_tokens], True)
-        logits = llama.forward(Batch.of([chunk]), cache)
-    return logits[0]
-
-
-def greedy(llama: Llama, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
-    """The completions of all prompts, computed in one ragged batch."""
-    cache = Cache(llama.config, num_pages=8 * len(prompts))
-    pages = [reserved(cache, str(row), len(prompt) + num_tokens) for row, prompt in enumerate(prompts)]
-    texts = [list(prompt) for prompt in prompts]
-    num_cached = [0] * len(texts)
-    for _ in range(num_tokens):
-        rows = zip(pages, num_cached, texts, strict=True)
-        chunks = [Chunk(row_pages, start, text[start:], True) for row_pages, start, text in rows]
-        drawn = llama.forward(Batch.of(chunks), cache).argmax(dim=-1).tolist()
-        num_cached = [len(text) for text in texts]
-        for text, token_id in zip(texts, drawn, strict=True):
-            text.append(token_id)
-    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
 
 
 def assert_greedy_as_transformers(
@@ -113,12 +40,6 @@ def assert_greedy_as_transformers(
         assert completion == row[len(prompt) - 1 : len(prompt) - 1 + num_tokens]
 
 
-@torch.inference_mode()
-def oracle_logits(path: Path, ids: list[int], **shape: Any) -> Tensor:
-    logits: Tensor = oracle(path, **shape)(torch.tensor([ids])).logits[0, -1]
-    return logits
-
-
 # Equal to transformers
 
 
@@ -128,16 +49,6 @@ def test_greedy_ids_equal_transformers_for_20_prompts_of_64_tokens(tmp_path: Pat
     path = write_tiny_gguf(tmp_path / "tiny.gguf", num_kv_heads=num_kv_heads)
     prompts = [random_ids(2 * seed + 1, seed) for seed in range(20)]
     assert_greedy_as_transformers(path, prompts, num_tokens=64, num_kv_heads=num_kv_heads)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("type", TYPES)
-def test_stored_types_give_the_logits_of_their_dequantised_values(tmp_path: Path, type: str) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, **WIDE)
-    ids = random_ids(40)
-    torch.testing.assert_close(
-        logits_after(load_tiny(path), ids), oracle_logits(path, ids, **WIDE), atol=5e-5, rtol=0
-    )
 
 
 @pytest.mark.long
@@ -321,17 +232,6 @@ def test_bfloat16_stays_near_float32_and_gives_float32_logits(gqa_file: Path, ll
 # Who owns what
 
 
-def tensors_in(part: object) -> Iterator[Tensor]:
-    if isinstance(part, Tensor):
-        yield part
-    elif isinstance(part, tuple):
-        for item in part:
-            yield from tensors_in(item)
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from tensors_in(getattr(part, field.name))
-
-
 def methods_called_in(source: str) -> set[str]:
     calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return {function.attr for function in calls if isinstance(function, ast.Attribute)}
@@ -351,91 +251,6 @@ def test_only_the_cache_makes_rope_tables_and_masks() -> None:
     modules = Path(llama_herd.model.__path__[0]).glob("*.py")
     users = {path.name for path in modules if table_makers & methods_called_in(path.read_text())}
     assert users == {"cache.py"}
-
-
-# Loading
-
-
-def test_loading_reports_the_bytes_of_each_weight(gqa_file: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    with GGUFModel.open(gqa_file) as file:
-        Llama.load(file, on_progress=lambda done, total: seen.append((done, total)))
-        assert seen[0] == (file.weight("token_embd.weight").num_bytes, file.num_bytes)
-        assert seen[-1] == (file.num_bytes, file.num_bytes)
-    assert len(seen) == 1 + 2 * 6 + 2
-    assert seen == sorted(set(seen))
-
-
-class Requantised:
-    """A model file whose matrices are given in another type."""
-
-    def __init__(self, file: ModelFile, types: str) -> None:
-        self._file = file
-        self._types = cycle(GGMLType[name] for name in types.split())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._file
-
-    def weight(self, name: str) -> Weight:
-        stored = self._file.weight(name)
-        if len(stored.shape) == 1:
-            return stored
-        values, type = dequantize(stored.blocks, stored.type), next(self._types)
-        return Weight(type, stored.shape, torch.from_numpy(stored_blocks(values.numpy(), type)))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("types", ["Q8_0", "Q4_0", "Q5_1", "MXFP4", "BF16", "Q4_1 Q8_0 Q5_0"])
-def test_the_bundled_model_says_the_same_from_blocks_as_from_numbers(types: str) -> None:
-    with open_model(BUNDLED_MODEL) as file:
-        dense, packed = (
-            Llama.load(cast(ModelFile, Requantised(file, types)), form=form)
-            for form in (Form.DENSE, Form.QUANTIZED)
-        )
-    prompts = [random_ids(5, seed) for seed in range(4)]
-    assert greedy(packed, prompts, 32) == greedy(dense, prompts, 32)
-    torch.testing.assert_close(
-        logits_after(packed, prompts[0]), logits_after(dense, prompts[0]), atol=1e-4, rtol=0
-    )
-    assert (
-        sum(tensor.nbytes for tensor in tensors_in(packed)) < sum(t.nbytes for t in tensors_in(dense)) * 0.51
-    )
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("type", TYPES)
-@pytest.mark.parametrize("tied", [False, True])
-def test_blocks_give_the_logits_of_their_numbers(tmp_path: Path, type: str, tied: bool) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, tied=tied, **WIDE)
-    ids = random_ids(40)
-    with GGUFModel.open(path) as file:
-        packed = Llama.load(file, form=Form.QUANTIZED)
-    torch.testing.assert_close(
-        logits_after(packed, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0
-    )
-
-
-def test_a_file_that_is_cut_ends_its_loading_and_harms_no_model_that_is_loaded(
-    tmp_path: Path, llama: Llama
-) -> None:
-    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf"), random_ids(40)
-    copy = load_tiny(path)
-    with GGUFModel.open(path) as file:
-        os.truncate(path, path.stat().st_size // 2)
-        with pytest.raises(ModelFileError, match=r"tiny\.gguf: tensor 'blk\..*' ended at byte .* cut short"):
-            Llama.load(file)
-    assert logits_after(copy, ids).equal(logits_after(llama, ids))
-
-
-def test_a_model_outlives_its_file(tmp_path: Path, llama: Llama) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf")
-    copy = load_tiny(path)
-    path.unlink()
-    ids = random_ids(40)
-    assert logits_after(copy, ids).equal(logits_after(llama, ids))
 
 
 def test_the_default_tiny_model_has_the_default_shape(llama: Llama) -> None:

@@ -15,8 +15,8 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.files.safetensors_model import SafetensorsModel, hf_name
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.llama2 import Llama
+from tests.model.forwards import greedy, logits_after, random_ids
 from tests.model.open_files import open_files
-from tests.model.test_llama2 import greedy, logits_after, random_ids
 from tests.tiny import load_tiny, oracle, random_weights, tiny_config, write_tiny_gguf
 
 pytestmark = pytest.mark.long

@@ -1,0 +1,93 @@
+"""A model as it is laid out in memory: from blocks as from numbers, and whatever becomes of its file."""
+
+import os
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.form import Form
+from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
+from llama_herd.model.llama2 import Llama
+from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.model.forwards import greedy, logits_after, random_ids, tensors_in
+from tests.model.requantised import Requantised
+from tests.tiny import WIDE, load_tiny, oracle_logits, write_tiny_gguf
+
+#: Of one type each, then as stock files mix them, within a layer too.
+TYPES = [*(type.name for type in SUPPORTED_TYPES), "Q4_K Q6_K", "Q4_0 Q5_1 Q6_K Q8_0 F16"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("type", TYPES)
+def test_stored_types_give_the_logits_of_their_dequantised_values(tmp_path: Path, type: str) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, **WIDE)
+    ids = random_ids(40)
+    torch.testing.assert_close(
+        logits_after(load_tiny(path), ids), oracle_logits(path, ids, **WIDE), atol=5e-5, rtol=0
+    )
+
+
+def test_loading_reports_the_bytes_of_each_weight(gqa_file: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    with GGUFModel.open(gqa_file) as file:
+        Llama.load(file, on_progress=lambda done, total: seen.append((done, total)))
+        assert seen[0] == (file.weight("token_embd.weight").num_bytes, file.num_bytes)
+        assert seen[-1] == (file.num_bytes, file.num_bytes)
+    assert len(seen) == 1 + 2 * 6 + 2
+    assert seen == sorted(set(seen))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("types", ["Q8_0", "Q4_0", "Q5_1", "MXFP4", "BF16", "Q4_1 Q8_0 Q5_0"])
+def test_the_bundled_model_says_the_same_from_blocks_as_from_numbers(types: str) -> None:
+    with open_model(BUNDLED_MODEL) as file:
+        dense, packed = (
+            Llama.load(cast(ModelFile, Requantised(file, types)), form=form)
+            for form in (Form.DENSE, Form.QUANTIZED)
+        )
+    prompts = [random_ids(5, seed) for seed in range(4)]
+    assert greedy(packed, prompts, 32) == greedy(dense, prompts, 32)
+    torch.testing.assert_close(
+        logits_after(packed, prompts[0]), logits_after(dense, prompts[0]), atol=1e-4, rtol=0
+    )
+    assert (
+        sum(tensor.nbytes for tensor in tensors_in(packed)) < sum(t.nbytes for t in tensors_in(dense)) * 0.51
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("tied", [False, True])
+def test_blocks_give_the_logits_of_their_numbers(tmp_path: Path, type: str, tied: bool) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, tied=tied, **WIDE)
+    ids = random_ids(40)
+    with GGUFModel.open(path) as file:
+        packed = Llama.load(file, form=Form.QUANTIZED)
+    torch.testing.assert_close(
+        logits_after(packed, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0
+    )
+
+
+def test_a_file_that_is_cut_ends_its_loading_and_harms_no_model_that_is_loaded(
+    tmp_path: Path, llama: Llama
+) -> None:
+    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf"), random_ids(40)
+    copy = load_tiny(path)
+    with GGUFModel.open(path) as file:
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(ModelFileError, match=r"tiny\.gguf: tensor 'blk\..*' ended at byte .* cut short"):
+            Llama.load(file)
+    assert logits_after(copy, ids).equal(logits_after(llama, ids))
+
+
+def test_a_model_outlives_its_file(tmp_path: Path, llama: Llama) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    copy = load_tiny(path)
+    path.unlink()
+    ids = random_ids(40)
+    assert logits_after(copy, ids).equal(logits_after(llama, ids))
