@@ -1,0 +1,48 @@
+"""Chat templates of the tiny vocabulary, and conversations for them."""
+
+import pytest
+
+from llama_herd.errors import GenerationError
+from llama_herd.model.text.chat import Chat, ChatTemplates
+from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.sandbox import Limits
+from llama_herd.model.text.template_files import DEFAULT
+from llama_herd.model.text.tokenizer import Tokenizer
+
+#: The CPU time ends what never ends, however long that takes on a busy machine.
+LIMITS = Limits(cpu_s=0.2, wall_s=30.0)
+
+
+class MadeTemplates:
+    """Makes templates of the tiny vocabulary, and ends them with the test."""
+
+    def __init__(self, tokenizer: Tokenizer, control_tokens: ControlTokens) -> None:
+        self._tokenizer = tokenizer
+        self._control_tokens = control_tokens
+        self._made: list[ChatTemplates] = []
+
+    def make(self, source: str, limits: Limits = LIMITS) -> ChatTemplates:
+        sources = {DEFAULT: source}
+        self._made.append(ChatTemplates(sources, self._tokenizer, self._control_tokens, limits))
+        return self._made[-1]
+
+    def close(self) -> None:
+        for template in self._made:
+            template.close()
+
+
+def turn(role: str, content: object) -> dict[str, object]:
+    return {"role": role, "content": content}
+
+
+def conversation(*contents: str, system: str | None = None) -> Chat:
+    """Turns of user and assistant, after a system message if there is one."""
+    turns = [turn(("user", "assistant")[number % 2], content) for number, content in enumerate(contents)]
+    return Chat(turns if system is None else [turn("system", system), *turns])
+
+
+def error_of(template: ChatTemplates, *contents: str) -> GenerationError:
+    with pytest.raises(GenerationError) as caught:
+        template.encode(conversation(*contents))
+    assert caught.value.code == "template_error"
+    return caught.value
