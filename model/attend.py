@@ -75,7 +75,6 @@ def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Sco
             values.narrow(2, first_cell, num_keys),
             attn_mask=mask,
             scale=scoring.scale,
-            enable_gqa=True,
         )
         attended.append(heads)  # (1, H, t, D)
     return torch.cat(attended, dim=2)[0].transpose(0, 1)  # (T, H, D)
@@ -94,14 +93,16 @@ def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Sc
         values.masked_fill_(padding, 0)
         if window:
             mask = cache.padding_mask(group.positions, keys.shape[-2], window)
-        heads = kernel(queries, keys, values, attn_mask=mask, scale=scoring.scale, enable_gqa=True)
+        heads = kernel(queries, keys, values, attn_mask=mask, scale=scoring.scale)
         attended[group.rows] = heads.transpose(1, 2)  # (B, t, H, D)
     return attended
 
 
 def _kernel(scoring: Scoring) -> Callable[..., Tensor]:
     """What weighs the values (B, K, S, D) by how well keys fit queries (B, H, t, D): (B, H, t, D)."""
-    return partial(_capped, cap=scoring.cap) if scoring.cap else scaled_dot_product_attention
+    if scoring.cap:
+        return partial(_capped, cap=scoring.cap)
+    return partial(scaled_dot_product_attention, enable_gqa=True)
 
 
 def _capped(
@@ -110,13 +111,11 @@ def _capped(
     values: Tensor,
     attn_mask: Tensor | None,
     scale: float | None,
-    enable_gqa: bool,
     cap: float,
 ) -> Tensor:
     """torch's kernel, had it a cap for scores. Source: https://arxiv.org/abs/2408.00118"""
     B, H, t, D = q.shape
     _, K, S, _ = keys.shape
-    assert enable_gqa
     grouped = q.reshape(B, K, H // K * t, D)  # the queries of a kv head, one below the other
     scores = (grouped @ keys.transpose(2, 3)).float()
     scores = scores.mul_((D**-0.5 if scale is None else scale) / cap).tanh_().mul_(cap)

@@ -35,9 +35,8 @@ class Family:
     scaled_embedding: bool = False
     #: The file states scales of embeddings, residuals, scores and logits.
     multipliers: bool = False
-    #: The file may state soft caps of scores, and of logits.
-    score_cap: bool = False
-    logit_cap: bool = False
+    #: Soft caps that the file may state: a config's field, and its key in files of both kinds.
+    caps: Mapping[str, str] = field(default_factory=dict)
     #: Scores are scaled by what config.json states; GGUF files leave it
     #: out: it is a head's size, but hidden / heads in a model of so many layers.
     query_scalar: bool = False
@@ -54,6 +53,9 @@ class Family:
     #: Keys that config.json may leave out, as transformers fills them in.
     defaults: Mapping[str, object] = field(default_factory=dict)
 
+
+SCORE_CAP = {"score_cap": "attn_logit_softcapping"}
+LOGIT_CAP = {"logit_cap": "final_logit_softcapping"}
 
 LLAMA = Family("Llama", "llama", "llama", interleaved=True)
 
@@ -100,8 +102,7 @@ FAMILIES = (
         norms_from_one=True,
         activation="gelu_pytorch_tanh",
         scaled_embedding=True,
-        score_cap=True,
-        logit_cap=True,
+        caps=SCORE_CAP | LOGIT_CAP,
         query_scalar=True,
         wide_query_layers=46,
         window="local",
@@ -124,7 +125,7 @@ FAMILIES = (
         norms_from_one=True,
         activation="gelu_pytorch_tanh",
         scaled_embedding=True,
-        logit_cap=True,
+        caps=LOGIT_CAP,
         query_scalar=True,
         wide_query_layers=62,
         window="local",

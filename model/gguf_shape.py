@@ -65,9 +65,9 @@ def windows(metadata: Metadata, family: Family, num_layers: int) -> tuple[int, .
 
 def scales(metadata: Metadata, family: Family) -> dict[str, float]:
     """The scales and soft caps that are stated, by the names of a config's fields."""
-    keys = {}
+    keys = dict(family.caps)
     if family.multipliers:
-        keys = {
+        keys |= {
             "embedding_scale": "embedding_scale",
             "residual_scale": "residual_scale",
             "attention_scale": "attention.scale",
@@ -76,10 +76,6 @@ def scales(metadata: Metadata, family: Family) -> dict[str, float]:
         finetuned = f"{family.architecture}.rope.scaling.finetuned"
         if not metadata.flag(finetuned, True):
             raise metadata.error(finetuned, "is false: this one is without RoPE", OTHER_MODEL)
-    if family.score_cap:
-        keys["score_cap"] = "attn_logit_softcapping"
-    if family.logit_cap:
-        keys["logit_cap"] = "final_logit_softcapping"
     return metadata.numbers({field: f"{family.architecture}.{key}" for field, key in keys.items()})
 
 

@@ -88,18 +88,14 @@ def windows(config_json: Metadata, family: Family, num_layers: int) -> tuple[int
 
 def scales(metadata: Metadata, family: Family) -> dict[str, float]:
     """The scales and soft caps that are stated, by the names of a config's fields."""
-    keys = {}
+    keys = dict(family.caps)
     if family.multipliers:
-        keys = {
+        keys |= {
             "embedding_scale": "embedding_multiplier",
             "residual_scale": "residual_multiplier",
             "attention_scale": "attention_multiplier",
             "logit_divisor": "logits_scaling",
         }
-    if family.score_cap:
-        keys["score_cap"] = "attn_logit_softcapping"
-    if family.logit_cap:
-        keys["logit_cap"] = "final_logit_softcapping"
     scales = metadata.numbers(keys)
     if family.query_scalar:
         scales["attention_scale"] = metadata.number("query_pre_attn_scalar", 0, MAX_SCALE) ** -0.5

@@ -1,6 +1,5 @@
 """The law of every family: equal to transformers, from a Hugging Face folder and from a GGUF file."""
 
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,8 @@ from llama_herd.model.files.model_file import open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
 from llama_herd.model.tiling import FIXED, Tiling
-from tests.model.forwards import greedy, logits_after, reserved
-from tests.model.tiny_family import TINY_FAMILIES, VOCAB_SIZE
+from tests.model.forwards import greedy, logits_after, random_ids, reserved
+from tests.model.tiny_family import TINY_FAMILIES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -65,10 +64,6 @@ def llama(path: Path) -> Llama:
 def load(path: Path, tiling: Tiling | None = None) -> Llama:
     with open_model(path) as file:
         return Llama.load(file, tiling=tiling) if tiling else Llama.load(file)
-
-
-def random_ids(num_tokens: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(3, VOCAB_SIZE), k=num_tokens)
 
 
 @torch.inference_mode()

@@ -15,10 +15,16 @@ from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama, Mlp, RMSNorm
 from llama_herd.model.pages import Pages
 from llama_herd.model.segment import DenseSegment
-from tests.model.forwards import greedy, logits_after, prefill_by, random_ids, reserved, tensors_in
-from tests.tiny import load_tiny, oracle, oracle_logits, tiny_config, tiny_vocabulary, write_tiny_gguf
-
-VOCAB_SIZE = len(tiny_vocabulary())
+from tests.model.forwards import (
+    VOCAB_SIZE,
+    greedy,
+    logits_after,
+    prefill_by,
+    random_ids,
+    reserved,
+    tensors_in,
+)
+from tests.tiny import load_tiny, oracle, oracle_logits, tiny_config, write_tiny_gguf
 
 
 @pytest.fixture

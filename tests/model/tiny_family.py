@@ -19,12 +19,12 @@ import gguf
 import torch
 from torch import Tensor
 
+from tests.model.forwards import VOCAB_SIZE
 from tests.tiny import permute_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-VOCAB_SIZE = 300
 SHAPE = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
