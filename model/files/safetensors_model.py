@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from llama_herd.model.quoted import quoted
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.padded_codec import PaddedCodec
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.model.weight import Weight
 
 CONFIG_NAME = "config.json"
@@ -118,13 +120,7 @@ class SafetensorsModel:
 
     def read_tokenizer(self) -> Tokenizer:
         """The folder's tokenizer, with a piece for each of the model's rows. Raises ModelFileError."""
-        path = self.folder / TOKENIZER_NAME
-        if not path.is_file():
-            raise ModelFileError(
-                f"{path}: missing. {how_to_fetch(self.folder)} "
-                "Or load the tokenizer with transformers and save it there."
-            )
-        tokenizer, num_rows = Tokenizer.from_json(path), self.config.vocab_size
+        tokenizer, num_rows = Tokenizer.from_json(self._tokenizer_json), self.config.vocab_size
         if tokenizer.vocab_size > num_rows:
             complaint = f"is {num_rows}, but {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens"
             raise self.metadata.error("vocab_size", complaint)
@@ -132,7 +128,17 @@ class SafetensorsModel:
 
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
         """The names of its control tokens, which chat templates write."""
-        return ControlTokens.from_json(self.folder / TOKENIZER_NAME, tokenizer)
+        return ControlTokens.from_json(self._tokenizer_json)
+
+    @cached_property
+    def _tokenizer_json(self) -> TokenizerJson:
+        path = self.folder / TOKENIZER_NAME
+        if not path.is_file():
+            raise ModelFileError(
+                f"{path}: missing. {how_to_fetch(self.folder)} "
+                "Or load the tokenizer with transformers and save it there."
+            )
+        return TokenizerJson.open(path)
 
     def close(self) -> None:
         for file in self._files:

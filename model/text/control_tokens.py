@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
-from llama_herd.model.json_file import read_json
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.text.joined_text import JoinedText
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, load_engine
-from llama_herd.model.text.tokenizer_json import MAX_CONFIG_BYTES
+from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.model.text.vocabulary import EOS_KEYS, TOKENS_KEY
 
 #: Roles that a template asks for by these names, as far as the model has a token for them.
@@ -44,41 +41,24 @@ class ControlTokens:
             for role, key in _KEYS.items()
             if key in metadata
         }
-        ids = _silent_ids(tokenizer, tokens.__getitem__)
+        silent_ids = [token_id for token_id, piece in enumerate(tokenizer.pieces) if not piece]
+        ids = {token: token_id for token_id in silent_ids if (token := tokens[token_id])}
         return cls(ids, _roles(tokenizer, tokens.__getitem__, named))
 
     @classmethod
-    def from_json(cls, path: Path, tokenizer: Tokenizer) -> Self:
-        """Read the tokenizer.json that `tokenizer` comes from, and tokenizer_config.json beside it."""
-        config_path = path.with_name("tokenizer_config.json")
-        config = read_json(config_path, MAX_CONFIG_BYTES) if config_path.is_file() else {}
-        contents = {role: _content(config.get(role)) for role in ROLES}
-        named = {role: content for role, content in contents.items() if content is not None}
-        file = read_json(path, MAX_FILE_BYTES)
-        token_of: Callable[[int], str | None] = load_engine(file).id_to_token
-        ids = _silent_ids(tokenizer, token_of)
-        return cls(ids, _roles(tokenizer, token_of, named), JoinedText.where_needed(file, ids))
-
-
-def _silent_ids(tokenizer: Tokenizer, token_of: Callable[[int], str | None]) -> dict[str, int]:
-    """Control tokens are those that add nothing to a text."""
-    silent_ids = [token_id for token_id, piece in enumerate(tokenizer.pieces) if not piece]
-    return {token: token_id for token_id in silent_ids if (token := token_of(token_id))}
+    def from_json(cls, file: TokenizerJson) -> Self:
+        """Read a tokenizer.json with the files beside it."""
+        named = {role: token for role in ROLES if (token := file.named(role)) is not None}
+        return cls(file.control_ids, _roles(file, file.token, named), file.joined_text)
 
 
 def _roles(
-    tokenizer: Tokenizer, token_of: Callable[[int], str | None], named: Mapping[str, str]
+    ends_of: Tokenizer | TokenizerJson, token_of: Callable[[int], str | None], named: Mapping[str, str]
 ) -> dict[str, str]:
     """BOS is the tokenizer's; where no EOS is named an only end is the one."""
-    ends = {} if tokenizer.bos_id is None else {"bos_token": tokenizer.bos_id}
-    if len(tokenizer.eos_ids) == 1:
-        (ends["eos_token"],) = tokenizer.eos_ids
+    ends = {} if ends_of.bos_id is None else {"bos_token": ends_of.bos_id}
+    if len(ends_of.eos_ids) == 1:
+        (ends["eos_token"],) = ends_of.eos_ids
     known = {role: token for role, token_id in ends.items() if (token := token_of(token_id))}
     bos = {role: token for role, token in known.items() if role == "bos_token"}
     return {**known, **named, **bos}
-
-
-def _content(token: object) -> str | None:
-    """The text of a token in tokenizer_config.json, which stands there alone or with its properties."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None

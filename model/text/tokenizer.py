@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import Protocol, Self
 
 from llama_herd.error_code import ErrorCode
@@ -67,10 +65,8 @@ class Tokenizer:
         return cls(codec, vocabulary.bos_id, vocabulary.eos_ids, adds_bos, templates, last_id)
 
     @classmethod
-    def from_json(cls, path: str | PathLike[str]) -> Self:
-        """Build from a tokenizer.json and the files beside it. Raises ModelFileError."""
-        with no_panic(ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
-            file = TokenizerJson(Path(path))
+    def from_json(cls, file: TokenizerJson) -> Self:
+        """Build from a tokenizer.json and the files beside it."""
         return cls(file, file.bos_id, file.eos_ids, file.adds_bos, file.chat_templates, file.last_id)
 
     @property

@@ -13,6 +13,8 @@ from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
 from llama_herd.model.text.spm import recover_merges
+from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.tokenizer_json import TokenizerJson
 from tests.tiny import BOS_ID, oracle, tiny_vocabulary
 
 if TYPE_CHECKING:
@@ -24,6 +26,11 @@ def write_tiny_folder(folder: Path, gguf_file: Path, **config_changes: Any) -> P
     oracle(gguf_file, **config_changes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a tokenizer.json and the files beside it."""
+    return Tokenizer.from_json(TokenizerJson.open(path))
 
 
 def write_tiny_tokenizer(folder: Path, **config: object) -> Path:

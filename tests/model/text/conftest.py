@@ -7,8 +7,9 @@ import pytest
 
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.tokenizer_json import TokenizerJson
 from tests.model.text.made_templates import MadeTemplates
-from tests.model.tiny_folder import write_tiny_tokenizer
+from tests.model.tiny_folder import read_tokenizer, write_tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +19,12 @@ def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_path: Path) -> Tokenizer:
-    return Tokenizer.from_json(tokenizer_path)
+    return read_tokenizer(tokenizer_path)
 
 
 @pytest.fixture(scope="module")
-def control_tokens(tokenizer_path: Path, tokenizer: Tokenizer) -> ControlTokens:
-    return ControlTokens.from_json(tokenizer_path, tokenizer)
+def control_tokens(tokenizer_path: Path) -> ControlTokens:
+    return ControlTokens.from_json(TokenizerJson.open(tokenizer_path))
 
 
 @pytest.fixture

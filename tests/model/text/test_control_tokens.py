@@ -10,6 +10,7 @@ from gguf import TokenType
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.tokenizer_json import TokenizerJson
 from tests.model.sentence_piece import BOS_ID, EOS_ID, UNK_ID, gguf_values, train_sentence_piece
 from tests.model.tiny_folder import write_tiny_tokenizer
 
@@ -30,7 +31,7 @@ def of_gguf(values: dict[str, Any]) -> ControlTokens:
 
 def of_folder(folder: Path, **tokenizer_config: object) -> ControlTokens:
     path = write_tiny_tokenizer(folder, **tokenizer_config)
-    return ControlTokens.from_json(path, Tokenizer.from_json(path))
+    return ControlTokens.from_json(TokenizerJson.open(path))
 
 
 def test_a_gguf_file_names_its_control_tokens(values: dict[str, Any]) -> None:

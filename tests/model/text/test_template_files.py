@@ -10,8 +10,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.text.template_files import MAX_TEMPLATES, folder_templates, metadata_templates
-from llama_herd.model.text.tokenizer import Tokenizer
-from tests.model.tiny_folder import tiny_tokenizer
+from tests.model.tiny_folder import read_tokenizer, tiny_tokenizer
 from tests.tiny import write_tiny_gguf
 
 NAMED = {"default": "plain {{ messages }}", "tool_use": "tools {{ tools }}", "rag": "{{ documents }}\n"}
@@ -31,7 +30,7 @@ def test_a_folder_s_templates_are_those_that_transformers_loads(
     engine.save_pretrained(tmp_path, save_jinja_files=save_jinja_files)
     loaded = AutoTokenizer.from_pretrained(tmp_path).chat_template
     expected = {"default": loaded} if isinstance(loaded, str) else loaded or {}
-    assert Tokenizer.from_json(tmp_path / "tokenizer.json").chat_templates == expected
+    assert read_tokenizer(tmp_path / "tokenizer.json").chat_templates == expected
 
 
 def test_jinja_files_stand_for_all_that_the_configuration_holds(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from tests.model.text.templates import TAKE_DEVELOPERS, TAKE_PARTS, TEMPLATES, TOKENS
-from tests.model.tiny_folder import tiny_tokenizer
+from tests.model.tiny_folder import read_tokenizer, tiny_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -135,8 +135,8 @@ class Family:
     def __init__(self, engine: "PreTrainedTokenizerFast", folder: Path) -> None:
         self.engine = engine
         engine.save_pretrained(folder)
-        self.tokenizer = Tokenizer.from_json(folder / "tokenizer.json")
-        control_tokens = ControlTokens.from_json(folder / "tokenizer.json", self.tokenizer)
+        self.tokenizer = read_tokenizer(folder / "tokenizer.json")
+        control_tokens = ControlTokens.from_json(TokenizerJson.open(folder / "tokenizer.json"))
         self.templates = ChatTemplates(TEMPLATES, self.tokenizer, control_tokens)
 
 
@@ -227,7 +227,7 @@ def test_of_several_templates_the_one_is_taken_that_transformers_takes(
 ) -> None:
     engine = tiny_tokenizer()
     engine.save_pretrained(tmp_path)
-    tokenizer = Tokenizer.from_json(tmp_path / "tokenizer.json")
+    tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
     engine.chat_template = {name: NAMED[name] for name in names}
     with ChatTemplates(engine.chat_template, tokenizer, ControlTokens({}, {})) as templates:
         for tools, template in product((None, [], TOOLS), (None, *names)):

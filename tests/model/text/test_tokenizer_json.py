@@ -26,6 +26,7 @@ from tests.model.sentence_piece import (
     gguf_values,
     train_sentence_piece,
 )
+from tests.model.tiny_folder import read_tokenizer
 
 BYTE_LEVEL = Path(__file__).with_name("reference_ids.json.gz")
 
@@ -70,7 +71,7 @@ def test_ids_and_pieces_equal_the_gguf_twins(
     spm_engine: Engine, sentence_piece: sentencepiece.SentencePieceProcessor, tmp_path: Path
 ) -> None:
     twin = Tokenizer.from_metadata(Metadata(gguf_values(sentence_piece)))
-    tokenizer = Tokenizer.from_json(save(spm_engine, tmp_path, tokenizer_config=CONFIG))
+    tokenizer = read_tokenizer(save(spm_engine, tmp_path, tokenizer_config=CONFIG))
     assert tokenizer.pieces == twin.pieces
     assert (tokenizer.bos_id, tokenizer.eos_ids) == (twin.bos_id, twin.eos_ids)
     # After a user-defined token this kind of file begins with a space again, sentencepiece does not.
@@ -81,7 +82,7 @@ def test_ids_and_pieces_equal_the_gguf_twins(
 def test_no_text_becomes_a_control_token_even_if_the_file_calls_it_an_ordinary_one(
     spm_engine: Engine, tmp_path: Path
 ) -> None:
-    tokenizer = Tokenizer.from_json(save(spm_engine, tmp_path, tokenizer_config=CONFIG))
+    tokenizer = read_tokenizer(save(spm_engine, tmp_path, tokenizer_config=CONFIG))
     for text in ("<s>", "</s>", "<unk>", "a</s>b", "<s> </s> <unk>"):
         assert CONTROL_IDS.isdisjoint(tokenizer.encode(text, add_bos=False))
         assert tokenizer.decode(tokenizer.encode(text)) == " " + text
@@ -93,7 +94,7 @@ def test_a_byte_level_file_gives_text_back_as_it_is(tmp_path: Path) -> None:
     engine.pre_tokenizer = ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
     engine.add_special_tokens(["<|end|>"])
-    tokenizer = Tokenizer.from_json(save(engine, tmp_path, tokenizer_config={"eos_token": "<|end|>"}))
+    tokenizer = read_tokenizer(save(engine, tmp_path, tokenizer_config={"eos_token": "<|end|>"}))
     assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.adds_bos) == (None, frozenset({256}), False)
     for text in mixed_texts()[:500]:
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -107,34 +108,34 @@ def test_bos_is_added_as_the_configuration_says_or_else_the_template(
         ({**CONFIG, "add_bos_token": False}, False),
         ({**CONFIG, "add_bos_token": None}, True),
     ):
-        assert Tokenizer.from_json(save(spm_engine, tmp_path, tokenizer_config=config)).adds_bos is adds_bos
+        assert read_tokenizer(save(spm_engine, tmp_path, tokenizer_config=config)).adds_bos is adds_bos
 
 
 def test_a_bos_token_that_is_to_be_added_must_be_named(spm_engine: Engine, tmp_path: Path) -> None:
     path = save(spm_engine, tmp_path, tokenizer_config={"add_bos_token": True})
     with pytest.raises(ModelFileError, match=r"tokenizer_config\.json: bos_token is missing"):
-        Tokenizer.from_json(path)
+        read_tokenizer(path)
 
 
 def test_lengths_of_a_training_neither_cut_nor_fill_a_text(spm_engine: Engine, tmp_path: Path) -> None:
     trained = Engine.from_str(spm_engine.to_str())
     trained.enable_truncation(max_length=4)
     trained.enable_padding(length=64)
-    tokenizer = Tokenizer.from_json(save(trained, tmp_path, tokenizer_config=CONFIG))
+    tokenizer = read_tokenizer(save(trained, tmp_path, tokenizer_config=CONFIG))
     assert tokenizer.decode(tokenizer.encode("kalo " * 5)) == " " + "kalo " * 5
 
 
 def test_every_end_that_the_files_name_ends_a_generation(spm_engine: Engine, tmp_path: Path) -> None:
     generation = {"bos_token_id": BOS_ID, "eos_token_id": [EOS_ID, 300]}
     path = save(spm_engine, tmp_path, tokenizer_config=CONFIG, generation_config=generation)
-    assert Tokenizer.from_json(path).eos_ids == {EOS_ID, 300}
+    assert read_tokenizer(path).eos_ids == {EOS_ID, 300}
 
 
 def test_without_other_files_the_model_s_configuration_names_the_ends(
     spm_engine: Engine, tmp_path: Path
 ) -> None:
     path = save(spm_engine, tmp_path, config={"bos_token_id": BOS_ID, "eos_token_id": EOS_ID})
-    tokenizer = Tokenizer.from_json(path)
+    tokenizer = read_tokenizer(path)
     assert (tokenizer.bos_id, tokenizer.eos_ids) == (BOS_ID, frozenset({EOS_ID}))
 
 
@@ -152,24 +153,24 @@ def test_a_broken_file_is_named(tmp_path: Path, content: str, message: str) -> N
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
     with pytest.raises(ModelFileError, match=message):
-        Tokenizer.from_json(path)
+        read_tokenizer(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"tokenizer\.json: no such file"):
-        Tokenizer.from_json(tmp_path / "tokenizer.json")
+        read_tokenizer(tmp_path / "tokenizer.json")
 
 
 def test_other_kinds_of_tokenizers_are_named(tmp_path: Path) -> None:
     for kind, model in (("Unigram", Unigram([("a", 0.0)])), ("WordLevel", WordLevel({"a": 0}, "a"))):
         with pytest.raises(ModelFileError, match=rf"model\.type is '{kind}', only 'BPE'"):
-            Tokenizer.from_json(save(Engine(model), tmp_path))
+            read_tokenizer(save(Engine(model), tmp_path))
     plain = Engine(BPE(vocab={"a": 0}, merges=[]))
     with pytest.raises(ModelFileError, match="decoder is neither ByteLevel nor"):
-        Tokenizer.from_json(save(plain, tmp_path))
+        read_tokenizer(save(plain, tmp_path))
     plain.decoder = decoders.WordPiece()
     with pytest.raises(ModelFileError, match="decoder: type is 'WordPiece', supported are"):
-        Tokenizer.from_json(save(plain, tmp_path))
+        read_tokenizer(save(plain, tmp_path))
 
 
 @pytest.mark.parametrize("config", [{"eos_token": "<none>"}, {"bos_token": {"content": "<none>"}}])
@@ -177,7 +178,7 @@ def test_a_special_token_outside_the_vocabulary_is_named(
     spm_engine: Engine, tmp_path: Path, config: dict[str, Any]
 ) -> None:
     with pytest.raises(ModelFileError, match=f"{next(iter(config))} or its id is not in the vocabulary"):
-        Tokenizer.from_json(save(spm_engine, tmp_path, tokenizer_config=config))
+        read_tokenizer(save(spm_engine, tmp_path, tokenizer_config=config))
 
 
 @pytest.mark.long
@@ -212,7 +213,7 @@ def test_ids_equal_those_of_transformers_own_families(
     ids = {token: token_id for token_id, token in enumerate((*tokens, *special))}
     oracle = getattr(transformers, family)(vocab=ids, merges=merges)
     oracle.save_pretrained(tmp_path)
-    tokenizer = Tokenizer.from_json(tmp_path / "tokenizer.json")
+    tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
     engine = oracle.backend_tokenizer
     engine.encode_special_tokens = True
     for text in mixed_texts():
