@@ -1,15 +1,18 @@
 """`herd inspect`: what is in a model file, and how much memory it would take to run it."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llama_herd.worker.loading.size_text import size_text
 
 if TYPE_CHECKING:
+    from llama_herd.model.config import LlamaConfig
+    from llama_herd.model.rope_scaling import RopeScaling
     from llama_herd.model.text.token_facts import TokenFacts
     from llama_herd.worker.loading.model_summary import Memory, ModelSummary, TypeShare
 
@@ -54,7 +57,7 @@ def lines_of(summary: "ModelSummary") -> Iterator[str]:
     yield summary.kind
     yield f"{total.num_parameters:,} parameters in {total.num_tensors} tensors, {size_text(total.num_bytes)}"
     yield from _section("header", summary.header.items())
-    yield from _section("shape", summary.shape_facts.items())
+    yield from _section("shape", _shape_facts(summary.shape))
     yield from _section("tensors", ((share.type, _share(share)) for share in summary.tensors))
     if summary.tokenizer is not None:
         yield from _section("tokenizer", _tokenizer_facts(summary.tokenizer))
@@ -74,6 +77,27 @@ def _section(title: str, facts: Iterable[tuple[str, object]]) -> Iterator[str]:
 
 def _one_line(value: object) -> str:
     return " ".join(str(value).split())
+
+
+def _shape_facts(shape: "LlamaConfig | None") -> Iterator[tuple[str, object]]:
+    """The family, and every field that is not as in Llama 2."""
+    if shape is None:
+        return
+    yield "family", shape.family.name
+    plain = {field.name for field in fields(shape) if getattr(shape, field.name) == field.default}
+    special: dict[str, Callable[[Any], str]] = {"rope_scaling": _scaling, "windows": _windows}
+    for field in fields(shape):
+        if field.name not in plain and field.name != "family":
+            yield field.name, special.get(field.name, str)(getattr(shape, field.name))
+
+
+def _scaling(scaling: "RopeScaling") -> str:
+    slowest = max(scaling.divisors, default=1.0)
+    return f"pairs up to {slowest:g} times slower, gain {scaling.gain:g}"
+
+
+def _windows(windows: tuple[int, ...]) -> str:
+    return f"of {max(windows):,} tokens in {sum(map(bool, windows))} of {len(windows)} layers"
 
 
 def _share(share: "TypeShare") -> str:

@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
+from llama_herd.model.rope_scaling import RopeScaling
+from llama_herd.worker.cli.inspect import lines_of
+from llama_herd.worker.loading.model_summary import ModelSummary
 from tests.hostile.foreign_models import FOREIGN_MODELS, NUM_TOKENS
-from tests.tiny import write_tiny_gguf
+from tests.tiny import tiny_config, write_tiny_gguf
 from tests.worker.herd_command import invoke
 
 F32, F16, SMALL = ("F32", 1, 32, 128), ("F16", 1, 8, 16), ("F32", 1, 8, 32)
@@ -96,3 +99,14 @@ def test_a_header_cannot_break_out_of_its_line(tmp_path: Path) -> None:
     done = invoke("inspect", str(tmp_path))
     assert "  a b[2J  c d" in done.stdout.splitlines()
     assert json.loads(invoke("inspect", str(tmp_path), "--json").stdout)["header"]["x"] == "nan"
+
+
+def test_a_shape_is_told_by_what_is_not_as_in_llama_2() -> None:
+    special = {"windows": (0, 4096), "rope_scaling": RopeScaling((1.0, 8.0), 1.2), "logit_cap": 30.0}
+    summary = ModelSummary("m", "k", {}, tiny_config(**special), (), None, None, "")
+    lines = [" ".join(line.split()) for line in lines_of(summary)]
+    assert lines[lines.index("rope_dim 16") + 1 :] == [
+        "rope_scaling pairs up to 8 times slower, gain 1.2",
+        "windows of 4,096 tokens in 1 of 2 layers",
+        "logit_cap 30.0",
+    ]
