@@ -21,7 +21,10 @@ def test_a_type_is_read_as_the_gguf_package_reads_it() -> None:
     assert min(measured["values_per_s"], measured["gguf_values_per_s"]) > 0
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    "preset",
+    ["Q4_K_M", *(pytest.param(name, marks=pytest.mark.slow) for name in PRESETS if name != "Q4_K_M")],
+)
 def test_a_command_computes_a_token_of_a_file_of_each_preset(tmp_path: Path, preset: str) -> None:
     assert SMALL.config is not None
     path = write_random_model(tmp_path / "m.gguf", SMALL.config, PRESETS[preset], torch.device("cpu"))

@@ -45,12 +45,11 @@ def assert_one_clear_error_each(report: dict[str, Any], count: int) -> None:
     assert report["more_bytes"] < MAX_MORE_BYTES
 
 
-@pytest.mark.timeout(900)  # of a busy machine
-def test_a_thousand_damaged_models_are_served_or_refused(good_models: Path) -> None:
-    report = run(good_models, 0, 1_000)
-    assert_one_clear_error_each(report, 1_000)
+def test_a_hundred_damaged_models_are_served_or_refused(good_models: Path) -> None:
+    report = run(good_models, 0, 100)
+    assert_one_clear_error_each(report, 100)
     assert set(report["good"].values()) == {"loads", "missing file, tensor or key"}
-    assert report["outcomes"]["loads"] < 250
+    assert report["outcomes"]["loads"] < 25
     assert len(report["outcomes"]) > 10
 
 

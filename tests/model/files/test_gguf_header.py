@@ -158,19 +158,22 @@ def test_a_header_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("num_files", [200, pytest.param(2_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("type", ["F32", "Q4_K Q6_K IQ2_XXS"])
-def test_random_damage_raises_nothing_but_model_file_errors(tmp_path: Path, type: str) -> None:
+def test_random_damage_raises_nothing_but_model_file_errors(
+    tmp_path: Path, type: str, num_files: int
+) -> None:
     good = write_tiny_gguf(tmp_path / "good.gguf", type=type, num_layers=1, **WIDE).read_bytes()
     header_bytes = len(good) - GGUFModel.open(tmp_path / "good.gguf").num_bytes
     path, rng, messages = tmp_path / "damaged.gguf", random.Random(0), []
-    for _ in range(2_000):
+    for _ in range(num_files):
         path.write_bytes(damaged(good, header_bytes, rng))
         try:
             with GGUFModel.open(path) as model:
                 Tokenizer.from_metadata(model.metadata)
         except ModelFileError as error:
             messages.append(str(error))
-    assert len(messages) > 1_000
+    assert len(messages) > num_files // 2
     assert all(message.startswith(f"{path}: ") for message in messages)
 
 

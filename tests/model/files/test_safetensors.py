@@ -145,17 +145,18 @@ def test_a_file_that_is_cut_while_it_is_open_is_refused_by_the_tensor(tmp_path: 
 
 
 @pytest.mark.long
-def test_random_damage_raises_nothing_but_model_file_errors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_files", [200, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_random_damage_raises_nothing_but_model_file_errors(tmp_path: Path, num_files: int) -> None:
     save_file({"a": torch.ones(4, 4), "b": torch.ones(3), "c": torch.ones(2, 2)}, tmp_path / "good")
     good = (tmp_path / "good").read_bytes()
     path, rng, messages = tmp_path / "damaged", random.Random(0), []
-    for _ in range(2_000):
+    for _ in range(num_files):
         path.write_bytes(damaged(good, rng))
         try:
             SafetensorsFile.open(path)
         except ModelFileError as error:
             messages.append(str(error))
-    assert len(messages) > 1_000
+    assert len(messages) > num_files // 2
     assert all(message.startswith(f"{path}: ") for message in messages)
 
 
