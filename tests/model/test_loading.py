@@ -1,6 +1,8 @@
 """A model as it is laid out in memory: from blocks as from numbers, and whatever becomes of its file."""
 
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -20,13 +22,28 @@ from tests.tiny import WIDE, load_tiny, oracle_logits, write_tiny_gguf
 
 #: Of one type each, then as stock files mix them, within a layer too.
 TYPES = [*(type.name for type in SUPPORTED_TYPES), "Q4_K Q6_K", "Q4_0 Q5_1 Q6_K Q8_0 F16"]
+#: An embedding that is the output as well is read by rows and multiplied: tried with types of every size.
+TIED_TYPES = ["F32", "BF16", "Q4_0", "Q8_0", "Q4_K Q6_K"]
+TIED = [pytest.param(type, True, marks=[pytest.mark.slow] * (type not in TIED_TYPES)) for type in TYPES]
+
+
+@pytest.fixture(scope="module")
+def wide_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Path]:
+    """The file of a type, tied or not; made once."""
+
+    @cache
+    def path(type: str, tied: bool) -> Path:
+        return write_tiny_gguf(tmp_path_factory.mktemp("wide") / "tiny.gguf", type=type, tied=tied, **WIDE)
+
+    return path
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("type", TYPES)
-def test_stored_types_give_the_logits_of_their_dequantised_values(tmp_path: Path, type: str) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, **WIDE)
-    ids = random_ids(40)
+def test_stored_types_give_the_logits_of_their_dequantised_values(
+    wide_file: Callable[[str, bool], Path], type: str
+) -> None:
+    path, ids = wide_file(type, False), random_ids(40)
     torch.testing.assert_close(
         logits_after(load_tiny(path), ids), oracle_logits(path, ids, **WIDE), atol=5e-5, rtol=0
     )
@@ -43,7 +60,13 @@ def test_loading_reports_the_bytes_of_each_weight(gqa_file: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("types", ["Q8_0", "Q4_0", "Q5_1", "MXFP4", "BF16", "Q4_1 Q8_0 Q5_0"])
+@pytest.mark.parametrize(
+    "types",
+    [
+        *("Q8_0", "Q4_1 Q8_0 Q5_0"),
+        *(pytest.param(type, marks=pytest.mark.slow) for type in ("Q4_0", "Q5_1", "MXFP4", "BF16")),
+    ],
+)
 def test_the_bundled_model_says_the_same_from_blocks_as_from_numbers(types: str) -> None:
     with open_model(BUNDLED_MODEL) as file:
         dense, packed = (
@@ -61,11 +84,11 @@ def test_the_bundled_model_says_the_same_from_blocks_as_from_numbers(types: str)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("type", TYPES)
-@pytest.mark.parametrize("tied", [False, True])
-def test_blocks_give_the_logits_of_their_numbers(tmp_path: Path, type: str, tied: bool) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, tied=tied, **WIDE)
-    ids = random_ids(40)
+@pytest.mark.parametrize(("type", "tied"), [*((type, False) for type in TYPES), *TIED])
+def test_blocks_give_the_logits_of_their_numbers(
+    wide_file: Callable[[str, bool], Path], type: str, tied: bool
+) -> None:
+    path, ids = wide_file(type, tied), random_ids(40)
     with GGUFModel.open(path) as file:
         packed = Llama.load(file, form=Form.QUANTIZED)
     torch.testing.assert_close(

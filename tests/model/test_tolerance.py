@@ -31,6 +31,23 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return write_tiny_gguf(path, num_layers=16, hidden_size=256, num_heads=8, ffn_size=640)
 
 
+@pytest.fixture(scope="module")
+def texts(path: Path) -> list[list[int]]:
+    with GGUFModel.open(path) as file:
+        vocab_size = file.config.vocab_size
+    rng = random.Random(path.stem)
+    return [rng.choices(range(3, vocab_size), k=length) for length in LENGTHS]
+
+
+@pytest.fixture(scope="module")
+def exact(path: Path, texts: list[list[int]]) -> list[Tensor]:
+    """Logits of every token of each text, in float64."""
+    with GGUFModel.open(path) as file:
+        config = file.config
+    weights = stored_weights(path)
+    return [logits64(weights, config, text) for text in texts]
+
+
 def logits_by_sequence(
     llama: Llama, dtype: torch.dtype, texts: list[list[int]], rng: random.Random
 ) -> list[Tensor]:
@@ -59,13 +76,15 @@ def logits_by_sequence(
     ids=["ordinary", "deterministic", "bfloat16"],
 )
 def test_every_logit_is_near_a_plain_forward_in_float64(
-    path: Path, tiling: Tiling, dtype: torch.dtype, tolerance: float
+    path: Path,
+    texts: list[list[int]],
+    exact: list[Tensor],
+    tiling: Tiling,
+    dtype: torch.dtype,
+    tolerance: float,
 ) -> None:
     with GGUFModel.open(path) as file:
         llama = Llama.load(file, dtype=dtype, tiling=tiling)
     rng = random.Random(path.stem)
-    texts = [rng.choices(range(3, llama.config.vocab_size), k=length) for length in LENGTHS]
-    weights = stored_weights(path)
-    for ours, text in zip(logits_by_sequence(llama, dtype, texts, rng), texts, strict=True):
-        exact = logits64(weights, llama.config, text)
-        torch.testing.assert_close(ours.double(), exact, atol=tolerance, rtol=0)
+    for ours, right in zip(logits_by_sequence(llama, dtype, texts, rng), exact, strict=True):
+        torch.testing.assert_close(ours.double(), right, atol=tolerance, rtol=0)
