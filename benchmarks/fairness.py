@@ -84,7 +84,7 @@ def measure(plan: Plan) -> Report:
     with warm_worker(plan.rows // 2, warm) as queue:
         share = Wait.typical([burst(queue, plan) for _ in range(plan.rounds)])
     beside: dict[int, list[Wait]] = {flood_tokens: [] for flood_tokens in plan.floods}
-    with warm_worker(plan.rows, warm, HERD_TENANTS=f"default,{FLOODING}") as queue:
+    with warm_worker(plan.rows, warm, tenants=f"default,{FLOODING}") as queue:
         for _ in range(plan.rounds):
             for flood_tokens, waits in beside.items():
                 with flood(queue, plan.num_flood, flood_tokens) if flood_tokens else nullcontext():

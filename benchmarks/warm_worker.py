@@ -1,20 +1,18 @@
 """A worker process with the bundled model, warm, with a Redis of its own."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.shapes import PROMPTS
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.local.redis_server import EmbeddedRedis
-
-COMMAND = (sys.executable, "-m", "celery", "-A", "llama_herd.tasks.app", "worker")
+from llama_herd.worker.local.worker_process import WorkerProcess
+from llama_herd.worker.settings import WorkerSettings
 
 
 @dataclass(frozen=True)
@@ -34,28 +32,11 @@ class Queue:
 
 
 @contextmanager
-def warm_worker(num_rows: int, sampling: SamplingParams, **env: str) -> Iterator[Queue]:
-    """`env`: additional environment of the worker. Raises RuntimeError if it ends before it is ready."""
-    with EmbeddedRedis() as server, Client(server.url) as client:
-        env = {
-            **os.environ,
-            "HERD_DTYPE": "float32",
-            **env,
-            "HERD_REDIS_URL": server.url,
-            "HERD_SLOTS": str(num_rows),
-        }
-        worker = subprocess.Popen(COMMAND, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            wait_until(lambda: _is_ready(worker, client), "the worker is ready")
+def warm_worker(num_rows: int, sampling: SamplingParams, **changes: object) -> Iterator[Queue]:
+    """`changes` are fields of its WorkerSettings. Raises WorkerDied if it ends before it is ready."""
+    with EmbeddedRedis() as server, Client(server.url) as client, TemporaryDirectory() as folder:
+        fields = {"dtype": "float32", **changes, "redis_url": server.url, "slots": num_rows}
+        with WorkerProcess(WorkerSettings.read(**fields), "warm@benchmark", Path(folder) / "log"):
             queue = Queue(server.url, client)
             queue.tokens_per_s(num_rows, sampling)
             yield queue
-        finally:
-            worker.terminate()
-            worker.wait()
-
-
-def _is_ready(worker: subprocess.Popen[bytes], client: Client) -> bool:
-    if worker.poll() is not None:
-        raise RuntimeError("the worker ended before it was ready")
-    return any(one.state == "ready" for one in client.workers())

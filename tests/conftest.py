@@ -52,6 +52,15 @@ def redis_url(redis: Redis, redis_server: EmbeddedRedis) -> str:
 
 
 @pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that are no new Pythons, whoever starts them, but forked off one that has loaded torch."""
+    from llama_herd.worker.local.worker_process import WorkerProcess
+    from tests.worker.processes import ForkedWorker
+
+    monkeypatch.setattr(WorkerProcess, "start", ForkedWorker.start)
+
+
+@pytest.fixture
 def restless() -> Iterator[None]:
     """Threads lose the interpreter every 10 us, so that what they do to each other is seen."""
     before_s = sys.getswitchinterval()

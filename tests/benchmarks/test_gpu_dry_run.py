@@ -24,6 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.redis
 @pytest.mark.worker
 @pytest.mark.timeout(120)
+@pytest.mark.usefixtures("forked_workers")
 def test_a_dry_run_measures_every_workload_and_every_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

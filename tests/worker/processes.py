@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.chaos.patience import wait_until as wait_until
 from llama_herd.worker.local import worker_process
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.forked_celery import start_celery
+from tests.worker.forked_python import start_forked
 
 #: How long a worker may take to load torch, or a condition to come true; far more than it needs.
 PATIENCE_S = 40.0
@@ -21,7 +21,8 @@ class ForkedWorker(worker_process.WorkerProcess):
     """As that of `worker/local`, but no new Python: forked off a process that has loaded torch."""
 
     def start(self) -> Self:
-        self.process = start_celery(self._arguments, self._env, self.log_path)  # type: ignore[assignment]
+        forked = start_forked(self._command, self._env, self.log_path, self._cwd)
+        self.process = forked  # type: ignore[assignment]
         return self
 
 

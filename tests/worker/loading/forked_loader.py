@@ -4,7 +4,7 @@ import tempfile
 from multiprocessing import Pipe, context
 from pathlib import Path
 
-from tests.worker.forked_celery import ensure_forkserver
+from tests.worker.forked_python import ensure_forkserver
 
 
 class ForkedLoader(context.ForkServerProcess):

@@ -1,7 +1,7 @@
-"""Celery forked off a process that has loaded torch: a worker starts in a fifth of the CPU time."""
+"""Modules run in forks of a process that has loaded torch: a worker starts in a fifth of the CPU time."""
 
 import os
-import signal
+import runpy
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,20 @@ LIBRARIES = [
 ]
 
 
-class ForkedCelery(context.ForkServerProcess):
-    """`celery` in a session of its own; with that part of Popen's interface which tests use."""
+class ForkedPython(context.ForkServerProcess):
+    """`python -m` in a session of its own; with that part of Popen's interface which tests use."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], log_path: Path) -> None:
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log_path: Path, cwd: Path) -> None:
         super().__init__(daemon=True)
-        self._arguments = arguments
+        self._command = command
         self._env = env
         self._log_path = log_path
+        self._cwd = cwd
 
     def run(self) -> None:
         os.environ.clear()
         os.environ.update(self._env)
+        os.chdir(self._cwd)
         with self._log_path.open("wb") as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
@@ -36,10 +38,8 @@ class ForkedCelery(context.ForkServerProcess):
 
         if END_WITH_PARENT:
             END_WITH_PARENT()
-        from celery.bin.celery import main
-
-        sys.argv = ["celery", *self._arguments]
-        sys.exit(main())
+        sys.argv = [*self._command]
+        runpy.run_module(self._command[0], run_name="__main__", alter_sys=True)
 
     def poll(self) -> int | None:
         return self.exitcode
@@ -47,10 +47,10 @@ class ForkedCelery(context.ForkServerProcess):
     def wait(self, timeout: float | None = None) -> int:
         self.join(timeout)
         if self.exitcode is None:
-            raise subprocess.TimeoutExpired("celery", timeout or 0)
+            raise subprocess.TimeoutExpired(self._command[0], timeout or 0)
         return self.exitcode
 
-    def send_signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int) -> None:
         if self.pid is not None and self.poll() is None:
             os.kill(self.pid, number)
 
@@ -62,9 +62,11 @@ def ensure_forkserver() -> None:
         forkserver.ensure_running()
 
 
-def start_celery(arguments: Sequence[str], env: Mapping[str, str], log_path: Path) -> ForkedCelery:
-    """Start `celery` with these arguments and this environment; its output goes to `log_path`."""
+def start_forked(
+    command: Sequence[str], env: Mapping[str, str], log_path: Path, cwd: Path | None = None
+) -> ForkedPython:
+    """Start a module with its arguments and this environment; its output goes to `log_path`."""
     ensure_forkserver()
-    process = ForkedCelery(arguments, env, log_path)
+    process = ForkedPython(command, env, log_path, cwd or Path.cwd())
     process.start()
     return process
