@@ -14,6 +14,9 @@ from llama_herd.errors import SettingsError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_checks import check_worker_start, refuse_compression, refuse_settings
+from tests.worker.forked_python import run_forked
+
+WORKER = ("celery", "-A", "llama_herd.tasks.app", "worker")
 
 SETTINGS = Settings(redis_url="redis://:secret@127.0.0.1:6390/2", tenant="acme", model_name="m")
 
@@ -94,11 +97,15 @@ def test_a_compressed_message_is_not_unpacked() -> None:
             compression.decompress(body, name)
 
 
+def clean_environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HERD", "CELERY"))}
+    return kept | variables
+
+
 def run_python(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("HERD", "CELERY"))}
     return subprocess.run(
         [sys.executable, *args],
-        env={**variables, **environment},
+        env=clean_environment(**environment),
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
@@ -108,12 +115,12 @@ def run_python(*args: str, **environment: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.long
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
-def test_a_pool_on_the_command_line_is_refused_in_one_line(pool: str) -> None:
-    command = ("-m", "celery", "-A", "llama_herd.tasks.app", "worker", "-P", pool)
-    done = run_python(*command, HERD_REDIS_URL="redis://127.0.0.1:1/0")
+def test_a_pool_on_the_command_line_is_refused_in_one_line(pool: str, tmp_path: Path) -> None:
+    env = clean_environment(HERD_REDIS_URL="redis://127.0.0.1:1/0")
+    done = run_forked([*WORKER, "-P", pool], env, tmp_path)
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "Fix: leave out -P" in done.stderr
+    assert done.output.count("\n") == 1
+    assert "Fix: leave out -P" in done.output
 
 
 @pytest.mark.parametrize(
@@ -124,13 +131,19 @@ def test_a_pool_on_the_command_line_is_refused_in_one_line(pool: str) -> None:
         pytest.param("HERD_SLOTS", "0", marks=pytest.mark.long),
     ],
 )
-def test_a_wrong_variable_is_refused_in_one_line(name: str, value: str) -> None:
-    done = run_python("-m", "celery", "-A", "llama_herd.tasks.app", "worker", **{name: value})
+def test_a_wrong_variable_is_refused_in_one_line(name: str, value: str, tmp_path: Path) -> None:
+    done = run_forked(WORKER, clean_environment(**{name: value}), tmp_path)
     assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"herd worker: {name}")
-    assert "secret" not in done.stderr
+    assert done.output.count("\n") == 1
+    assert done.output.startswith(f"herd worker: {name}")
+    assert "secret" not in done.output
+
+
+@pytest.mark.long
+def test_a_new_python_refuses_it_by_standard_error_alone() -> None:
+    done = run_python("-m", *WORKER, HERD_LEASE_MS="abc")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("herd worker: HERD_LEASE_MS")
 
 
 @pytest.mark.parametrize(

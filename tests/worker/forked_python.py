@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing import context, forkserver, set_forkserver_preload
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 #: What workers import that is not ours: of ours, a worker imports all anew, in its own environment.
@@ -14,6 +15,9 @@ LIBRARIES = [
     *("celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.concurrency.thread"),
     *("gguf", "jinja2", "kombu.transport.redis", "pydantic_settings", "structlog", "tokenizers", "torch"),
 ]
+
+#: Longest time for a command on a busy machine.
+PATIENCE_S = 60.0
 
 
 class ForkedPython(context.ForkServerProcess):
@@ -70,3 +74,17 @@ def start_forked(
     process = ForkedPython(command, env, log_path, cwd or Path.cwd())
     process.start()
     return process
+
+
+class Done(NamedTuple):
+    """How a command ended, and all that it wrote."""
+
+    returncode: int
+    output: str
+
+
+def run_forked(command: Sequence[str], env: Mapping[str, str], folder: Path) -> Done:
+    """Run a module to its end in a folder, where its output stays."""
+    log_path = folder / "output"
+    returncode = start_forked(command, env, log_path, folder).wait(PATIENCE_S)
+    return Done(returncode, log_path.read_text())

@@ -35,9 +35,9 @@ def start(tmp_path: Path, tiny_path: Path) -> Iterator[Callable[..., Process]]:
     """Starts demos."""
     started: list[Process] = []
 
-    def demo(*arguments: str) -> Process:
-        command = ("demo", "--model", str(tiny_path), *arguments)
-        started.append(start_herd(tmp_path, *command, **OTHERS))
+    def demo(**variables: str) -> Process:
+        command = ("demo", "--model", str(tiny_path))
+        started.append(start_herd(tmp_path, *command, **OTHERS, **variables))
         return started[-1]
 
     yield demo
@@ -87,6 +87,7 @@ def test_a_demo_shows_it_all_and_leaves_nothing(start: Callable[..., Process]) -
     assert len([line for line in lines if line.startswith("  ") and "herd" in line and "#" not in line]) == 4
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_demo_reports_the_same_in_json(tiny_path: Path) -> None:
     done = invoke("demo", "--json", "--model", str(tiny_path), **OTHERS)
     assert done.exit_code == 0
@@ -106,7 +107,7 @@ def test_a_demo_reports_the_same_in_json(tiny_path: Path) -> None:
         assert 0 < figures["ttft"]["p50_s"] <= figures["ttft"]["p95_s"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_signal_ends_all_of_it(start: Callable[..., Process], number: signal.Signals) -> None:
     process = start()
     others = grown_family(process)

@@ -311,7 +311,13 @@ def test_whatever_a_tenant_does_to_its_own_keys_the_other_is_answered_in_time(
     assert "Connection to broker lost" not in worker.log
 
 
-@pytest.mark.parametrize("attack", LONG_STREAMS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(attack, id=attack.name, marks=[pytest.mark.slow] * is_slow)
+        for attack, is_slow in zip(LONG_STREAMS, (False, True, True, False), strict=True)
+    ],
+)
 def test_a_forged_stream_takes_neither_time_nor_memory_of_others(
     attack: Attack,
     strike: Callable[[Attack], None],

@@ -38,11 +38,11 @@ CHECKERS = {
 }
 
 
-def check(checker: str, folder: Path) -> str:
-    """What a checker says of the files in a folder."""
+def check(checker: str, folder: Path, cache: Path) -> str:
+    """What a checker says of the files in a folder; the cache is of all that they import."""
     if importlib.util.find_spec(checker) is None:
         pytest.skip(f"{checker} is not installed")
-    environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
+    environment = os.environ | {"MYPYPATH": str(ROOT / "src"), "MYPY_CACHE_DIR": str(cache)}
     done = subprocess.run(
         [*CHECKERS[checker], *(file.name for file in folder.iterdir())],
         cwd=folder,
@@ -57,10 +57,12 @@ def check(checker: str, folder: Path) -> str:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_a_users_file_is_right_and_each_mistake_in_it_is_found(checker: str, tmp_path: Path) -> None:
+def test_a_users_file_is_right_and_each_mistake_in_it_is_found(
+    checker: str, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     (tmp_path / "good.py").write_text(GOOD.read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "bad.py").write_text(BAD, encoding="utf-8")
-    said = check(checker, tmp_path)
+    said = check(checker, tmp_path, pytestconfig.cache.mkdir("users-file"))  # type: ignore[union-attr]
     assert "good.py:" not in said
     for number in range(FIRST_BAD_LINE, len(BAD.splitlines()) + 1):
         assert f"bad.py:{number}:" in said

@@ -82,14 +82,22 @@ def test_what_the_output_has_no_bytes_for_is_shown_by_its_code(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "arguments",
-    ["tokenize $'\\xff'", "generate $'\\xff'"]
-    + [f"generate {option} $'\\xff' x" for option in ("--system", "--stop", "--idempotency-key")],
+    [["tokenize", "\udcff"], ["generate", "\udcff"]]
+    + [["generate", option, "\udcff", "x"] for option in ("--system", "--stop", "--idempotency-key")],
+    ids=" ".join,
 )
-def test_what_is_no_utf8_is_refused_by_name(arguments: str, tmp_path: Path) -> None:
-    done = shell(arguments, "", tmp_path)
-    assert done.returncode == 2
-    (line,) = done.stderr.decode().splitlines()
+def test_what_is_no_utf8_is_refused_by_name(arguments: list[str]) -> None:
+    """Python makes such characters of bytes that are no text."""
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
     assert line.endswith("is not UTF-8 text: character 0 is invalid")
+
+
+def test_bytes_that_are_no_text_are_refused_on_the_command_line(tmp_path: Path) -> None:
+    done = shell("generate $'\\xff'", "", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.decode().endswith("is not UTF-8 text: character 0 is invalid\n")
 
 
 def test_an_input_that_has_no_end_is_refused(tmp_path: Path) -> None:

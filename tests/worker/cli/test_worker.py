@@ -14,7 +14,8 @@ import pytest
 from llama_herd.tasks.client.client import Client
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
-from tests.worker.herd_command import invoke, start_herd
+from tests.worker.forked_python import run_forked
+from tests.worker.herd_command import COMMAND, environment, invoke, start_herd
 from tests.worker.processes import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
@@ -163,10 +164,11 @@ def test_a_worker_that_is_up_is_healthy(url: str) -> None:
 def test_a_worker_refuses_a_cut_model_file_in_one_line(url: str, endless: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(endless.read_bytes()[:50_000])
-    with start_herd(tmp_path, "worker", "--model", "cut.gguf", HERD_REDIS_URL=url) as process:
-        out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, out) == (2, "")
-    (line,) = err.splitlines()
+    done = run_forked(
+        [COMMAND[-1], "worker", "--model", "cut.gguf"], environment(HERD_REDIS_URL=url), tmp_path
+    )
+    assert done.returncode == 2
+    (line,) = done.output.splitlines()
     assert line.startswith("herd worker: cut.gguf: ")
 
 

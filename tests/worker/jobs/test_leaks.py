@@ -102,7 +102,7 @@ class Crowd:
         return bool(message.num_done) or self.is_stolen(message.job_id)
 
 
-@pytest.fixture(params=range(2))
+@pytest.fixture(params=[0, pytest.param(1, marks=pytest.mark.slow)])
 def crowd(
     redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Crowd:

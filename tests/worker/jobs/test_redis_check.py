@@ -14,6 +14,7 @@ from llama_herd.tasks.connection import connect
 from llama_herd.worker.jobs.redis_check import check_redis, refuse_eviction
 from llama_herd.worker.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.worker.settings import WorkerSettings
+from tests.worker.forked_python import run_forked
 from tests.worker.herd_command import COMMAND, environment, invoke
 from tests.worker.processes import PATIENCE_S, wait_until
 
@@ -95,12 +96,9 @@ def test_a_server_of_another_kind_is_named_and_ends_a_worker(
     assert (sent.exit_code, sent.stderr.startswith(f"herd: {words}")) == (2, True)
     if request.node.callspec.params["unfit"] != "cluster":
         return  # a worker says what the check says; a replica it gives time
-    worker = [*COMMAND, "worker"]
-    done = subprocess.run(
-        worker, cwd=tmp_path, env=environment(HERD_REDIS_URL=unfit), capture_output=True, text=True
-    )
+    done = run_forked([COMMAND[-1], "worker"], environment(HERD_REDIS_URL=unfit), tmp_path)
     assert done.returncode == 2
-    complaints = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    complaints = [line for line in done.output.splitlines() if not line.startswith("{")]
     assert complaints[0].startswith(f"herd worker: {words}")
     assert len(complaints) == 1
 

@@ -112,8 +112,15 @@ def forged(kind: str) -> list[Token]:
             return [token(seq, 0, [1] * 500, "") for seq in range(1, FORGED_BYTES // 1000)]
 
 
-@pytest.mark.parametrize("kind", ["one text", "one text of quotes", "many texts", "many ids"])
-@pytest.mark.parametrize("with_scores", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "with_scores"),
+    [
+        *[("one text", True), ("many texts", False), ("many ids", False)],
+        *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in ("many texts", "many ids")),
+        *(pytest.param("one text of quotes", is_so, marks=pytest.mark.slow) for is_so in (True, False)),
+        pytest.param("one text", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_forged_stream_is_refused_before_it_takes_memory(
     redis: Redis, reader: StreamReader, kind: str, with_scores: bool
 ) -> None:

@@ -82,15 +82,19 @@ LARGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.worker
-def test_a_plan_is_what_a_process_takes_at_most(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [["bundled", "long", "wide"], pytest.param(["bfloat16"], marks=pytest.mark.slow)], ids=" ".join
+)
+def test_a_plan_is_what_a_process_takes_at_most(tmp_path: Path, names: list[str]) -> None:
     fields = []
-    for name, (settings, shape) in LARGE.items():
+    for name in names:
+        settings, shape = LARGE[name]
         model = write_tiny_gguf(tmp_path / f"{name}.gguf", **shape) if shape else BUNDLED_MODEL
         fields.append({**settings, "model": str(model), "threads": 1})
     command = [sys.executable, "-m", "tests.worker.loading.largest_step", *map(json.dumps, fields)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     took = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    for name, one, bytes_of in zip(LARGE, fields, took, strict=True):
+    for name, one, bytes_of in zip(names, fields, took, strict=True):
         planned = plan(WorkerSettings.read(**one))
         assert planned.num_bytes - TOLERANCE_BYTES < bytes_of["peak_bytes"] <= planned.num_bytes, name
         assert bytes_of["started_bytes"] < planned.num_bytes - planned.kv_cache_bytes, name

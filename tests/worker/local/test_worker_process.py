@@ -26,6 +26,7 @@ def test_one_that_does_not_stop_is_killed_and_told_of(
 
 @pytest.mark.redis
 @pytest.mark.worker
+@pytest.mark.usefixtures("forked_workers")
 def test_one_that_cannot_start_is_told_of_with_its_last_words(redis_url: str, tmp_path: Path) -> None:
     settings = WorkerSettings.read(redis_url=redis_url, model=tmp_path / "nowhere.gguf")
     with starting_worker(settings, "lost") as worker:
