@@ -22,15 +22,20 @@ if TYPE_CHECKING:
 FILES = [(name, kind) for name in TINY_FAMILIES for kind in ("folder", "gguf")]
 #: Of the wide one, whose 46 layers take long, only the scale of its scores is its own: each logit shows it.
 WIDE = "gemma2, wide"
-QUICK_FILES = [
-    pytest.param(case, marks=[pytest.mark.slow] * (case[0] == WIDE), id=" ".join(case)) for case in FILES
-]
-QUICK_GGUFS = [case for case in QUICK_FILES if "gguf" in case.values[0]]
 #: Longer than any window, and than a page.
 LENGTHS = (100, 70, 40, 9, 1)
 
-
 pytestmark = pytest.mark.long
+
+
+def quick(*kinds: str) -> pytest.MarkDecorator:
+    """The cases of these kinds, of which only the slow tier has the wide one."""
+    cases = [
+        pytest.param((name, kind), marks=[pytest.mark.slow] * (name == WIDE), id=f"{name} {kind}")
+        for name in TINY_FAMILIES
+        for kind in kinds
+    ]
+    return pytest.mark.parametrize("case", cases)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +104,7 @@ def logits_of_all(llama: Llama, ids: list[int], chunk_tokens: int, *, consecutiv
     return torch.cat(logits)
 
 
-@pytest.mark.parametrize("case", QUICK_FILES)
+@quick("folder", "gguf")
 def test_greedy_ids_equal_transformers(llama: Llama, oracle: "PreTrainedModel") -> None:
     assert_greedy_equal(llama, oracle, [random_ids(length, length) for length in LENGTHS], num_tokens=16)
 
@@ -121,7 +126,7 @@ def test_every_logit_is_that_of_transformers(llama: Llama, oracle: "PreTrainedMo
 
 @pytest.mark.parametrize("consecutive", [True, False])
 @pytest.mark.parametrize(("chunk_tokens", "num_tokens"), [(1, 70), (7, 150), (64, 150)])
-@pytest.mark.parametrize("case", QUICK_GGUFS)
+@quick("gguf")
 def test_cached_tokens_count_as_in_a_full_forward(
     llama: Llama, chunk_tokens: int, num_tokens: int, consecutive: bool
 ) -> None:
@@ -131,7 +136,7 @@ def test_cached_tokens_count_as_in_a_full_forward(
 
 
 @pytest.mark.parametrize("consecutive", [True, False])
-@pytest.mark.parametrize("case", QUICK_GGUFS)
+@quick("gguf")
 def test_a_ragged_batch_equals_each_sequence_alone(llama: Llama, consecutive: bool) -> None:
     """Half are prefilled in the batch, half only decode in it."""
     cache = Cache(llama.config, num_pages=32)
@@ -149,7 +154,7 @@ def test_a_ragged_batch_equals_each_sequence_alone(llama: Llama, consecutive: bo
     torch.testing.assert_close(together, alone, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize("case", QUICK_GGUFS)
+@quick("gguf")
 def test_deterministic_logits_are_bit_equal_however_tokens_come(path: Path) -> None:
     llama, ids = load(path, FIXED), random_ids(70)
     whole = logits_of_all(llama, ids, 70)

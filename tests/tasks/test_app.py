@@ -123,13 +123,9 @@ def test_a_pool_on_the_command_line_is_refused_in_one_line(pool: str, tmp_path: 
     assert "Fix: leave out -P" in done.output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("HERD_LEASE_MS", "abc"),
-        pytest.param("CELERY_BROKER_URL", "secret@host", marks=pytest.mark.long),
-        pytest.param("HERD_SLOTS", "0", marks=pytest.mark.long),
-    ],
+    ("name", "value"), [("HERD_LEASE_MS", "abc"), ("CELERY_BROKER_URL", "secret@host"), ("HERD_SLOTS", "0")]
 )
 def test_a_wrong_variable_is_refused_in_one_line(name: str, value: str, tmp_path: Path) -> None:
     done = run_forked(WORKER, clean_environment(**{name: value}), tmp_path)
@@ -139,7 +135,6 @@ def test_a_wrong_variable_is_refused_in_one_line(name: str, value: str, tmp_path
     assert "secret" not in done.output
 
 
-@pytest.mark.long
 def test_a_new_python_refuses_it_by_standard_error_alone() -> None:
     done = run_python("-m", *WORKER, HERD_LEASE_MS="abc")
     assert (done.returncode, done.stdout) == (2, "")

@@ -213,6 +213,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from([*GenerationJob.model_fields, "n", "logprobs"])
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.dictionaries(FIELDS, JSON), st.dictionaries(st.sampled_from([*SamplingParams.model_fields]), JSON))
 def test_nothing_but_an_invalid_job_is_raised(fields: dict[str, Any], params: dict[str, Any]) -> None:

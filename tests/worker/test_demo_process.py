@@ -35,9 +35,8 @@ def start(tmp_path: Path, tiny_path: Path) -> Iterator[Callable[..., Process]]:
     """Starts demos."""
     started: list[Process] = []
 
-    def demo(**variables: str) -> Process:
-        command = ("demo", "--model", str(tiny_path))
-        started.append(start_herd(tmp_path, *command, **OTHERS, **variables))
+    def demo() -> Process:
+        started.append(start_herd(tmp_path, "demo", "--model", str(tiny_path), **OTHERS))
         return started[-1]
 
     yield demo

@@ -175,6 +175,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("source", "message"), BROKEN.items(), ids=map(str, range(len(BROKEN))))
 def test_a_template_that_does_not_compile_is_refused(
     templates: MadeTemplates, source: str, message: str

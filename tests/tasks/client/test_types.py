@@ -62,7 +62,7 @@ def test_a_users_file_is_right_and_each_mistake_in_it_is_found(
 ) -> None:
     (tmp_path / "good.py").write_text(GOOD.read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "bad.py").write_text(BAD, encoding="utf-8")
-    said = check(checker, tmp_path, pytestconfig.cache.mkdir("users-file"))  # type: ignore[union-attr]
+    said = check(checker, tmp_path, pytestconfig.cache.mkdir("users-file"))
     assert "good.py:" not in said
     for number in range(FIRST_BAD_LINE, len(BAD.splitlines()) + 1):
         assert f"bad.py:{number}:" in said

@@ -33,7 +33,7 @@ def shell(
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(line, id=name, marks=[pytest.mark.slow] * (name == "text"))
+        pytest.param(line, id=name, marks=[pytest.mark.slow] * (name in ("settings", "text")))
         for name, line in COMMANDS.items()
     ],
 )

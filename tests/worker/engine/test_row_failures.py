@@ -69,7 +69,14 @@ def no_piece_for_what_is_drawn(broken: Sequence) -> None:
     broken.detokenizer = Detokenizer([])
 
 
-@pytest.mark.parametrize("spoil", [no_such_bias, no_such_prompt_id, no_piece_for_what_is_drawn])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        no_such_bias,
+        pytest.param(no_such_prompt_id, marks=pytest.mark.long),
+        pytest.param(no_piece_for_what_is_drawn, marks=pytest.mark.long),
+    ],
+)
 def test_a_row_that_raises_an_exception_fails_alone(
     tiny_settings: WorkerSettings, spoil: Callable[[Sequence], None]
 ) -> None:

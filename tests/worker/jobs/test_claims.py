@@ -50,6 +50,7 @@ def test_a_message_goes_to_the_attempt_in_hand_and_to_none_that_is_closed() -> N
     assert len(running.deliveries) == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("restless")
 def test_each_attempt_is_closed_once_whoever_opens_and_closes() -> None:
     claims = ClaimedJobs()

@@ -164,6 +164,7 @@ def test_few_are_noted_at_a_time_however_many_have_come(redis: Redis, preparatio
     assert {len(noted) for noted in preparations.noted[1:33]} == {16}
 
 
+@pytest.mark.long
 def test_all_that_has_come_is_claimed_while_few_are_made_ready(
     redis: Redis, preparations: Preparations
 ) -> None:
