@@ -21,9 +21,9 @@ quick test test-faults: export PYTHONDONTWRITEBYTECODE =
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (worker or long or slow or gpu or fault)"
 
-# One process more than most small machines have cores: tests also wait, for processes and for time to pass.
+# Two processes more than small machines have cores: tests also wait, for processes and for time to pass.
 test: $(VENV)/.ready ## run the quick tests
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile
 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "fault and not slow" tests/chaos tests/worker
