@@ -42,6 +42,12 @@ class WorkerStatus(BaseModel):
     prefix_hit_rate: float = 0.0
     #: Prompt tokens found in the prefix cache since the worker started.
     prefix_cache_hits: int = 0
+    #: Of the tenant's jobs here: tokens a second within the last seconds, the median time to the first token
+    #: of those that ended within the last minute (0: none did), and how many have ended and failed.
+    tokens_per_s: float = 0.0
+    ttft_s: float = 0.0
+    num_ended: int = 0
+    num_failed: int = 0
     #: The tenant's queue if the worker does not read it, because `spoilt_key` holds a `spoilt_type`, not a
     #: list. Empty: the worker reads it. `spoilt_type` is empty if the worker may not ask for the type. A
     #: report never names the queues of other tenants.

@@ -9,9 +9,10 @@ from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.async_batch import AsyncBatch
 from llama_herd.tasks.client.batch.row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
-from llama_herd.tasks.client.core import ClientCore, Status
+from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.history import History
+from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -144,7 +145,7 @@ class AsyncClient:
         return await self._run(self._core.workers())
 
     async def status(self) -> Status:
-        """State of the queue of this client's model, and of the tenant's jobs."""
+        """State of the tenant's queues, workers and batches."""
         return await self._run(self._core.status())
 
     async def close(self) -> None:

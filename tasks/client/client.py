@@ -11,9 +11,10 @@ from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch import Batch
 from llama_herd.tasks.client.batch.row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
-from llama_herd.tasks.client.core import ClientCore, Status
+from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.history import History
+from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -193,7 +194,7 @@ class Client:
         return self._run(self._core.workers())
 
     def status(self) -> Status:
-        """State of the queue of this client's model, and of the tenant's jobs."""
+        """State of the tenant's queues, workers and batches, whichever models they are of."""
         return self._run(self._core.status())
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import NoPermissionError
@@ -12,6 +11,7 @@ from llama_herd.tasks.client.dead import Dead
 from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.client.history import History, history
 from llama_herd.tasks.client.purge import purge, purge_ended
+from llama_herd.tasks.client.status import Status, status
 from llama_herd.tasks.client.submission import NewJob, checked_id, enqueue, id_of_key
 from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.events import Event
@@ -25,21 +25,6 @@ from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """State of a queue: messages in one model's queue, waiting and running jobs, live workers.
-
-    batches: those that are running or ended within the last hour.
-    """
-
-    queue: str
-    depth: int
-    pending: int
-    running: int
-    workers: list[WorkerStatus]
-    batches: list[BatchStatus]
 
 
 class ClientCore:
@@ -128,10 +113,7 @@ class ClientCore:
         return ask(self.reports.workers())
 
     def status(self) -> Dialogue[Status]:
-        ledger, queue = self.ledger, self.queue
-        asked = (ledger.queue_depth(queue), ledger.num_pending(), ledger.num_running())
-        answers = yield [*asked, self.reports.workers(), self.reports.batches()]
-        return Status(queue, *answers)
+        return status(self.ledger, self.queue)
 
 
 def _settings(settings: Settings | None, **given: str | int | None) -> Settings:

@@ -5,19 +5,22 @@ herd:<tenant>:{<id>}:events   stream  the events, entry id <seq>-0, field e
 herd:<tenant>:tokens:<id>     channel the same events as they come
 herd:<tenant>:pending         zset    waiting jobs, by the time they were accepted, released or due
 herd:<tenant>:delayed         zset    waiting jobs that are not due yet, by the time when they are
-herd:<tenant>:waiting         hash    counts of what waits, <queue>:jobs, :tokens, :delayed; :taken since
-:since herd:<tenant>:leases          zset    running jobs, by the end of their lease herd:<tenant>:quarantine
-zset    poisoned jobs, by the time they were given up herd:<tenant>:ctl             channel notices to the
-workers which jobs to end herd:<tenant>:worker:<name>   hash    the last report of a worker
+herd:<tenant>:waiting         hash    counts of what waits, <queue>:jobs, :tokens, :delayed, :taken, :since
+herd:<tenant>:leases          zset    running jobs, by the end of their lease
+herd:<tenant>:quarantine      zset    poisoned jobs, by the time they were given up
+herd:<tenant>:ctl             channel notices to the workers which jobs to end
+herd:<tenant>:worker:<name>   hash    the last report of a worker
 herd:<tenant>:workers         zset    the workers' names, by the time their reports expire
-herd:<tenant>:batch:<run>     hash    the last report of a batch herd:<tenant>:batches         zset    the
-batches' runs, by the time their reports expire herd:<tenant>:dead            stream  the dead letters:
-messages that could not be read herd:<tenant>:sweep           hash    when the last sweep was, and where the
-next one begins herd:<tenant>:unacked         hash    Celery's: messages in workers' hands; ..._index,
-..._mutex: since when _kombu.binding.<queue>        set     Celery's: the queue exists; also
-_kombu.binding_permanent.<queue> celery-task-meta-<id>         string  Celery's: the result of a job
-celery-taskset-meta-<id>      string  Celery's: a group; with .j, .t, .s and .c: a chord herd.<model>
-lists   Celery's: the queue of a model; see llama_herd.tasks.priority
+herd:<tenant>:served          zset    queues, by the last report of a worker that serves them
+herd:<tenant>:batch:<run>     hash    the last report of a batch
+herd:<tenant>:batches         zset    the batches' runs, by the time their reports expire
+herd:<tenant>:dead            stream  the dead letters: messages that could not be read
+herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
+herd:<tenant>:unacked         hash    Celery's: messages in workers' hands; ..._index, ..._mutex: since when
+_kombu.binding.<queue>        set     Celery's: the queue exists; also _kombu.binding_permanent.<queue>
+celery-task-meta-<id>         string  Celery's: the result of a job
+celery-taskset-meta-<id>      string  Celery's: a group; with .j, .t, .s and .c: a chord
+herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.priority
 
 The last three lines are for the tenant `default`. Other tenants have herd:<tenant>:celery-task-meta-<id>,
 herd:<tenant>:celery-taskset-meta-<id> and herd.<tenant>:<model>. Messages in the hands of a worker of several

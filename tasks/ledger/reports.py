@@ -8,10 +8,13 @@ from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Call, Script
 from llama_herd.tasks.ledger.replies import read_reports
+from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.worker_status import WorkerStatus
 
 #: A worker that has not reported for this long is no longer listed.
 WORKER_TTL_S = 10
+#: How long it is remembered that a queue was served.
+SERVED_TTL_S = 604_800
 
 _REPORT = Script("report", "clock")
 _REPORTS = Script("reports", "clock")
@@ -25,8 +28,9 @@ class Reports(Keys):
     """All calls for one tenant's reports."""
 
     def report_worker(self, status: WorkerStatus) -> Call[None]:
-        """Store a worker's report."""
-        return self._report("worker", status.name, WORKER_TTL_S, status)
+        """Store a worker's report, and note that its queue is served, unless the worker is stopping."""
+        queue = "" if status.state == "stopping" else queue_name(status.model, self.tenant)
+        return self._report("worker", status.name, WORKER_TTL_S, status, queue)
 
     def workers(self) -> Call[list[WorkerStatus]]:
         """All live workers."""
@@ -50,7 +54,8 @@ class Reports(Keys):
             lambda reply: read_reports(reply, BatchStatus),
         )
 
-    def _report(self, kind: str, name: str, ttl_s: int, status: BaseModel) -> Call[None]:
+    def _report(self, kind: str, name: str, ttl_s: int, status: BaseModel, queue: str = "") -> Call[None]:
         fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
-        keys = (self.key(f"{kind}:{name}"), self.key(_INDEXES[kind]))
-        return Call(_REPORT, keys, (name, ttl_s, *fields), lambda reply: None)
+        keys = [self.key(f"{kind}:{name}"), self.key(_INDEXES[kind])]
+        keys += [self.key("served")] if queue else []
+        return Call(_REPORT, keys, (name, ttl_s, queue, SERVED_TTL_S, *fields), lambda reply: None)

@@ -51,7 +51,7 @@ _CONSUME = _names(
 #: Our client looks at jobs, batches and dead letters, and deletes them.
 _OPERATE = _names(
     """LLEN LRANGE LREM ZCARD ZSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
-    XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
+    XLEN XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
 _SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
 
@@ -84,7 +84,7 @@ class Kind(StrEnum):
 _KINDS = {
     **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked"), Kind.HASH),
     **dict.fromkeys(("pending", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
-    **dict.fromkeys(("workers", "batches", "unacked_index"), Kind.SORTED_SET),
+    **dict.fromkeys(("workers", "batches", "served", "unacked_index"), Kind.SORTED_SET),
     **dict.fromkeys(("{*}:events", "dead"), Kind.STREAM),
     "unacked_mutex": Kind.STRING,
     "ctl": None,  # a channel
@@ -95,7 +95,7 @@ _OF_KIND = {
     Kind.LIST: _names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
     Kind.SET: _names("SADD SREM SMEMBERS"),
     Kind.SORTED_SET: _names("ZADD ZREM ZSCORE ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"),
-    Kind.STREAM: _names("XADD XDEL XTRIM XRANGE XREVRANGE XREAD"),
+    Kind.STREAM: _names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
     Kind.STRING: _names("GET MGET SET SETEX INCR"),
 }
 #: Commands on keys of any kind, except that queues and bindings are neither deleted nor watched.

@@ -1,19 +1,16 @@
-"""`herd status`: the workers and the queue."""
+"""`herd status`: the queues, the workers and the batches."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from time import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
-
-    from llama_herd.tasks.client.core import Status
-    from llama_herd.tasks.worker_status import WorkerStatus
+    from llama_herd.tasks.client.status import Status
 
 #: Workers report once a second.
 REFRESH_S = 1.0
@@ -24,22 +21,33 @@ FILE_WIDTH = 200
 
 def status(
     model: Annotated[
-        str | None, typer.Option(help="Model whose queue to show; absent: HERD_MODEL_NAME.")
+        str | None, typer.Option(help="Show this model's queue and workers only; absent: all.")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the workers that are up and how full the queue is."""
+    """Show all queues, also those that no worker serves, and the workers that are up."""
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
     from llama_herd.worker.local.environment import override, read
 
     override(model_name=model)
     with Client(settings=read(Settings)) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
-        show(client.status())
+        show(_only(client.status(), model))
         while watch:
             sleep(REFRESH_S)
-            show(client.status())
+            show(_only(client.status(), model))
+
+
+def _only(found: "Status", model: str | None) -> "Status":
+    """What there is of one model, or all."""
+    if model is None:
+        return found
+    return replace(
+        found,
+        queues=[queue for queue in found.queues if queue.model == model],
+        workers=[worker for worker in found.workers if worker.model == model],
+    )
 
 
 @contextmanager
@@ -49,7 +57,8 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status], None]]":
     from rich.console import Console
     from rich.live import Live
 
-    from llama_herd.tasks.client.core import Status
+    from llama_herd.tasks.client.status import Status
+    from llama_herd.worker.cli.status_view import view
 
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, markup=False)
     if as_json:
@@ -57,47 +66,6 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status], None]]":
         yield lambda found: print(adapter.dump_json(found).decode(), flush=True)
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            yield lambda found: live.update(_view(found), refresh=True)
+            yield lambda found: live.update(view(found), refresh=True)
     else:
-        yield lambda found: console.print(_view(found))
-
-
-def _view(found: "Status") -> "Group":
-    from rich.console import Group
-
-    from llama_herd.tasks.worker_status import TROUBLE
-    from llama_herd.worker.batch.summary import progress_line
-
-    queue = f"{found.depth} messages in {found.queue}"
-    jobs = f"{found.pending} jobs waiting, {found.running} running"
-    workers = _table(found.workers) if found.workers else "no worker is up"
-    running = (batch for batch in found.batches if batch.is_running)
-    batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
-    troubles = (
-        f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"
-        for worker in found.workers
-        if worker.state in TROUBLE
-    )
-    complaints = dict.fromkeys(worker.complaint for worker in found.workers if worker.complaint)
-    return Group(f"{queue}; {jobs}", *batches, "", workers, *troubles, *complaints)
-
-
-def _table(workers: "list[WorkerStatus]") -> "Table":
-    from rich.table import Table
-
-    table = Table("worker", "state", "model", "device", box=None, header_style="dim", pad_edge=False)
-    for name in ("running", "waiting", "KV cache", "prefix hits", "steps"):
-        table.add_column(name, justify="right")
-    for worker in sorted(workers, key=lambda worker: worker.name):
-        table.add_row(
-            worker.name,
-            worker.shown_state,
-            worker.model,
-            worker.device,
-            f"{worker.running}/{worker.slots}",
-            f"{worker.waiting}",
-            f"{worker.kv_cache_usage:.0%}",
-            f"{worker.prefix_hit_rate:.0%}",
-            f"{worker.steps:,}",
-        )
-    return table
+        yield lambda found: console.print(view(found))

@@ -141,6 +141,7 @@ class Service:
     def status(self, queue: str = "") -> WorkerStatus:
         """The worker's status, as users of this queue may see it: without names or keys of other tenants."""
         stats, spoilt = self._engine.stats, self._spoilt.found.get(queue)
+        figures = self._tenancy_of(queue).figures
         return WorkerStatus(
             name=self._worker,
             state=self._state_now,
@@ -154,6 +155,10 @@ class Service:
             kv_cache_usage=round(stats.kv_cache_usage, 4),
             prefix_hit_rate=round(stats.prefix_hit_rate, 4),
             prefix_cache_hits=stats.num_prefix_tokens,
+            tokens_per_s=round(figures.tokens_per_s, 1),
+            ttft_s=round(figures.ttft_s, 6),
+            num_ended=figures.num_ended,
+            num_failed=figures.num_failed,
             left_out=queue if spoilt else "",
             spoilt_key=spoilt.key if spoilt else "",
             spoilt_type=spoilt.type if spoilt else "",

@@ -23,6 +23,7 @@ from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher, Released
+from llama_herd.worker.jobs.recent_figures import RecentFigures
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
@@ -55,6 +56,7 @@ class Tenancy:
         """`settings` are this tenant's. `pause(queue, True)` stops the worker from taking its messages."""
         ledger = Ledger.of(settings, author.worker)
         self.tenant = settings.tenant
+        self.figures = RecentFigures()
         self._engine = engine
         self._holder = holder = LeaseHolder(redis, ledger)
         reader = StreamReader(redis, ledger, StreamBounds(settings.max_tokens_limit, model.max_length))
@@ -114,6 +116,7 @@ class Tenancy:
 
     def publish(self, outputs: Rows[StepOutput]) -> None:
         """Publish the outputs of a step; blocks while too many steps wait for Redis."""
+        self.figures.note_tokens(sum(len(output.tokens) for output in outputs))
         self._publisher.put(outputs)
 
     def report_soon(self) -> None:
@@ -144,6 +147,8 @@ class Tenancy:
             )
 
     def _finish(self, attempt: Attempt) -> None:
+        has_failed = attempt.finish_reason in ("error", "deadline")
+        self.figures.note_end(attempt.timings.ttft_s, has_failed=has_failed)
         self._finisher.settle(attempt.job_id, attempt.deliveries)
 
     def _lose(self, attempt: Attempt) -> None:

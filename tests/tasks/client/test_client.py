@@ -11,7 +11,8 @@ from redis import Redis
 
 from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, QueueFull, RedisUnavailable, SettingsError
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
-from llama_herd.tasks.client.core import ClientCore, Status
+from llama_herd.tasks.client.core import ClientCore
+from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.redis_call import run, run_many
@@ -265,7 +266,7 @@ def test_the_status_is_one_round_trip(redis: Redis) -> None:
     answers = run_many(redis, asked)
     with pytest.raises(StopIteration) as caught:
         dialogue.send(answers)
-    assert caught.value.value == Status(QUEUE, 0, 0, 0, [], [])
+    assert caught.value.value == Status(QUEUE, 0, 0, 0, [], [], [], 0, 0)
 
 
 def test_a_worker_that_fell_silent_is_not_listed(client: Client, herd: Herd) -> None:

@@ -1,0 +1,120 @@
+"""The state of a whole tenant: its queues, workers and batches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.overview import Overview, QueueCounts
+from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.worker_status import WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """State of one model's queue.
+
+    depth: messages. waiting, delayed, running: jobs; the delayed ones wait too. waiting_tokens: of their
+    prompts and outputs. oldest_s: how long the oldest waiting job has been due; None if unknown.
+    taken_per_s: jobs that workers took lately. workers: all but stopping ones; loading: those of them that
+    load their model. unserved_s: how long no worker has served it; None if one does, or none has in a week.
+    The rest sums up the workers' reports. ttft_s: that of the slowest worker; None if no job ended lately.
+    """
+
+    model: str
+    queue: str
+    depth: int
+    waiting: int
+    delayed: int
+    running: int
+    waiting_tokens: int
+    oldest_s: float | None
+    taken_per_s: float
+    workers: int
+    loading: int
+    unserved_s: float | None
+    tokens_per_s: float
+    ttft_s: float | None
+    num_ended: int
+    num_failed: int
+
+    @property
+    def is_served(self) -> bool:
+        return self.workers > 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.depth or self.waiting or self.running)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """State of a tenant, and of the queue of the client's own model.
+
+    depth: messages in that queue. pending, running: the tenant's jobs. queues: all that hold anything or are
+    served. batches: those that are running or ended within the last hour. poisoned: jobs that were given up.
+    """
+
+    queue: str
+    depth: int
+    pending: int
+    running: int
+    workers: list[WorkerStatus]
+    batches: list[BatchStatus]
+    queues: list[QueueStatus]
+    dead_letters: int
+    poisoned: int
+
+    @property
+    def served_models(self) -> list[str]:
+        return sorted(queue.model for queue in self.queues if queue.is_served)
+
+
+def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
+    """Look at the whole tenant in one round trip; `queue` is that of the client's own model."""
+    overview, reports = Overview(ledger.tenant), Reports(ledger.tenant)
+    found, *numbers, workers, batches = yield [
+        overview.queues(queue),
+        ledger.num_pending(),
+        ledger.num_running(),
+        overview.num_letters(),
+        overview.num_poisoned(),
+        reports.workers(),
+        reports.batches(),
+    ]
+    pending, running, dead_letters, poisoned = numbers
+    queues = [_of_queue(counts, found.now_ms, ledger.tenant, workers) for counts in found.counts]
+    (depth,) = (one.depth for one in queues if one.queue == queue)
+    shown = sorted((one for one in queues if one.is_served or not one.is_empty), key=lambda one: one.model)
+    return Status(queue, depth, pending, running, workers, batches, shown, dead_letters, poisoned)
+
+
+def _of_queue(counts: QueueCounts, now_ms: int, tenant: str, workers: Sequence[WorkerStatus]) -> QueueStatus:
+    model = counts.queue.removeprefix(queue_name("", tenant))
+    own = [worker for worker in workers if worker.model == model and worker.state != "stopping"]
+    first_tokens = [worker.ttft_s for worker in own if worker.ttft_s]
+    return QueueStatus(
+        model=model,
+        queue=counts.queue,
+        depth=counts.num_messages,
+        waiting=counts.num_jobs,
+        delayed=counts.num_delayed,
+        running=counts.num_running,
+        waiting_tokens=counts.num_tokens,
+        oldest_s=_seconds(now_ms - counts.oldest_ms) if counts.oldest_ms else None,
+        # A span of less than a second gives no useful rate.
+        taken_per_s=round(counts.num_taken / max(counts.span_ms / 1000, 1.0), 3),
+        workers=len(own),
+        loading=sum(worker.state == "loading" for worker in own),
+        unserved_s=_seconds(now_ms - counts.served_ms) if counts.served_ms and not own else None,
+        tokens_per_s=round(sum(worker.tokens_per_s for worker in own), 1),
+        ttft_s=max(first_tokens, default=None),
+        num_ended=sum(worker.num_ended for worker in own),
+        num_failed=sum(worker.num_failed for worker in own),
+    )
+
+
+def _seconds(ms: int) -> float:
+    return max(0, ms) / 1000

@@ -1,0 +1,118 @@
+"""What `herd status` shows: a line for each queue, for each worker and for each trouble."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group
+from rich.table import Table
+
+from llama_herd.tasks.client.status import QueueStatus, Status
+from llama_herd.tasks.worker_status import TROUBLE, WorkerStatus
+from llama_herd.worker.batch.summary import progress_line
+from llama_herd.worker.local.terminal import harmless
+
+#: In the place of a number that is not known.
+UNKNOWN = "-"
+
+
+def view(found: Status) -> Group:
+    """The whole status. It fits into 80 columns: only names are wrapped."""
+    own = f"{found.depth} messages in {found.queue}"
+    jobs = f"{found.pending} jobs waiting, {found.running} running"
+    dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
+    running = (batch for batch in found.batches if batch.is_running)
+    batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
+    return Group(
+        f"{own}; {jobs}",
+        *([dead] if found.poisoned or found.dead_letters else []),
+        *map(harmless, batches),
+        "",
+        _queues(found.queues) if found.queues else "no queue holds anything",
+        "",
+        _workers(found.workers) if found.workers else "no worker is up",
+        *map(harmless, warnings(found)),
+    )
+
+
+def warnings(found: Status) -> Iterable[str]:
+    """A line for each queue that nobody serves, and for each worker in trouble."""
+    for queue in found.queues:
+        if not queue.is_served:
+            yield unserved(queue, found.served_models)
+    for worker in found.workers:
+        if worker.state in TROUBLE:
+            yield f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"
+    yield from dict.fromkeys(worker.complaint for worker in found.workers if worker.complaint)
+
+
+def unserved(queue: QueueStatus, served_models: Sequence[str]) -> str:
+    """What is wrong with a queue that nobody serves."""
+    span = "" if queue.unserved_s is None else f" for {duration(queue.unserved_s)}"
+    served = ", ".join(served_models) or "none"
+    return f"no worker serves {queue.model}{span}: its jobs wait. Served are: {served}"
+
+
+def duration(seconds: float | None) -> str:
+    """A time in at most seven characters, such as 3 h 2 m."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    hours, days = minutes // 60, minutes // 1440
+    if days:
+        return f"{days} d {hours % 24} h" if days < 100 else f"{days} d"
+    return f"{hours} h {minutes % 60} m" if hours else f"{minutes} m {int(seconds) % 60} s"
+
+
+def _queues(queues: Sequence[QueueStatus]) -> Table:
+    table = _table("model")
+    for name in ("waiting", "depth", "oldest", "run", "tok/s", "TTFT", "failed", "up"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for queue in queues:
+        table.add_row(
+            harmless(queue.model),
+            f"{queue.waiting:,}",
+            f"{queue.depth:,}",
+            duration(queue.oldest_s),
+            f"{queue.running:,}",
+            *_figures(queue),
+        )
+    return table
+
+
+def _figures(queue: QueueStatus) -> Sequence[str]:
+    """What the workers say. Loading ones come after a plus."""
+    if not queue.is_served:
+        return UNKNOWN, UNKNOWN, UNKNOWN, "none"
+    loading = f"+{queue.loading}" if queue.loading else ""
+    speed = f"{queue.tokens_per_s:,.0f}"
+    return speed, duration(queue.ttft_s), f"{queue.num_failed:,}", f"{queue.workers - queue.loading}{loading}"
+
+
+def _workers(workers: Sequence[WorkerStatus]) -> Table:
+    table = _table("worker", "state", "model", "device")
+    for name in ("rows", "waiting", "KV", "hits", "tok/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for worker in sorted(workers, key=lambda worker: worker.name):
+        table.add_row(
+            worker.name,
+            worker.shown_state,
+            worker.model,
+            worker.device,
+            f"{worker.running}/{worker.slots}",
+            f"{worker.waiting}",
+            f"{worker.kv_cache_usage:.0%}",
+            f"{worker.prefix_hit_rate:.0%}",
+            f"{worker.tokens_per_s:,.0f}",
+        )
+    return table
+
+
+def _table(*names: str) -> Table:
+    """A table that begins with columns of names; too long ones are wrapped."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold", min_width=len(name))
+    return table
