@@ -41,6 +41,11 @@ def queue_name(model: str, tenant: str = "default") -> str:
     return f"herd.{model}" if tenant == "default" else f"herd.{tenant}:{model}"
 
 
+def model_of(queue: str, tenant: str) -> str:
+    """The model whose queue this is."""
+    return queue.removeprefix(queue_name("", tenant))
+
+
 def is_queue_of(tenant: str, name: str) -> bool:
     """Whether `name` is the name of a queue of this tenant. The scripts refuse all others."""
     prefix = queue_name("", tenant)

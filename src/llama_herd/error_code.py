@@ -24,6 +24,7 @@ class ErrorCode(StrEnum):
     OUT_OF_MEMORY = "out_of_memory", "the device lacked memory for the job's next tokens", _RETRIABLE
     NUMERIC_ERROR = "numeric_error", "the model's logits contained NaN or infinity", _FINAL
     POISONED = "poisoned", "too many workers died while they prepared or ran the job", _FINAL
+    UNSERVED = "unserved", "no worker served the job's model for `HERD_UNSERVED_TIMEOUT_S`", _RETRIABLE
     CANCELLED = "cancelled", "only of a batch's row: its job was cancelled, or was never submitted", _FINAL
     DEADLINE = "deadline", "only of a batch's row: its job was not finished by its deadline", _FINAL
     NOT_RECORDED = "not_recorded", "Redis does not accept an event or the record of the job", _FINAL

@@ -12,6 +12,7 @@ from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.history import History
+from llama_herd.tasks.client.job_status import ActiveState, JobStatus
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
 from llama_herd.tasks.events import Event
@@ -91,6 +92,29 @@ class AsyncClient:
     async def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early."""
         return await self._run(self._core.cancel(job_id, reason))
+
+    async def job(self, job_id: str) -> JobStatus:
+        """State of a job."""
+        return await self._run(self._core.job(job_id))
+
+    async def jobs(
+        self,
+        *,
+        model: str | None = None,
+        state: ActiveState | None = None,
+        older_s: float | None = None,
+        limit: int = 100,
+    ) -> list[JobStatus]:
+        """At most `limit` jobs that run or wait."""
+        return await self._run(self._core.jobs(model, state, older_s, limit))
+
+    async def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
+        """How many jobs run or wait."""
+        return await self._run(self._core.count_jobs(model, run_id))
+
+    async def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
+        """Cancel all jobs of a model, of a batch, or of both."""
+        return await self._run(self._core.cancel_jobs(model, run_id))
 
     async def purge(self, job_id: str) -> None:
         """Delete all that Redis has of a job."""

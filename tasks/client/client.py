@@ -14,6 +14,7 @@ from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.history import History
+from llama_herd.tasks.client.job_status import ActiveState, JobStatus
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.events import Event
@@ -114,6 +115,39 @@ class Client:
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early. Its text so far is kept."""
         return self._run(self._core.cancel(job_id, reason))
+
+    def job(self, job_id: str) -> JobStatus:
+        """State of a job: whether it waits, runs or has ended, and whether a worker serves its model.
+
+        Raises JobNotFound.
+        """
+        return self._run(self._core.job(job_id))
+
+    def jobs(
+        self,
+        *,
+        model: str | None = None,
+        state: ActiveState | None = None,
+        older_s: float | None = None,
+        limit: int = 100,
+    ) -> list[JobStatus]:
+        """At most `limit` jobs that run or wait, the running ones first, then the oldest.
+
+        older_s: only those that have been due for so long. Jobs that have ended are in no list; `job` knows
+        each of them by its id, and `dead` lists those that were given up.
+        """
+        return self._run(self._core.jobs(model, state, older_s, limit))
+
+    def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
+        """How many jobs run or wait; only of this model, only of the batch `run_id`."""
+        return self._run(self._core.count_jobs(model, run_id))
+
+    def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
+        """Cancel all jobs of a model, of a batch, or of both, that run or wait; return how many.
+
+        A batch that is still running goes on with its other rows.
+        """
+        return self._run(self._core.cancel_jobs(model, run_id))
 
     def purge(self, job_id: str) -> None:
         """Delete all that Redis has of a job: no key keeps a byte of it. A waiting job is cancelled first.

@@ -4,12 +4,15 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, RedisError
 
+from llama_herd.errors import JobNotFound
 from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.client.cancel_jobs import Selection
 from llama_herd.tasks.client.dead import Dead
 from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.client.history import History, history
+from llama_herd.tasks.client.job_status import ActiveState, JobStatus, job_status, jobs
 from llama_herd.tasks.client.purge import purge, purge_ended
 from llama_herd.tasks.client.status import Status, status
 from llama_herd.tasks.client.submission import NewJob, checked_id, enqueue, id_of_key
@@ -86,10 +89,36 @@ class ClientCore:
                 follower.check_record((yield self.ledger.record(job_id)))
             except NoPermissionError:  # a user in the role of a subscriber
                 follower.check_stream((yield self.ledger.read(job_id, max(0, follower.last - 1))))
+            except TimeoutError as error:
+                raise TimeoutError(f"{error}{(yield from self._note(job_id))}") from None
         return events
+
+    def _note(self, job_id: str) -> Dialogue[str]:
+        """What is wrong with a job's queue, if anything is and this user may know it."""
+        try:
+            note = (yield from self.job(job_id)).note
+        except (RedisError, JobNotFound):
+            return ""
+        return f": {note}" if note else ""
 
     def cancel(self, job_id: str, reason: CancelReason) -> Dialogue[Cancellation]:
         return ask(self.ledger.cancel(checked_id(job_id), reason))
+
+    def job(self, job_id: str) -> Dialogue[JobStatus]:
+        return job_status(self.ledger, checked_id(job_id))
+
+    def jobs(
+        self, model: str | None, state: ActiveState | None, older_s: float | None, limit: int
+    ) -> Dialogue[list[JobStatus]]:
+        return jobs(self.ledger, model, state, older_s, limit)
+
+    def count_jobs(self, model: str | None, run_id: str | None) -> Dialogue[int]:
+        return Selection(self.ledger, model, run_id).count()
+
+    def cancel_jobs(self, model: str | None, run_id: str | None) -> Dialogue[int]:
+        if model is None and run_id is None:
+            raise TypeError("give a model or a run_id")
+        return Selection(self.ledger, model, run_id).cancel()
 
     def purge(self, job_id: str) -> Dialogue[None]:
         return purge(self.ledger, checked_id(job_id), self.queue)

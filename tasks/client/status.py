@@ -8,7 +8,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Overview, QueueCounts
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.message import model_of
 from llama_herd.tasks.worker_status import WorkerStatus
 
 
@@ -55,6 +55,7 @@ class Status:
 
     depth: messages in that queue. pending, running: the tenant's jobs. queues: all that hold anything or are
     served. batches: those that are running or ended within the last hour. poisoned: jobs that were given up.
+    now_ms: the time of all this by the clock of Redis.
     """
 
     queue: str
@@ -66,6 +67,11 @@ class Status:
     queues: list[QueueStatus]
     dead_letters: int
     poisoned: int
+    now_ms: int
+
+    def queue_of(self, model: str) -> QueueStatus | None:
+        """The queue of a model, unless it is empty and not served."""
+        return next((one for one in self.queues if one.model == model), None)
 
     @property
     def served_models(self) -> list[str]:
@@ -86,13 +92,23 @@ def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
     ]
     pending, running, dead_letters, poisoned = numbers
     queues = [_of_queue(counts, found.now_ms, ledger.tenant, workers) for counts in found.counts]
-    (depth,) = (one.depth for one in queues if one.queue == queue)
-    shown = sorted((one for one in queues if one.is_served or not one.is_empty), key=lambda one: one.model)
-    return Status(queue, depth, pending, running, workers, batches, shown, dead_letters, poisoned)
+    shown = (one for one in queues if one.is_served or not one.is_empty)
+    return Status(
+        queue=queue,
+        depth=sum(one.depth for one in queues if one.queue == queue),
+        pending=pending,
+        running=running,
+        workers=workers,
+        batches=batches,
+        queues=sorted(shown, key=lambda one: one.model),
+        dead_letters=dead_letters,
+        poisoned=poisoned,
+        now_ms=found.now_ms,
+    )
 
 
 def _of_queue(counts: QueueCounts, now_ms: int, tenant: str, workers: Sequence[WorkerStatus]) -> QueueStatus:
-    model = counts.queue.removeprefix(queue_name("", tenant))
+    model = model_of(counts.queue, tenant)
     own = [worker for worker in workers if worker.model == model and worker.state != "stopping"]
     first_tokens = [worker.ttft_s for worker in own if worker.ttft_s]
     return QueueStatus(

@@ -42,6 +42,7 @@ from llama_herd.tasks.ledger.replies import (
     read_submitted,
     text,
 )
+from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.priority import lane_of
 from llama_herd.tasks.settings import Settings
@@ -58,6 +59,8 @@ SWEEP_MAX_LOOKS = 512
 #: deaths no longer count against the job.
 SOUND_TOKENS = 32
 SOUND_MS = 30_000
+#: The keys of SWEEP.
+_SWEPT = ("pending", "delayed", "leases", "waiting", "sweep", "dead", "served")
 #: Start of a stream, as XRANGE takes it.
 FIRST = "-"
 
@@ -93,6 +96,7 @@ class Ledger(Keys):
     max_queue_tokens: int = 0
     dead_ttl_s: int = 604_800
     worker: str = ""
+    unserved_timeout_s: int = 0
     sound_tokens: int = SOUND_TOKENS
     sound_ms: int = SOUND_MS
 
@@ -107,12 +111,18 @@ class Ledger(Keys):
             settings.max_queue_tokens,
             settings.dead_ttl_s,
             worker,
+            settings.unserved_timeout_s,
         )
 
     @property
     def _poisoned(self) -> Failure:
         message = f"{self.max_attempts} workers died while they prepared or ran this job"
         return Failure(code=ErrorCode.POISONED, message=message)
+
+    @property
+    def _unserved(self) -> Failure:
+        message = f"no worker has served the job's model for {self.unserved_timeout_s} s"
+        return Failure(code=ErrorCode.UNSERVED, message=message)
 
     # The life of a job
 
@@ -247,13 +257,13 @@ class Ledger(Keys):
         """Push the lost messages again, and the messages of jobs that are now due.
 
         Every worker calls it about once a second; most calls do nothing. It also ends jobs that nobody runs
-        and that are cancelled or past their deadline, even if no worker serves their queue.
+        and that are cancelled, past their deadline, or in a queue that no worker has served for too long.
         """
         prefix, _, record = self.job_key("\0").partition("\0")
         events = self.events_key("\0").removeprefix(f"{prefix}\0")
         return Call(
             _SWEEP,
-            [self.key(name) for name in ("pending", "delayed", "leases", "waiting", "sweep", "dead")],
+            [self.key(name) for name in _SWEPT],
             (
                 prefix,
                 record,
@@ -270,6 +280,9 @@ class Ledger(Keys):
                 end_tail("deadline"),
                 end_tail("cancelled"),
                 SWEEP_MAX_TAKEN,
+                1000 * self.unserved_timeout_s,
+                end_tail("error", self._unserved),
+                1000 * WORKER_TTL_S,
             ),
             lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
         )

@@ -23,6 +23,7 @@ from llama_herd.worker.cli.doctor import doctor
 from llama_herd.worker.cli.generate import generate
 from llama_herd.worker.cli.health import health
 from llama_herd.worker.cli.inspect import inspect
+from llama_herd.worker.cli.jobs import jobs
 from llama_herd.worker.cli.purge import purge
 from llama_herd.worker.cli.settings import settings
 from llama_herd.worker.cli.status import status
@@ -65,6 +66,7 @@ for command in (
     cancel,
     purge,
     status,
+    jobs,
     inspect,
     tokenize,
     doctor,

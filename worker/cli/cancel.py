@@ -1,26 +1,66 @@
-"""`herd cancel`: end a job early."""
+"""`herd cancel`: end a job early, or all jobs of a queue or a batch."""
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.errors import BadInput
 
-def cancel(job: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
-    """Cancel a job; its text so far is kept."""
-    from llama_herd.errors import JobNotFound
+if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.ledger.answers import Cancellation
-    from llama_herd.tasks.settings import Settings
-    from llama_herd.worker.local.environment import read
 
+
+def cancel(
+    job: Annotated[str | None, typer.Argument(help="Id of the job.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Cancel all jobs of this model that wait or run.")
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Cancel all jobs of this batch that wait or run.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Cancel a job, or all jobs of a queue or a batch; their texts so far are kept."""
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.local.environment import override, read
+
+    if sum(given is not None for given in (job, queue, batch)) != 1:
+        raise BadInput("herd cancel needs one of: the id of a job, --queue MODEL, --batch RUN")
+    override(model_name=queue)
     with Client(settings=read(Settings)) as client:
-        answer = client.cancel(job)
-    match answer:
+        print(_cancel(client, job) if job is not None else _cancel_all(client, queue, batch, yes))
+
+
+def _cancel(client: "Client", job: str) -> str:
+    from llama_herd.errors import JobNotFound
+    from llama_herd.tasks.ledger.answers import Cancellation
+
+    match client.cancel(job):
+        case Cancellation.CANCELLED:
+            return "cancelled"
+        case Cancellation.ASKED:
+            return "its worker will end it within a step"
+        case Cancellation.FINISHED:
+            return "had already ended"
         case Cancellation.UNKNOWN:
             raise JobNotFound.of(job)
-        case Cancellation.CANCELLED:
-            print("cancelled")
-        case Cancellation.ASKED:
-            print("its worker will end it within a step")
-        case Cancellation.FINISHED:
-            print("had already ended")
+
+
+def _cancel_all(client: "Client", model: str | None, run_id: str | None, is_sure: bool) -> str:
+    """Say how many there are, ask, cancel. Raises BadInput if nobody can be asked."""
+    whose = f"model {model}" if run_id is None else f"batch {run_id}"
+    num_found = client.count_jobs(model=model, run_id=run_id)
+    if not num_found:
+        return f"no job of {whose} waits or runs"
+    if not is_sure:
+        if not sys.stdin.isatty():
+            raise BadInput(
+                f"{num_found:,} jobs of {whose} wait or run. Fix: --yes cancels them without asking"
+            )
+        typer.confirm(f"Cancel {num_found:,} jobs of {whose}?", abort=True)
+    is_fed = any(batch.run_id == run_id and batch.is_running for batch in client.batches())
+    num_cancelled = client.cancel_jobs(model=model, run_id=run_id)
+    rest = "; the batch still runs and submits its other rows: end it with Ctrl-C" if is_fed else ""
+    return f"{num_cancelled:,} jobs cancelled{rest}"

@@ -139,8 +139,8 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
         # In a thread, since the signal may interrupt this one while it uses the client.
         cancel = Thread(target=client.cancel, args=(job_id,), daemon=True)
         with on_interrupt(cancel.start):
-            if all(worker.model != settings.default_model for worker in client.workers()):
-                print(f"herd: no worker serves {settings.default_model}; job {job_id} waits", file=sys.stderr)
+            if note := client.job(job_id).note:
+                print(f"herd: job {job_id}: {note}", file=sys.stderr)
             transcript.follow(client.stream(job_id))
 
 

@@ -1,17 +1,16 @@
-"""What `herd status` shows: a line for each queue, for each worker and for each trouble."""
+"""What `herd status` and `herd jobs` show: a line for each queue, worker, job and trouble."""
 
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group
 from rich.table import Table
 
+from llama_herd.tasks.client.job_status import JobStatus
+from llama_herd.tasks.client.notes import UNKNOWN, duration, unserved_note
 from llama_herd.tasks.client.status import QueueStatus, Status
 from llama_herd.tasks.worker_status import TROUBLE, WorkerStatus
 from llama_herd.worker.batch.summary import progress_line
 from llama_herd.worker.local.terminal import harmless
-
-#: In the place of a number that is not known.
-UNKNOWN = "-"
 
 
 def view(found: Status) -> Group:
@@ -37,33 +36,45 @@ def warnings(found: Status) -> Iterable[str]:
     """A line for each queue that nobody serves, and for each worker in trouble."""
     for queue in found.queues:
         if not queue.is_served:
-            yield unserved(queue, found.served_models)
+            yield unserved_note(queue.model, queue.unserved_s, found.served_models)
     for worker in found.workers:
         if worker.state in TROUBLE:
             yield f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"
     yield from dict.fromkeys(worker.complaint for worker in found.workers if worker.complaint)
 
 
-def unserved(queue: QueueStatus, served_models: Sequence[str]) -> str:
-    """What is wrong with a queue that nobody serves."""
-    span = "" if queue.unserved_s is None else f" for {duration(queue.unserved_s)}"
-    served = ", ".join(served_models) or "none"
-    return f"no worker serves {queue.model}{span}: its jobs wait. Served are: {served}"
+def job_view(job: JobStatus) -> Table:
+    """One job, a fact a line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    facts = {
+        "job": job.job_id,
+        "state": job.state,
+        "model": job.model,
+        "due": f"{duration(job.waited_s)} ago",
+        "deadline": f"in {duration(job.left_s)}" if job.left_s else "",
+        "worker": job.worker or "",
+        "tokens": f"{job.tokens:,}",
+        "attempts": f"{job.attempts}" if job.attempts else "",
+        "": job.note,
+    }
+    for name, value in facts.items():
+        if value:
+            table.add_row(name, harmless(value))
+    return table
 
 
-def duration(seconds: float | None) -> str:
-    """A time in at most seven characters, such as 3 h 2 m."""
-    if seconds is None:
-        return UNKNOWN
-    if seconds < 1:
-        return f"{1000 * seconds:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    hours, days = minutes // 60, minutes // 1440
-    if days:
-        return f"{days} d {hours % 24} h" if days < 100 else f"{days} d"
-    return f"{hours} h {minutes % 60} m" if hours else f"{minutes} m {int(seconds) % 60} s"
+def jobs_view(jobs: Sequence[JobStatus]) -> Group:
+    """A line for each job."""
+    table = _table("job", "state", "model")
+    for name in ("age", "tokens"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("worker", overflow="fold")
+    for job in jobs:
+        age = UNKNOWN if job.state == "delayed" else duration(job.waited_s)
+        cells = (job.job_id, job.state, job.model, age, f"{job.tokens:,}", job.worker or "")
+        table.add_row(*map(harmless, cells))
+    notes = dict.fromkeys(job.note for job in jobs if job.note)
+    return Group(table, *map(harmless, notes))
 
 
 def _queues(queues: Sequence[QueueStatus]) -> Table:

@@ -1,5 +1,7 @@
 """`herd watch`: a job's events from any point, for any number of readers."""
 
+import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -15,6 +17,7 @@ def watch(
 
     Exit codes are those of generate.
     """
+    from llama_herd.errors import HerdError
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
     from llama_herd.worker.cli.transcript import Transcript
@@ -22,5 +25,8 @@ def watch(
 
     transcript = Transcript("events" if as_json else "text")
     with Client(settings=read(Settings)) as client:
+        with suppress(HerdError):  # it may not exist yet, and a subscriber may not see it
+            if note := client.job(job).note:
+                print(f"herd: {note}", file=sys.stderr)
         transcript.follow(client.stream(job, after=after, wait=wait))
     raise typer.Exit(transcript.exit_code)

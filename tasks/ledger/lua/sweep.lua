@@ -1,22 +1,24 @@
 -- SWEEP: push the messages of jobs that nobody else will deliver: lost messages, and those of delayed jobs that are
 -- due. Every worker calls it about once a second.
 -- KEYS: 1 pending, 2 delayed, 3 leases, 4 waiting, 5 sweep (last: time of the last sweep, hold: do nothing before,
---       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next), 6 dead letters
+--       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next, awake: since when
+--       some worker sweeps), 6 dead letters, 7 served
 -- ARGV: 1 beginning of a job's keys, ends of the keys of 2 record and 3 events, 4 channels' prefix,
 --       5 shortest time between sweeps (ms), 6 a longer time than this is a gap (ms), 7 lease (ms), 8 patience (ms),
 --       9 most pushes of overtaken messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
 --       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled,
---       15 most jobs of dead workers to take back
+--       15 most jobs of dead workers to take back, 16 a job ends once no worker has served its queue for so long (ms;
+--       0: never), 17 tail of its final event, 18 a queue is served for so long after a worker's report (ms)
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
 -- The records' keys are built here, so this script needs a single Redis, not a cluster.
-local pending, delayed, leases, waiting, sweep, dead = unpack(KEYS)
+local pending, delayed, leases, waiting, sweep, dead, served = unpack(KEYS)
 local lease_ms, patience_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_pushes, max_looks, max_taken = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[15])
 local now, swept = now_ms(), {'swept'}
 
-local turn = redis.call('HMGET', sweep, 'last', 'hold', 'gaps', 'offset')
+local turn = redis.call('HMGET', sweep, 'last', 'hold', 'gaps', 'offset', 'awake')
 local last, hold = tonumber(turn[1] or 0), tonumber(turn[2] or 0)
-local gaps, offset = tonumber(turn[3] or 0), tonumber(turn[4] or 0)
+local gaps, offset, awake = tonumber(turn[3] or 0), tonumber(turn[4] or 0), tonumber(turn[5] or now)
 if now - last < tonumber(ARGV[5]) and now >= last then return {'early'} end
 
 -- After a gap (Redis stood still, or there was no worker) live owners first get time to renew their leases.
@@ -27,7 +29,9 @@ if now - last > tonumber(ARGV[6]) then
 else
   gaps = 0
 end
-redis.call('HSET', sweep, 'last', now, 'hold', hold, 'gaps', gaps)
+-- While all workers are away, nobody could serve anything: that time is not counted against a queue.
+if now - last > math.max(tonumber(ARGV[6]), tonumber(ARGV[18])) or awake > now then awake = now end
+redis.call('HSET', sweep, 'last', now, 'hold', hold, 'gaps', gaps, 'awake', awake)
 -- A hold longer than a lease was written before the clock of Redis was put back: ignore it.
 if now < hold and hold - now <= lease_ms then return {'held'} end
 
@@ -60,13 +64,25 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0
   attempt(pending, id, deliver)
 end
 
--- Ends a job that nobody runs, if its deadline is over or it is cancelled. Returns whether it did.
-local function end_early(id, deadline_ms, cancel)
+-- Whether no worker has served a queue for too long, since a job became due and since workers are up.
+local function is_unserved(queue, due_ms)
+  local patience = tonumber(ARGV[16])
+  if patience == 0 then return false end
+  local last_report = tonumber(redis.call('ZSCORE', served, queue) or 0)
+  if now - last_report <= tonumber(ARGV[18]) then return false end
+  return now - math.max(last_report, awake, tonumber(due_ms) or 0) > patience
+end
+
+-- Ends a job that nobody runs, if its deadline is over, it is cancelled, or no worker serves its queue. Returns whether
+-- it did.
+local function end_early(id, deadline_ms, cancel, queue, due_ms)
   local is_late = cancel == 'deadline' or deadline_ms and tonumber(deadline_ms) <= now
-  if not (is_late or cancel) then return false end
+  local is_left = not (is_late or cancel) and is_unserved(queue, due_ms)
+  if not (is_late or cancel or is_left) then return false end
   local key = {job = job_key(id), events = ARGV[1] .. id .. ARGV[3], channel = ARGV[4] .. id, ttl_s = ARGV[11],
     pending = pending, delayed = delayed, leases = leases, waiting = waiting}
-  write_end(key, id, is_late and 'failed' or 'cancelled', is_late and ARGV[13] or ARGV[14])
+  local tail = is_late and ARGV[13] or is_left and ARGV[17] or ARGV[14]
+  write_end(key, id, (is_late or is_left) and 'failed' or 'cancelled', tail)
   return true
 end
 
@@ -80,11 +96,11 @@ end
 -- Running jobs whose lease is over: their worker died, froze, or dropped them.
 local function take_back(id)
   local job = job_key(id)
-  local state, queue, lane, deadline_ms, cancel, waits, pushed_ms = unpack(
-    redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'waits', 'pushed_ms'))
+  local state, queue, lane, deadline_ms, cancel, due_ms, waits, pushed_ms = unpack(
+    redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'due_ms', 'waits', 'pushed_ms'))
   if state ~= 'running' then
     redis.call('ZREM', leases, id)
-  elseif end_early(id, deadline_ms, cancel) then
+  elseif end_early(id, deadline_ms, cancel, queue, due_ms) then
     return
   elseif is_on_its_way(waits, pushed_ms, queue .. (lane or '')) then
     redis.call('ZADD', leases, now + patience_ms, id)
@@ -114,11 +130,11 @@ end
 local num_taken, num_looked, num_left = #swept, 0, 0
 local function look(id, since)
   local job = job_key(id)
-  local state, queue, lane, deadline_ms, cancel = unpack(
-    redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel'))
+  local state, queue, lane, deadline_ms, cancel, due_ms = unpack(
+    redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'due_ms'))
   if state ~= 'queued' then
     redis.call('ZREM', pending, id)
-  elseif end_early(id, deadline_ms, cancel) then
+  elseif end_early(id, deadline_ms, cancel, queue, due_ms) then
     return
   elseif since + patience_ms <= front_ms(queue .. (lane or ''), now) then
     redis.call('ZADD', pending, now + push_again(job, id, queue .. (lane or '')) - patience_ms, id)

@@ -1,14 +1,17 @@
 """QUEUES: every queue that holds anything or is served, whatever others have written beside it."""
 
+from dataclasses import replace
+
 import pytest
 
+from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.overview import Overview, QueueCounts
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.worker_status import WorkerStatus
-from tests.tasks.herd import JOB, QUEUE, Herd
+from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, sweep
 
 pytestmark = pytest.mark.redis
 
@@ -79,3 +82,82 @@ def test_queues_of_others_and_spoilt_keys_are_left_out_or_empty(herd: Herd) -> N
     found = counts(herd)
     assert list(found) == [QUEUE]
     assert (found[QUEUE].num_messages, found[QUEUE].num_jobs, found[QUEUE].oldest_ms) == (0, 1, 0)
+
+
+# What becomes of the jobs in a queue that nobody serves.
+
+PATIENCE_S = 600
+
+
+@pytest.fixture
+def impatient(herd: Herd) -> Herd:
+    """One whose workers have been up for long, and end jobs that nobody serves."""
+    herd.redis.hset(SWEEP, "awake", 1)
+    return replace(herd, ledger=replace(herd.ledger, unserved_timeout_s=PATIENCE_S))
+
+
+def grow_old(herd: Herd, job_id: str, seconds: float = PATIENCE_S + 1) -> None:
+    """Let a job have been due so much earlier."""
+    herd.redis.hincrby(herd.ledger.job_key(job_id), "due_ms", -round(1000 * seconds))
+    herd.pass_time(job_id, round(1000 * seconds))
+    age_messages(herd, round(1000 * seconds))
+
+
+def last_end(herd: Herd, job_id: str) -> End | None:
+    event = herd.events(job_id)[-1] if herd.events(job_id) else None
+    return event if isinstance(event, End) else None
+
+
+def test_a_job_that_nobody_serves_ends_after_a_while(impatient: Herd) -> None:
+    for job_id in ("old", "young", "served"):
+        submit(impatient, job_id, "herd.m" if job_id == "served" else QUEUE)
+    grow_old(impatient, "old")
+    grow_old(impatient, "served")
+    report(impatient, "m", "loading")
+    sweep(impatient)
+    end = last_end(impatient, "old")
+    assert end is not None
+    assert end.error is not None
+    assert (end.error.code, end.error.retriable) == ("unserved", True)
+    assert impatient.field("old", "state") == "failed"
+    assert {name: last_end(impatient, name) for name in ("young", "served")} == {
+        "young": None,
+        "served": None,
+    }
+    assert run(impatient.redis, impatient.ledger.num_pending()) == 2
+
+
+def test_a_job_whose_last_worker_is_gone_ends_too_but_not_at_once(impatient: Herd) -> None:
+    report(impatient, "tales")
+    submit(impatient, "a")
+    grow_old(impatient, "a")
+    impatient.claim("a")
+    impatient.redis.delete(QUEUE)
+    now_ms = 1000 * impatient.redis.time()[0]
+    for silent_s, has_ended in ((PATIENCE_S - 5, False), (PATIENCE_S + 5, True)):
+        impatient.redis.zadd("herd:default:served", {QUEUE: now_ms - 1000 * silent_s})
+        impatient.fall_silent("a")
+        sweep(impatient)
+        assert (last_end(impatient, "a") is not None) is has_ended
+
+
+def test_time_without_any_worker_is_not_counted(impatient: Herd) -> None:
+    """All workers were away for a night: those of one model are up a little before those of the other."""
+    submit(impatient, "a")
+    grow_old(impatient, "a", 36_000)
+    now_ms = 1000 * impatient.redis.time()[0]
+    impatient.redis.hset(SWEEP, mapping={"last": now_ms - 36_000_000, "awake": 1})
+    run(impatient.redis, impatient.ledger.sweep())
+    sweep(impatient)
+    assert last_end(impatient, "a") is None
+    impatient.redis.hset(SWEEP, "awake", now_ms - 1000 * (PATIENCE_S + 5))
+    sweep(impatient)
+    assert last_end(impatient, "a") is not None
+
+
+def test_by_default_it_waits_for_ever(herd: Herd) -> None:
+    herd.redis.hset(SWEEP, "awake", 1)
+    submit(herd, "a")
+    grow_old(herd, "a", 10**6)
+    sweep(herd)
+    assert last_end(herd, "a") is None

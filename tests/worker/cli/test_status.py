@@ -8,11 +8,12 @@ from redis import Redis
 from rich.console import Console
 
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.client.notes import duration
 from llama_herd.tasks.client.status import QueueStatus, Status
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
-from llama_herd.worker.cli.status_view import duration, view
+from llama_herd.worker.cli.status_view import view
 from tests.worker.herd_command import invoke
 
 LONG = "Llama-3.1-8B-Instruct-Q4_K_M"
@@ -82,7 +83,7 @@ def busy_status() -> Status:
     names = ("gpu0@node-17.cluster.example", "herd-1234567@box")
     figures = {"kv_cache_usage": 1.0, "prefix_hit_rate": 1.0, "tokens_per_s": 99_999.0, "waiting": 1000}
     workers = [WorkerStatus.model_validate({"name": name, **plain, **figures}) for name in names]
-    return Status(f"herd.{LONG}", 123_456, 123_456, 1234, workers, [], [served], 1, 2)
+    return Status(f"herd.{LONG}", 123_456, 123_456, 1234, workers, [], [served], 1, 2, 3)
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

@@ -1,0 +1,110 @@
+"""The state of single jobs: of one by its id, or of all that wait or run."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from llama_herd.errors import JobNotFound
+from llama_herd.tasks.client.notes import unserved_note
+from llama_herd.tasks.client.status import Status, status
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.overview import Index, JobPage, JobRow, Overview
+from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.message import model_of, queue_name
+
+#: The states of jobs that `jobs` lists.
+ActiveState = Literal["delayed", "queued", "unserved", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """State of a job.
+
+    state: `delayed` (before its `not_before`), `queued`, `unserved` (queued, but no worker serves its model),
+    `running`, `done`, `failed` or `cancelled`. note: what is wrong with its queue; empty if nothing is.
+    tokens: those recorded so far. worker: the last one that had it. Times are unix milliseconds by the clock
+    of Redis, as `now_ms` is.
+    """
+
+    job_id: str
+    state: str
+    note: str
+    model: str
+    queue: str
+    worker: str | None
+    tokens: int
+    attempts: int
+    submitted_ms: int
+    due_ms: int
+    deadline_ms: int | None
+    now_ms: int
+
+    @property
+    def waited_s(self) -> float:
+        """How long it has been due."""
+        return max(0, self.now_ms - self.due_ms) / 1000
+
+    @property
+    def left_s(self) -> float | None:
+        """How long it has until its deadline, if it has one."""
+        return None if self.deadline_ms is None else max(0, self.deadline_ms - self.now_ms) / 1000
+
+
+def job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
+    """Look at one job. Raises JobNotFound."""
+    record = yield ledger.record(job_id)
+    if record is None:
+        raise JobNotFound.of(job_id)
+    found = yield from status(ledger, record.queue)
+    times = (record.submitted_ms, record.due_ms, record.deadline_ms)
+    row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times)
+    return _of_row(row, ledger.tenant, found, found.now_ms)
+
+
+def jobs(
+    ledger: Ledger, model: str | None, state: ActiveState | None, older_s: float | None, limit: int
+) -> Dialogue[list[JobStatus]]:
+    """The running jobs, then the waiting ones, the oldest first."""
+    queue = "" if model is None else queue_name(model, ledger.tenant)
+    found = yield from status(ledger, queue or queue_name("", ledger.tenant))
+    due_ms = None if older_s is None else found.now_ms - round(1000 * older_s)
+    listed: list[JobStatus] = []
+    for index in _INDEXES[state]:
+        place: int | None = 0
+        while place is not None and len(listed) < limit:
+            page: JobPage = yield Overview(ledger.tenant).jobs(index, place, queue=queue, due_ms=due_ms)
+            rows = (_of_row(row, ledger.tenant, found, page.now_ms) for row in page.rows)
+            listed += (one for one in rows if state in (None, one.state))
+            place = page.next
+    return listed[:limit]
+
+
+_INDEXES: dict[str | None, tuple[Index, ...]] = {
+    None: ("leases", "pending"),
+    "running": ("leases",),
+    **dict.fromkeys(("delayed", "queued", "unserved"), ("pending",)),
+}
+
+
+def _of_row(row: JobRow, tenant: str, found: Status, now_ms: int) -> JobStatus:
+    model = model_of(row.queue, tenant)
+    queue = found.queue_of(model)
+    state = row.state
+    if state == "queued" and row.due_ms > now_ms:
+        state = "delayed"
+    elif state == "queued" and not (queue and queue.is_served):
+        state = "unserved"
+    unserved_s = queue.unserved_s if queue else None
+    return JobStatus(
+        job_id=row.job_id,
+        state=state,
+        note=unserved_note(model, unserved_s, found.served_models) if state == "unserved" else "",
+        model=model,
+        queue=row.queue,
+        worker=row.worker,
+        tokens=row.n,
+        attempts=row.attempts,
+        submitted_ms=row.submitted_ms,
+        due_ms=row.due_ms,
+        deadline_ms=row.deadline_ms,
+        now_ms=now_ms,
+    )

@@ -1,0 +1,32 @@
+"""What people are told of queues and times."""
+
+from collections.abc import Sequence
+
+#: In the place of a number that is not known.
+UNKNOWN = "-"
+
+#: Most names of models in one line.
+MAX_NAMES = 20
+
+
+def unserved_note(model: str, unserved_s: float | None, served_models: Sequence[str]) -> str:
+    """What is wrong with the queue of a model that nobody serves."""
+    span = "" if unserved_s is None else f" for {duration(unserved_s)}"
+    names = ", ".join(served_models[:MAX_NAMES]) or "none"
+    rest = f" and {len(served_models) - MAX_NAMES} more" if len(served_models) > MAX_NAMES else ""
+    return f"no worker serves {model}{span}: its jobs wait. Served are: {names}{rest}"
+
+
+def duration(seconds: float | None) -> str:
+    """A time in at most nine characters, such as 3 h 2 m."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    hours, days = minutes // 60, minutes // 1440
+    if days:
+        return f"{days} d {hours % 24} h" if days < 100 else f"{days} d"
+    return f"{hours} h {minutes % 60} m" if hours else f"{minutes} m {int(seconds) % 60} s"

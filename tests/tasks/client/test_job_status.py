@@ -1,0 +1,106 @@
+"""What a client tells of single jobs, lists of them, and how it cancels many."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from llama_herd.errors import InvalidJob, JobNotFound
+from llama_herd.tasks import Client
+from llama_herd.tasks.ledger import overview
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.worker_status import WorkerStatus
+from tests.tasks.herd import Herd
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def client(redis_url: str, herd: Herd) -> Iterator[Client]:
+    """Of a herd that serves tales."""
+    worker = WorkerStatus(name="w", state="ready", model="tales", device="cpu", slots=4)
+    run(herd.redis, Reports().report_worker(worker))
+    with Client(redis_url) as client:
+        yield client
+
+
+def states(client: Client, **wanted: object) -> list[tuple[str, str]]:
+    return [(job.job_id, job.state) for job in client.jobs(**wanted)]  # type: ignore[arg-type]
+
+
+def test_a_job_says_whether_anybody_serves_it(client: Client, herd: Herd) -> None:
+    client.submit(prompt="x", job_id="a")
+    client.submit(prompt="x", job_id="b", model="gpt-4o-mini")
+    client.submit(prompt="x", job_id="c", not_before=round(1000 * time.time()) + 60_000)
+    assert [client.job(job_id).state for job_id in "abc"] == ["queued", "unserved", "delayed"]
+    assert client.job("b").note == "no worker serves gpt-4o-mini: its jobs wait. Served are: tales"
+    assert client.job("a").note == ""
+    herd.claim("a")
+    assert (client.job("a").state, client.job("a").worker) == ("running", "w")
+    client.cancel("b")
+    assert (client.job("b").state, client.job("b").note) == ("cancelled", "")
+    with pytest.raises(JobNotFound):
+        client.job("nothing")
+
+
+def test_who_waits_in_vain_is_told_why(client: Client) -> None:
+    client.submit(prompt="x", job_id="a", model="gpt-4o-mini")
+    with pytest.raises(TimeoutError, match=r"within 0.05 s: no worker serves gpt-4o-mini: .*: tales$"):
+        client.result("a", timeout_s=0.05)
+
+
+def test_jobs_are_listed_and_filtered(client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "MAX_LOOKS", 2)  # so that there are several pages
+    monkeypatch.setattr(overview, "MAX_PAGE", 1)
+    for job_id in "abc":
+        client.submit(prompt="x", job_id=job_id)
+    client.submit(prompt="x", job_id="d", model="other")
+    herd.claim("b")
+    running, queued, unserved = ("b", "running"), [("a", "queued"), ("c", "queued")], ("d", "unserved")
+    assert states(client) == [running, *queued, unserved]
+    assert states(client, model="tales") == [running, *queued]
+    assert states(client, state="queued") == queued
+    assert states(client, state="unserved") == [unserved]
+    assert states(client, state="running") == [running]
+    assert states(client, limit=2) == [running, queued[0]]
+    herd.redis.hincrby(herd.ledger.job_key("c"), "due_ms", -60_000)
+    assert states(client, older_s=30) == [queued[1]]
+    assert states(client, older_s=90) == []
+
+
+def test_a_damaged_record_hides_no_other_job(client: Client, herd: Herd) -> None:
+    for job_id in "abc":
+        client.submit(prompt="x", job_id=job_id)
+    herd.redis.delete(herd.ledger.job_key("a"))
+    herd.redis.set(herd.ledger.job_key("a"), "no hash")
+    herd.redis.hset(herd.ledger.job_key("b"), mapping={"n": "many", "due_ms": "x", "queue": b"\xff"})
+    assert [job_id for job_id, _ in states(client)] == ["b", "c"]
+
+
+def test_a_queue_is_cancelled_and_no_other(
+    client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "MAX_LOOKS", 3)
+    for number in range(10):
+        client.submit(prompt="x", job_id=f"a{number}")
+        client.submit(prompt="x", job_id=f"b{number}", model="other")
+    herd.claim("a3")
+    assert client.count_jobs(model="tales") == 10
+    assert client.cancel_jobs(model="tales") == 10
+    assert [job.job_id for job in client.jobs()] == ["a3", *(f"b{number}" for number in range(10))]
+    assert herd.field("a3", "cancel") == "cancelled"
+    assert client.count_jobs(model="other") == 10
+
+
+def test_a_batch_is_cancelled_and_none_whose_name_begins_alike(client: Client) -> None:
+    kept = ["batch-night-1-0", "batch-nightly-0", "batch-night-x", "night-0"]
+    gone = ["batch-night-0", "batch-night-12.2"]
+    for job_id in kept + gone:
+        client.submit(prompt="x", job_id=job_id)
+    assert client.cancel_jobs(run_id="night") == 2
+    assert sorted(job.job_id for job in client.jobs()) == sorted(kept)
+    with pytest.raises(InvalidJob, match="run_id"):
+        client.cancel_jobs(run_id="a b")
+    with pytest.raises(TypeError):
+        client.cancel_jobs()
