@@ -14,6 +14,8 @@ HerdError
 ├── RecordUnreadable    a job's data in Redis is incomplete, or was not written by llama-herd
 ├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
 └── DeadlineExceeded    a job was not finished by its deadline
+
+UnservedModel is no error but a warning: a job was accepted for a model that no worker serves.
 """
 
 from collections.abc import Sequence
@@ -168,3 +170,7 @@ class GenerationError(HerdError):
 
 class DeadlineExceeded(HerdError):
     """A job was not finished by its deadline."""
+
+
+class UnservedModel(UserWarning):
+    """No worker serves a job's model, though some serve others; the message names those. The job waits."""

@@ -1,10 +1,12 @@
 """The client for asyncio, with the same methods as `llama_herd.tasks.client.client`."""
 
+import warnings
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from llama_herd.errors import UnservedModel
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.async_batch import AsyncBatch
 from llama_herd.tasks.client.batch.row import BatchJob
@@ -62,7 +64,10 @@ class AsyncClient:
         **fields: Unpack[JobFields],
     ) -> str:
         """Enqueue a job and return its id."""
-        return await self._run(self._core.submit(job, fields, job_id, idempotency_key))
+        accepted = await self._run(self._core.submit(job, fields, job_id, idempotency_key))
+        if accepted.note:
+            warnings.warn(accepted.note, UnservedModel, stacklevel=2)
+        return accepted.job_id
 
     async def stream(
         self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True

@@ -1,5 +1,6 @@
 """The client: submit jobs, follow their tokens, fetch results, cancel."""
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from types import TracebackType
@@ -7,6 +8,7 @@ from typing import Self, TypeVar, Unpack
 
 from redis.client import PubSub
 
+from llama_herd.errors import UnservedModel
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch import Batch
 from llama_herd.tasks.client.batch.row import BatchJob
@@ -76,9 +78,13 @@ class Client:
         record, until HERD_STREAM_TTL_S after the job's end.
 
         Raises InvalidJob with every wrong field, JobConflict if another job has this id or key, and QueueFull
-        if the limit of waiting jobs or tokens is reached.
+        if the limit of waiting jobs or tokens is reached. Warns (UnservedModel) if no worker serves the job's
+        model while some serve others.
         """
-        return self._run(self._core.submit(job, fields, job_id, idempotency_key))
+        accepted = self._run(self._core.submit(job, fields, job_id, idempotency_key))
+        if accepted.note:
+            warnings.warn(accepted.note, UnservedModel, stacklevel=2)
+        return accepted.job_id
 
     def stream(
         self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True

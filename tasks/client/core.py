@@ -15,7 +15,7 @@ from llama_herd.tasks.client.history import History, history
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus, job_status, jobs
 from llama_herd.tasks.client.purge import purge, purge_ended
 from llama_herd.tasks.client.status import Status, status
-from llama_herd.tasks.client.submission import NewJob, checked_id, enqueue, id_of_key
+from llama_herd.tasks.client.submission import Accepted, NewJob, checked_id, enqueue, id_of_key
 from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -60,7 +60,7 @@ class ClientCore:
         fields: Mapping[str, Any],
         job_id: str | None,
         idempotency_key: str | None,
-    ) -> Dialogue[str]:
+    ) -> Dialogue[Accepted]:
         """Check, name and enqueue a job. Raises InvalidJob, JobConflict, QueueFull."""
         if job is not None and fields:
             raise TypeError("give a GenerationJob or its fields, not both")

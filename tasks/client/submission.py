@@ -5,11 +5,12 @@ from math import ceil
 from typing import NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob, JobConflict, QueueFull
+from llama_herd.tasks.client.notes import unserved_note
 from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.message import Envelope, model_of
 
 #: UUID namespace of ids that are derived from names.
 _NAMESPACE = uuid.UUID("5c1a7e6e-50a5-5d0e-9d1f-0e6f6c6c616d")
@@ -22,6 +23,13 @@ MAX_RUN_CHARS = 100
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
 
+class Accepted(NamedTuple):
+    """The id of a job in its queue. note: what is wrong with that queue; empty if nothing is known to be."""
+
+    job_id: str
+    note: str
+
+
 class NewJob(NamedTuple):
     """A valid job to submit. `name`: which argument its id came from, for error messages."""
 
@@ -31,8 +39,11 @@ class NewJob(NamedTuple):
     job: GenerationJob
 
 
-def enqueue(ledger: Ledger, new: NewJob) -> Dialogue[str]:
-    """Enqueue a job and return its id. Raises JobConflict, QueueFull."""
+def enqueue(ledger: Ledger, new: NewJob) -> Dialogue[Accepted]:
+    """Enqueue a job. Raises JobConflict, QueueFull.
+
+    It is noted if no worker serves the job's model while some serve others: then the name may be wrong.
+    """
     answer = yield ledger.submit(new.job_id, new.job, new.envelope)
     match answer.kind:
         case Submission.QUEUE_FULL | Submission.TOKENS_FULL:
@@ -42,7 +53,10 @@ def enqueue(ledger: Ledger, new: NewJob) -> Dialogue[str]:
                 f"{new.name}: another job already has it, {new.job_id}. "
                 f"Fix: submit exactly the same job again, or choose another {new.name}"
             )
-    return new.job_id
+    if not answer.served_instead:
+        return Accepted(new.job_id, "")
+    served = sorted(model_of(queue, ledger.tenant) for queue in answer.served_instead)
+    return Accepted(new.job_id, unserved_note(model_of(new.envelope.queue, ledger.tenant), None, served))
 
 
 def queue_full(ledger: Ledger, new: NewJob, answer: Submitted) -> QueueFull:

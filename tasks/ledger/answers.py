@@ -25,12 +25,16 @@ class Submission(StrEnum):
 
 
 class Submitted(NamedTuple):
-    """The outcome, and what waits beside this job. taken_per_s: jobs that workers took lately."""
+    """The outcome, and what waits beside this job. taken_per_s: jobs that workers took lately.
+
+    served_instead: if no worker serves the job's queue, the queues that are served.
+    """
 
     kind: Submission
     num_jobs: int = 0
     num_tokens: int = 0
     taken_per_s: float = 0.0
+    served_instead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

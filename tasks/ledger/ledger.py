@@ -133,8 +133,8 @@ class Ledger(Keys):
         """
         return Call(
             _SUBMIT,
-            (*self.job_keys(job_id), envelope.queue),
-            (job_id, self.max_queue, self.max_queue_tokens, *_brought(job, envelope)),
+            (*self.job_keys(job_id), envelope.queue, self.key("served")),
+            (job_id, self.max_queue, self.max_queue_tokens, *_brought(job, envelope), 1000 * WORKER_TTL_S),
             read_submitted,
         )
 

@@ -52,10 +52,10 @@ def score(value: bytes) -> int:
 
 
 def read_submitted(reply: list[Any]) -> Submitted:
-    kind, num_jobs, num_tokens, num_taken, span_ms = reply
+    kind, num_jobs, num_tokens, num_taken, span_ms, *served = reply
     # A span of less than a second gives no useful rate.
     taken_per_s = num_taken / max(span_ms / 1000, 1.0)
-    return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s)
+    return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s, tuple(map(text, served)))
 
 
 #: Anybody may have written a record. A worker could not continue with numbers out of this range.

@@ -2,12 +2,13 @@
 
 import json
 import sys
+import warnings
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_herd.errors import BadInput
+from llama_herd.errors import BadInput, UnservedModel
 
 if TYPE_CHECKING:
     from llama_herd.worker.cli.transcript import Transcript
@@ -135,7 +136,9 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
     override(model_name=model)
     settings = read(Settings)
     with Client(settings=settings) as client:
-        job_id = client.submit(**fields)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnservedModel)  # we say it ourselves, below
+            job_id = client.submit(**fields)
         # In a thread, since the signal may interrupt this one while it uses the client.
         cancel = Thread(target=client.cancel, args=(job_id,), daemon=True)
         with on_interrupt(cancel.start):

@@ -1,11 +1,13 @@
 -- SUBMIT: accept a job. Its record, its pending mark and its message are made together.
--- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 queue
+-- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 queue, 8 served (may be absent)
 -- ARGV: 1 id, 2 most jobs and 3 most tokens that may wait for this queue (0: no limit),
 --       4 body, 5 envelope, 6 deadline (ms or ''), 7 not before (ms or ''), 8 estimated tokens,
---       9 lane: what follows the queue's name in the name of the list (absent: the queue's plain list)
+--       9 lane: what follows the queue's name in the name of the list (absent: the queue's plain list),
+--       10 a queue is served for so long after a worker's report (ms), only with a key 8
 -- Raises an error, and accepts nothing, if the job could not be pushed later, or if a number cannot be read.
 -- Answers: submitted | exists (the same job has this id) | conflict (another job has it) | queue_full | tokens_full,
---       then: waiting jobs and tokens without this job; jobs taken lately; in how many ms
+--       then: waiting jobs and tokens without this job; jobs taken lately; in how many ms; if a key 8 is given and no
+--       worker serves the queue: some queues that are served
 local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], waiting = KEYS[6], queue = KEYS[7]}
 local id, max_jobs, max_tokens, body, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[8])
 
@@ -40,9 +42,17 @@ local function answer(kind)
   return {kind, num_jobs, num_tokens, math.floor(flow[3] or 0), now - (flow[4] or now)}
 end
 
+local function served_instead()
+  local since = KEYS[8] and now - ARGV[10]
+  if not since or tonumber(redis.call('ZSCORE', KEYS[8], key.queue) or 0) >= since then return {} end
+  return redis.call('ZRANGEBYSCORE', KEYS[8], since, '+inf', 'LIMIT', 0, 100)
+end
+
 if max_jobs > 0 and num_jobs >= max_jobs then return answer('queue_full') end
 -- A job that exceeds the limit by itself is accepted if nothing else waits.
 if max_tokens > 0 and num_tokens > 0 and num_tokens + tokens > max_tokens then return answer('tokens_full') end
 
 if write_record(key, id, now, 4) <= now then push(key.job, id, now) end
-return answer('submitted')
+local accepted = answer('submitted')
+for _, queue in ipairs(served_instead()) do accepted[#accepted + 1] = queue end
+return accepted

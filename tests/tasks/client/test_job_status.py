@@ -1,19 +1,21 @@
 """What a client tells of single jobs, lists of them, and how it cancels many."""
 
+import asyncio
 import time
+import warnings
 from collections.abc import Iterator
 
 import pytest
 
-from llama_herd.errors import InvalidJob, JobNotFound
-from llama_herd.tasks import Client
+from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
+from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.herd import Herd
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.filterwarnings("ignore::llama_herd.errors.UnservedModel")]
 
 
 @pytest.fixture
@@ -104,3 +106,25 @@ def test_a_batch_is_cancelled_and_none_whose_name_begins_alike(client: Client) -
         client.cancel_jobs(run_id="a b")
     with pytest.raises(TypeError):
         client.cancel_jobs()
+
+
+def test_a_model_that_nobody_serves_is_answered_with_those_that_are(client: Client, herd: Herd) -> None:
+    with pytest.warns(UnservedModel, match=r"no worker serves gpt-4o-mini: .* Served are: tales$") as caught:
+        job_id = client.submit(prompt="x", model="gpt-4o-mini")
+    assert caught[0].filename == __file__
+    assert client.job(job_id).state == "unserved"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client.submit(prompt="x")
+        herd.redis.delete("herd:default:served")  # no worker is up: the name may well be right
+        client.submit(prompt="x", model="gpt-4o-mini")
+
+
+def test_the_asyncio_client_warns_too(client: Client, redis_url: str) -> None:
+    async def submit() -> None:
+        async with AsyncClient(redis_url) as other:
+            with pytest.warns(UnservedModel) as caught:
+                await other.submit(prompt="x", model="gpt-4o-mini")
+            assert caught[0].filename == __file__
+
+    asyncio.run(submit())
