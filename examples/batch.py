@@ -1,6 +1,6 @@
 """Run many prompts, however many there are. Needs a worker: `herd worker --with-redis`."""
 
-from llama_herd.tasks import Client
+from llama_herd import Client
 
 ANIMALS = ("fox", "badger", "hedgehog", "rabbit")
 

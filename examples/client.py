@@ -1,6 +1,6 @@
 """Submit one job and read its tokens as they come. Needs a worker: `herd worker --with-redis`."""
 
-from llama_herd.tasks import Client
+from llama_herd import Client
 
 with Client() as client:
     job_id = client.submit(

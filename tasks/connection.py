@@ -301,7 +301,10 @@ def complaint_of(error: RedisError) -> str:
         case TimeoutError():
             return "does not answer. Fix: check that it is running and that HERD_REDIS_URL is its address"
         case redis.ConnectionError():
-            return "cannot be reached. Fix: start it, or set HERD_REDIS_URL to its address"
+            return (
+                "cannot be reached. Fix: start it (herd worker --with-redis brings one along), "
+                "or set HERD_REDIS_URL to its address"
+            )
         case _:
             return f"answers with an error: {_plain(error)}"
 

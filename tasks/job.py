@@ -6,6 +6,7 @@ messages never contain a prompt or any other text of the job.
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -33,7 +34,7 @@ from llama_herd.tasks.chat import (
 )
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
-from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.settings import MAX_TTL_S, Settings
 from llama_herd.tasks.strict_model import StrictModel, at_most, check_length
 
 #: Names of features to come. A job that uses one is refused, since it would be run without that feature.
@@ -41,6 +42,7 @@ RESERVED = frozenset({"response_format", "adapter"})
 #: Each prompt id counts as this many prompt bytes; an estimate takes this many bytes of text for one token.
 PROMPT_ID_BYTES = 4
 MAX_NOTES = 16
+YEAR_MS = 31_536_000_000
 SOURCES = ("prompt", "prompt_ids", "messages")
 CHAT_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
 
@@ -125,6 +127,12 @@ class GenerationJob(StrictModel):
     deadline_ms: int | None = Field(
         default=None, ge=1, lt=2**53, description="The job ends with `deadline` at this time."
     )
+    timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_TTL_S,
+        description="The job ends with `deadline` so long after it was accepted, or after `not_before`.",
+    )
     not_before: int | None = Field(
         default=None,
         ge=1,
@@ -205,6 +213,13 @@ class GenerationJob(StrictModel):
             _check_prompt_bytes(num_bytes([json_text(value)]), info)
         return value
 
+    @field_validator("timeout_s")
+    @classmethod
+    def _one_limit(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("deadline_ms") is not None:
+            raise ValueError("must not stand beside deadline_ms: give one of them")
+        return value
+
     @field_validator("not_before")
     @classmethod
     def _before_deadline(cls, value: int | None, info: ValidationInfo) -> int | None:
@@ -235,6 +250,23 @@ class GenerationJob(StrictModel):
             raise ValueError(f"{stray} needs messages: without a chat there is no template")
         return self
 
+    def check_deadline(self) -> None:
+        """Raises InvalidJob if `deadline_ms` is in 1970: then a span was meant, or seconds."""
+        if self.deadline_ms is not None and self.deadline_ms < YEAR_MS:
+            message = (
+                f"is a time in 1970, got {self.deadline_ms}: it counts milliseconds since then. "
+                "Fix: timeout_s for a span from now, in seconds"
+            )
+            raise InvalidJob([FieldError("deadline_ms", message)])
+
+    def ends_by(self, due_ms: int) -> int | None:
+        """The time by which the job must end, if it was due at `due_ms`; None: no limit."""
+        return self.deadline_ms if self.timeout_s is None else due_ms + self.timeout_ms
+
+    @property
+    def timeout_ms(self) -> int:
+        return math.ceil(1000 * (self.timeout_s or 0))
+
     @property
     def num_prompt_bytes(self) -> int:
         """Length of the prompt in UTF-8, in whichever of the three fields it is."""
@@ -261,10 +293,11 @@ class GenerationJob(StrictModel):
         """Check a job from outside against the schema and the limits in `settings`.
 
         `data` is a job, its fields, or its JSON. Without a tenant the job gets that of `settings`. Without
-        `max_tokens` it gets the default, or the limit in `settings` if that is lower.
+        `max_tokens` it gets the default, or the limit in `settings` if that is lower. This field may also
+        stand beside `sampling`.
         Raises `InvalidJob` with one entry for each wrong field.
         """
-        fields = {"tenant": settings.tenant, "sampling": {}, **_fields_of(data)}
+        fields = _with_max_tokens({"tenant": settings.tenant, "sampling": {}, **_fields_of(data)})
         if isinstance(fields["sampling"], Mapping):
             max_tokens = min(DEFAULT_MAX_TOKENS, settings.max_tokens_limit)
             fields["sampling"] = {"max_tokens": max_tokens, **fields["sampling"]}
@@ -301,6 +334,17 @@ def _fields_of(data: GenerationJob | Mapping[str, Any] | str | bytes) -> Mapping
     return fields
 
 
+def _with_max_tokens(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with a `max_tokens` on top, as OpenAI and others have it, where it belongs."""
+    sampling = fields["sampling"]
+    if isinstance(sampling, SamplingParams):
+        sampling = sampling.model_dump(exclude_unset=True)
+    if "max_tokens" not in fields or not isinstance(sampling, Mapping) or "max_tokens" in sampling:
+        return fields
+    rest = {name: value for name, value in fields.items() if name != "max_tokens"}
+    return rest | {"sampling": {**sampling, "max_tokens": fields["max_tokens"]}}
+
+
 def _field_errors(error: ValidationError, fields: Mapping[str, Any]) -> list[FieldError]:
     found = [
         FieldError(_path(detail["loc"]), _message(detail["loc"], detail))
@@ -329,7 +373,8 @@ def _message(loc: tuple[int | str, ...], detail: Any) -> str:
     if set(loc) & RESERVED:
         return "not supported by this version"
     if kind == "extra_forbidden":
-        return "unknown field"
+        is_sampling = len(loc) == 1 and loc[0] in SamplingParams.model_fields
+        return "unknown field. Fix: it belongs into sampling" if is_sampling else "unknown field"
     if kind == "value_error":
         return str(limits["error"])
     message: str = detail["msg"][0].lower() + detail["msg"][1:]

@@ -65,7 +65,14 @@ class JobFields(TypedDict, total=False):
     tenant: str
     priority: int
     deadline_ms: int | None
+    timeout_s: float | None
     not_before: int | None
     flush_ms: int
     sampling: SamplingParams | SamplingFields | Mapping[str, Any]
     metadata: Mapping[str, str]
+
+
+class SubmitFields(JobFields, total=False):
+    """Fields of GenerationJob, and one of SamplingParams that may stand beside them."""
+
+    max_tokens: int

@@ -1,1 +1,111 @@
-"""A job-queue batch inference worker: Celery and Redis outside, one Llama a device inside."""
+"""A job-queue batch inference worker: Celery and Redis outside, one Llama a device inside.
+
+from llama_herd import Client, AsyncClient
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llama_herd.error_code import ErrorCode
+    from llama_herd.errors import (
+        BadInput,
+        DeadlineExceeded,
+        GenerationError,
+        HerdError,
+        InvalidJob,
+        JobConflict,
+        JobNotFound,
+        JobRunning,
+        QueueFull,
+        RecordUnreadable,
+        RedisUnavailable,
+        SettingsError,
+        UnservedModel,
+    )
+    from llama_herd.tasks.chat import ChatMessage
+    from llama_herd.tasks.client.async_client import AsyncClient
+    from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.client.job_status import JobStatus
+    from llama_herd.tasks.client.status import QueueStatus, Status
+    from llama_herd.tasks.events import End, Event, Started, Token
+    from llama_herd.tasks.job import GenerationJob
+    from llama_herd.tasks.result import Result
+    from llama_herd.tasks.sampling import SamplingParams
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.tasks.worker_status import WorkerStatus
+
+#: The public names, by the module that each comes from.
+_HOMES = {
+    "error_code": ("ErrorCode",),
+    "errors": (
+        "BadInput",
+        "DeadlineExceeded",
+        "GenerationError",
+        "HerdError",
+        "InvalidJob",
+        "JobConflict",
+        "JobNotFound",
+        "JobRunning",
+        "QueueFull",
+        "RecordUnreadable",
+        "RedisUnavailable",
+        "SettingsError",
+        "UnservedModel",
+    ),
+    "tasks.chat": ("ChatMessage",),
+    "tasks.client.async_client": ("AsyncClient",),
+    "tasks.client.batch.row": ("BatchItem", "BatchRow"),
+    "tasks.client.client": ("Client",),
+    "tasks.client.job_status": ("JobStatus",),
+    "tasks.client.status": ("QueueStatus", "Status"),
+    "tasks.events": ("End", "Event", "Started", "Token"),
+    "tasks.job": ("GenerationJob",),
+    "tasks.result": ("Result",),
+    "tasks.sampling": ("SamplingParams",),
+    "tasks.settings": ("Settings",),
+    "tasks.worker_status": ("WorkerStatus",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AsyncClient",
+    "BadInput",
+    "BatchItem",
+    "BatchRow",
+    "ChatMessage",
+    "Client",
+    "DeadlineExceeded",
+    "End",
+    "ErrorCode",
+    "Event",
+    "GenerationError",
+    "GenerationJob",
+    "HerdError",
+    "InvalidJob",
+    "JobConflict",
+    "JobNotFound",
+    "JobRunning",
+    "JobStatus",
+    "QueueFull",
+    "QueueStatus",
+    "RecordUnreadable",
+    "RedisUnavailable",
+    "Result",
+    "SamplingParams",
+    "Settings",
+    "SettingsError",
+    "Started",
+    "Status",
+    "Token",
+    "UnservedModel",
+    "WorkerStatus",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

@@ -19,7 +19,7 @@ from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.job_fields import JobFields
+from llama_herd.tasks.job_fields import SubmitFields
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
@@ -61,7 +61,7 @@ class AsyncClient:
         *,
         job_id: str | None = None,
         idempotency_key: str | None = None,
-        **fields: Unpack[JobFields],
+        **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job and return its id."""
         accepted = await self._run(self._core.submit(job, fields, job_id, idempotency_key))

@@ -21,7 +21,7 @@ from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.job_fields import JobFields
+from llama_herd.tasks.job_fields import SubmitFields
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter
 from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue
@@ -68,7 +68,7 @@ class Client:
         *,
         job_id: str | None = None,
         idempotency_key: str | None = None,
-        **fields: Unpack[JobFields],
+        **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job, given as a GenerationJob or by its fields, and return its id.
 

@@ -67,6 +67,7 @@ class ClientCore:
         if job_id is not None and idempotency_key is not None:
             raise TypeError("give a job_id or an idempotency_key, not both")
         job = GenerationJob.parse(fields if job is None else job, self.settings)
+        job.check_deadline()
         job = job.model_copy(update={"model": job.model or self.settings.default_model})
         queue = queue_name(job.model or self.settings.default_model, self.settings.tenant)
         name = "job_id"

@@ -365,7 +365,7 @@ def _brought(job: GenerationJob, envelope: Envelope) -> tuple[str | int, ...]:
     return (
         job.to_json(),
         envelope.text,
-        _optional(job.deadline_ms),
+        _optional(job.deadline_ms) if job.timeout_s is None else f"+{job.timeout_ms}",
         _optional(job.not_before),
         job.estimated_tokens,
         lane_of(job.priority),

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import llama_herd
 import llama_herd.tasks
 
 pytestmark = pytest.mark.long
@@ -29,6 +30,7 @@ def modules_after(code: str) -> set[str]:
             marks=pytest.mark.long,
         ),
         "from llama_herd.tasks import *",
+        "from llama_herd import *",
     ],
 )
 def test_a_client_brings_neither_torch_nor_celery(code: str) -> None:
@@ -38,6 +40,14 @@ def test_a_client_brings_neither_torch_nor_celery(code: str) -> None:
 def test_the_celery_app_brings_no_torch() -> None:
     code = "import llama_herd.tasks.app, llama_herd.tasks.generate"
     assert modules_after(code) & HEAVY == {"celery", "kombu"}
+
+
+def test_every_public_name_of_the_package_can_be_had() -> None:
+    assert sorted(llama_herd.__all__) == sorted(llama_herd._HOME_OF)
+    for name in llama_herd.__all__:
+        assert getattr(llama_herd, name) is not None
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = llama_herd.Nothing
 
 
 def test_every_public_name_can_be_had() -> None:

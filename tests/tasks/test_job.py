@@ -33,6 +33,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "least urgent": {"prompt": "x", "priority": -10},
     "most urgent": {"prompt": "x", "priority": 10},
     "deadline": {"prompt": "x", "deadline_ms": 1},
+    "timeout": {"prompt": "x", "timeout_s": 0.5},
     "no flush": {"prompt": "x", "flush_ms": 0},
     "longest flush": {"prompt": "x", "flush_ms": 60_000},
     "metadata": {"prompt": "x", "metadata": {"k" * 64: "v" * 512}},
@@ -78,7 +79,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "id a bool": ({"prompt_ids": [True]}, "prompt_ids.0"),
     "id a float": ({"prompt_ids": [1.0]}, "prompt_ids.0"),
     "version two": ({"prompt": "x", "v": 2}, "v"),
-    "unknown field": ({"prompt": "x", "max_tokens": 3}, "max_tokens"),
+    "unknown field": ({"prompt": "x", "colour": 3}, "colour"),
+    "a sampling field on top": ({"prompt": "x", "temperature": 3}, "temperature"),
+    "max_tokens twice": ({"prompt": "x", "max_tokens": 3, "sampling": {"max_tokens": 3}}, "max_tokens"),
+    "max_tokens too low": ({"prompt": "x", "max_tokens": 0}, "sampling.max_tokens"),
+    "timeout zero": ({"prompt": "x", "timeout_s": 0}, "timeout_s"),
+    "timeout not a number": ({"prompt": "x", "timeout_s": nan}, "timeout_s"),
+    "timeout and deadline": ({"prompt": "x", "timeout_s": 3, "deadline_ms": 2**41}, "timeout_s"),
     "a field named by text": ({"prompt": "x", f"{CANARY} !": 3}, "?"),
     "model a path": ({"prompt": "x", "model": f"../{CANARY}"}, "model"),
     "empty model": ({"prompt": "x", "model": ""}, "model"),
@@ -284,6 +291,32 @@ def test_what_cannot_name_a_job(text: object) -> None:
 def test_a_job_that_is_due_after_its_deadline_is_refused_with_both_times() -> None:
     error = refused({"prompt": "x", "deadline_ms": 1000, "not_before": 2000})
     assert str(error) == "not_before: must be before deadline_ms, 1000, got 2000"
+
+
+def test_max_tokens_on_top_is_the_same_job() -> None:
+    inside = GenerationJob.parse({"prompt": "x", "sampling": {"top_k": 3, "max_tokens": 7}}, SETTINGS)
+    for fields in (
+        {"prompt": "x", "sampling": {"top_k": 3}, "max_tokens": 7},
+        {"prompt": "x", "sampling": SamplingParams(top_k=3), "max_tokens": 7},
+    ):
+        assert GenerationJob.parse(fields, SETTINGS).to_json() == inside.to_json()
+
+
+def test_another_field_of_sampling_on_top_is_told_its_place() -> None:
+    error = refused({"prompt": "x", "temperature": 0.5})
+    assert str(error) == "temperature: unknown field. Fix: it belongs into sampling"
+
+
+def test_a_deadline_in_1970_is_taken_for_a_span() -> None:
+    with pytest.raises(InvalidJob, match=r"deadline_ms: is a time in 1970, got 5000: .* Fix: timeout_s"):
+        GenerationJob.parse({"prompt": "x", "deadline_ms": 5000}, SETTINGS).check_deadline()
+    GenerationJob.parse({"prompt": "x", "deadline_ms": 1_700_000_000_000}, SETTINGS).check_deadline()
+
+
+def test_a_timeout_counts_from_when_the_job_is_due() -> None:
+    assert GenerationJob(prompt="x", timeout_s=0.5).ends_by(1000) == 1500
+    assert GenerationJob(prompt="x", deadline_ms=7).ends_by(1000) == 7
+    assert GenerationJob(prompt="x").ends_by(1000) is None
 
 
 def test_tokens_are_estimated_from_prompt_ids_or_bytes_and_all_outputs() -> None:

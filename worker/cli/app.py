@@ -52,7 +52,7 @@ app = typer.Typer(
     cls=HerdGroup,
     help="Llama behind a queue: workers that batch, clients that stream every token.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

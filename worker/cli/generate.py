@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_herd.errors import BadInput, UnservedModel
+from llama_herd.worker.cli.span import seconds
 
 if TYPE_CHECKING:
     from llama_herd.worker.cli.transcript import Transcript
@@ -46,6 +47,9 @@ IdempotencyKey = Annotated[
     str | None, typer.Option(help="A name of your own: the same job sent twice under it runs once.")
 ]
 DeadlineMs = Annotated[int | None, typer.Option(help="Give up after this time, in milliseconds since 1970.")]
+Timeout = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Give up so long after it is due: 500ms, 90s, 5m, 2h.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")]
 Local = Annotated[bool, typer.Option("--local", help="Run in this process: no queue, no Redis.")]
 
@@ -66,6 +70,7 @@ def generate(
     not_before: NotBefore = None,
     idempotency_key: IdempotencyKey = None,
     deadline_ms: DeadlineMs = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
     local: Local = False,
 ) -> None:
@@ -98,6 +103,7 @@ def generate(
         "priority": priority,
         "not_before": not_before,
         "deadline_ms": deadline_ms,
+        "timeout_s": None if timeout is None else seconds(timeout, "--timeout"),
         "idempotency_key": idempotency_key,
         "sampling": _given(sampling) | dict(map(named_value, others or ())),
     }

@@ -109,9 +109,8 @@ class LoadedModel:
         """
         self._check_vocabulary(job)
         prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
-        deadline_s = None
-        if job.deadline_ms is not None:
-            deadline_s = monotonic() + (job.deadline_ms - now_ms) / 1000
+        ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
+        deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
         sequences = [
             Sequence(
                 job_id=job_id,

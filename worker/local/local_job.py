@@ -41,6 +41,7 @@ class LocalJob:
     def load(cls, fields: Mapping[str, Any], settings: WorkerSettings) -> Self:
         """Check the job, then load the model with room for its sequences. Raises BadInput."""
         job = GenerationJob.parse(fields, settings)
+        job.check_deadline()
         settings = on_device(settings).model_copy(update={"slots": job.sampling.n})
         return cls(job, LoadedModel.load(settings, pin_device(settings.device)), settings)
 

@@ -1,7 +1,7 @@
 -- SUBMIT: accept a job. Its record, its pending mark and its message are made together.
 -- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 queue, 8 served (may be absent)
 -- ARGV: 1 id, 2 most jobs and 3 most tokens that may wait for this queue (0: no limit),
---       4 body, 5 envelope, 6 deadline (ms or ''), 7 not before (ms or ''), 8 estimated tokens,
+--       4 body, 5 envelope, 6 deadline (ms, + and ms after it is due, or ''), 7 not before (ms or ''), 8 estimated tokens,
 --       9 lane: what follows the queue's name in the name of the list (absent: the queue's plain list),
 --       10 a queue is served for so long after a worker's report (ms), only with a key 8
 -- Raises an error, and accepts nothing, if the job could not be pushed later, or if a number cannot be read.
@@ -22,7 +22,7 @@ local function is_number(text) return string.find(text, '^%d+$') and tonumber(te
 redis.call('LLEN', own_queue(key.job, key.queue .. (ARGV[9] or '')))
 check(#id <= 128 and string.find(id, '^[%w._:-]+$'), 'the id cannot name a job')
 check(string.find(ARGV[5], '@tag@', 1, true), 'the envelope has no gap for a tag')
-check(ARGV[6] == '' or is_number(ARGV[6]), 'the deadline is not a time in milliseconds')
+check(ARGV[6] == '' or is_number((string.gsub(ARGV[6], '^%+', ''))), 'the deadline is not a time in milliseconds')
 check(ARGV[7] == '' or is_number(ARGV[7]), 'not_before is not a time in milliseconds')
 check(is_number(ARGV[8]), 'the estimated tokens are not a number')
 

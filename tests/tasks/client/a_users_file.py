@@ -1,10 +1,25 @@
 """What a user of the client writes; test_types.py has it checked without our settings of mypy."""
 
-from llama_herd.errors import GenerationError, HerdError
-from llama_herd.tasks import AsyncClient, BatchRow, Client, GenerationJob, Result, SamplingParams
-from llama_herd.tasks.chat import ChatMessage
-from llama_herd.tasks.events import End, Started, Token
-from llama_herd.tasks.settings import Settings
+import warnings
+
+from llama_herd import (
+    AsyncClient,
+    BatchRow,
+    ChatMessage,
+    Client,
+    End,
+    Event,
+    GenerationError,
+    HerdError,
+    QueueFull,
+    Result,
+    SamplingParams,
+    Settings,
+    Started,
+    Token,
+    UnservedModel,
+)
+from llama_herd.tasks import GenerationJob
 
 
 def tell(client: Client) -> str:
@@ -25,6 +40,19 @@ def tell_whole(client: Client) -> list[str]:
     turns = [{"role": "user", "content": "Who are you?"}]
     ids.append(client.submit(messages=turns, sampling={"max_tokens": 5, "stop": ["x"]}, not_before=5))
     return ids
+
+
+def look(client: Client, job_id: str) -> tuple[str, float | None]:
+    """What a service may ask of queues and jobs."""
+    warnings.simplefilter("error", UnservedModel)
+    try:
+        client.submit(prompt="x", max_tokens=5, timeout_s=30)
+    except QueueFull as full:
+        return full.queue, full.retry_after_s
+    last: Event = list(client.stream(job_id))[-1]
+    states = [job.state for job in client.jobs(model="tales", state="unserved", older_s=60)]
+    oldest_s = [queue.oldest_s for queue in client.status().queues if not queue.is_served]
+    return client.job(job_id).state + last.type + "".join(states), oldest_s[0]
 
 
 def facts(client: Client, job_id: str) -> tuple[int, float, str | None]:

@@ -203,6 +203,17 @@ def test_a_live_owner_does_not_outlast_the_deadline(herd: Herd) -> None:
     assert herd.claim("a", "one") is Ended.EXPIRED
 
 
+def test_a_timeout_becomes_a_deadline_once_it_is_known_when_the_job_is_due(herd: Herd) -> None:
+    job = JOB.model_copy(update={"timeout_s": 0.25})
+    herd.submit("a", job)
+    herd.submit("a", job)  # the same job, although it is submitted later
+    herd.submit("b", job.model_copy(update={"not_before": 2**45}))
+    run(herd.redis, herd.ledger.claim("c", "one", job=job, envelope=Envelope.of("c", QUEUE)))
+    for job_id in "abc":
+        assert int(herd.field(job_id, "deadline_ms")) - int(herd.field(job_id, "due_ms")) == 250
+    assert int(herd.field("b", "due_ms")) == 2**45
+
+
 def test_a_bare_message_past_its_deadline_is_expired_at_once(herd: Herd) -> None:
     late = JOB.model_copy(update={"deadline_ms": 1})
     call = herd.ledger.claim("a", "one", job=late, envelope=Envelope.of("a", QUEUE))

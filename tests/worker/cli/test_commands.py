@@ -36,6 +36,12 @@ def test_help_names_every_command_and_version_answers() -> None:
     assert invoke("--version").stdout.startswith("llama-herd ")
 
 
+def test_help_is_short_too_and_a_shell_can_be_told_to_complete() -> None:
+    assert invoke("-h").stdout == invoke("--help").stdout
+    assert invoke("dead", "list", "-h").stdout.startswith("Usage: ")
+    assert "--install-completion" in invoke("-h").stdout
+
+
 def modules_after(*arguments: str) -> set[str]:
     """What a fresh interpreter has imported once a command has run."""
     code = (
@@ -85,6 +91,8 @@ def test_a_client_command_imports_neither_torch_nor_celery() -> None:
         (["generate", "--local", "--top-p", "7", "a llama"], {}, "sampling.top_p: input should be"),
         (["generate", "--model", "./a/b", "a llama"], {}, "HERD_MODEL_NAME='./a/b'"),
         (["generate", "--system", "\0", "a llama"], NO_REDIS, "messages.0.content: must not contain a NUL"),
+        (["generate", "--deadline-ms", "5000", "a llama"], NO_REDIS, "is a time in 1970, got 5000"),
+        (["generate", "--timeout", "soon", "a llama"], NO_REDIS, "--timeout soon: must be a time such as"),
         (["generate", "--set", "top_k", "a llama"], NO_REDIS, "--set top_k: must be followed by"),
         (["generate", "--set", "top_k=-2", "a llama"], NO_REDIS, "sampling.top_k: input should be greater"),
     ],
