@@ -85,8 +85,7 @@ class Settings(BaseSettings):
     model_name: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",
-        description=f"Model for jobs that name none. Empty: {BUNDLED_MODEL_NAME}, the bundled "
-        "one; in a worker: the name of its model file without the ending.",
+        description=f"Model for jobs that name none. Empty: {BUNDLED_MODEL_NAME}, the bundled one.",
     )
     stream_ttl_s: int = Field(
         default=3600,

@@ -15,7 +15,7 @@ TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SECURE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.secure.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-WORKERS = ("worker", "gpu-worker")
+WORKERS = ("worker", "second-worker", "gpu-worker")
 
 
 def started(*profiles: str) -> set[str]:
@@ -43,6 +43,13 @@ def test_up_starts_redis_and_two_cpu_workers() -> None:
 
 def test_the_gpu_profile_takes_the_place_of_the_cpu_workers() -> None:
     assert started("gpu") == {"redis", "gpu-worker"}
+
+
+def test_a_second_model_comes_beside_the_first_under_a_name_of_its_own() -> None:
+    assert started("two-models") == {"redis", "worker", "second-worker"}
+    first, second = SERVICES["worker"]["environment"], SERVICES["second-worker"]["environment"]
+    assert second["HERD_SERVED_MODEL_NAME"] == "${SECOND_MODEL_NAME:-second}"
+    assert second.keys() - first.keys() == {"HERD_MODEL", "HERD_SERVED_MODEL_NAME"}
 
 
 def test_the_gpu_worker_reserves_every_card_and_uses_it() -> None:

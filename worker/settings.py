@@ -27,6 +27,12 @@ class WorkerSettings(Settings):
     """Read from the same variables as `Settings`; see `.env.example` for all of them."""
 
     model: Path = Field(BUNDLED_MODEL, description="Model file in GGUF; the bundled one unless set.")
+    served_model_name: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]{0,128}$",
+        description="Name under which the worker serves its model: jobs name it, and it names the queue. "
+        "Empty: HERD_MODEL_NAME, else the name of the model file without the ending.",
+    )
     tenants: str = Field(
         "",
         description="Tenants that this worker serves, such as acme,globex. Empty: HERD_TENANT only.",
@@ -117,7 +123,8 @@ class WorkerSettings(Settings):
     @property
     def served_model(self) -> str:
         """The name whose queue this worker reads."""
-        return self.model_name or re.sub(r"-\d{5}-of-\d{5}$", "", self.model.stem)  # a part stands for all
+        name = self.served_model_name or self.model_name
+        return name or re.sub(r"-\d{5}-of-\d{5}$", "", self.model.stem)  # a part stands for all
 
     @property
     def queue(self) -> str:

@@ -11,6 +11,10 @@ import typer
 
 def worker(
     model: Annotated[Path | None, typer.Option(help="Model file in GGUF; absent: the bundled one.")] = None,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: the file's."),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows.")
     ] = None,
@@ -39,7 +43,7 @@ def worker(
     from llama_herd.worker.settings import WorkerSettings
 
     _check_names(name, device, gpus)
-    override(model=model, device=device, slots=slots)
+    override(model=model, served_model_name=served_model_name, device=device, slots=slots)
     settings = read(WorkerSettings)
     with own_redis(settings.redis_url) if with_redis else nullcontext():
         if gpus is None:

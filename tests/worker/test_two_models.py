@@ -1,0 +1,53 @@
+"""Two models on one Redis, each under a name of its own: every job goes to the worker of its model."""
+
+from pathlib import Path
+
+import pytest
+
+from llama_herd.errors import UnservedModel
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.events import Started
+from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import write_tiny_gguf
+from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
+
+SHORT = {"max_tokens": 3, "ignore_eos": True}
+
+
+def test_each_job_goes_to_its_model_and_a_wrong_name_is_told_the_right_ones(
+    redis_url: str, tmp_path: Path, tiny_settings: WorkerSettings
+) -> None:
+    other = write_tiny_gguf(tmp_path / "other.gguf", eos=False)
+    with (
+        Client(redis_url) as client,
+        WorkerProcess(redis_url, tiny_settings.model, "a", tmp_path / "a", served_model_name="first"),
+        WorkerProcess(redis_url, other, "b", tmp_path / "b", served_model_name="second", model_name="x"),
+    ):
+        workers = {"first": "a@test", "second": "b@test"}
+        jobs = {model: client.submit(prompt="a", model=model, sampling=SHORT) for model in workers}
+        for model, worker in workers.items():
+            begun = next(iter(client.stream(jobs[model], timeout_s=PATIENCE_S)))
+            assert isinstance(begun, Started)
+            assert (begun.model, begun.worker) == (model, worker)
+        with pytest.warns(UnservedModel, match="no worker serves tales: .* Served are: first, second"):
+            client.submit(prompt="a", job_id="stray")
+        wait_until(lambda: all(queue.num_ended for queue in client.status().queues[:2]), "both have reported")
+        found = client.status()
+        assert [(queue.model, queue.workers, queue.waiting) for queue in found.queues] == [
+            ("first", 1, 0),
+            ("second", 1, 0),
+            ("tales", 0, 1),
+        ]
+        assert all(queue.ttft_s and queue.tokens_per_s for queue in found.queues[:2])
+        assert client.job("stray").state == "unserved"
+
+
+def test_a_served_name_wins_over_the_clients_and_the_files() -> None:
+    path = Path("/models/llama.gguf")
+    names = [
+        WorkerSettings(model=path, model_name=model_name, served_model_name=served).queue
+        for model_name, served in (("", ""), ("m", ""), ("m", "served"))
+    ]
+    assert names == ["herd.llama", "herd.m", "herd.served"]
