@@ -22,11 +22,12 @@ def watch(
     from llama_herd.tasks.settings import Settings
     from llama_herd.worker.cli.transcript import Transcript
     from llama_herd.worker.local.environment import read
+    from llama_herd.worker.local.terminal import harmless
 
     transcript = Transcript("events" if as_json else "text")
     with Client(settings=read(Settings)) as client:
         with suppress(HerdError):  # it may not exist yet, and a subscriber may not see it
             if note := client.job(job).note:
-                print(f"herd: {note}", file=sys.stderr)
+                print(f"herd: {harmless(note)}", file=sys.stderr)
         transcript.follow(client.stream(job, after=after, wait=wait))
     raise typer.Exit(transcript.exit_code)
