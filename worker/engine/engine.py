@@ -17,7 +17,7 @@ from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
 from llama_herd.worker.engine.size_limits import SizeLimits
-from llama_herd.worker.engine.stats import EngineStats
+from llama_herd.worker.engine.stats import EngineStats, StepFigures
 from llama_herd.worker.engine.step_output import StepOutput
 
 log = structlog.get_logger(__name__)
@@ -60,6 +60,7 @@ class Engine:
         self._sequences: dict[SequenceInfo, Sequence] = {}  # those that have not ended
         self._size_limits = SizeLimits()
         self._num_steps = 0
+        self._figures = StepFigures()
 
     @property
     def has_work(self) -> bool:
@@ -102,7 +103,13 @@ class Engine:
             kv_cache_usage=pages.num_held / pages.num_pages,
             prefix_hit_rate=prefixes.hit_rate,
             num_prefix_tokens=prefixes.num_found_tokens,
+            num_prefix_queries=prefixes.num_queried_tokens,
+            steps=self._figures,
         )
+
+    def count_anew(self) -> None:
+        """Forget what all forwards have computed; only the figures change."""
+        self._figures = StepFigures()
 
     def fail_running(self, error: Failure) -> None:
         """End every running sequence with an error; those that wait are untouched."""
@@ -138,6 +145,8 @@ class Engine:
             log.exception("row failed", job_id=sequence.job_id)
             return self._failed(sequence, failure_of(error))
         sequence.note_admitted()
+        if sequence.choice == 0:  # the others share its prompt
+            self._figures = self._figures.with_prompt(len(sequence.prompt_ids))
         return StepOutput(sequence.info, has_started=True)
 
     def _compute(self, rows: Rows[Row]) -> None:
@@ -171,14 +180,23 @@ class Engine:
                 log.warning("forward ran out of memory, splitting its rows", num_rows=len(rows))
             return failure_of(error)
         self._size_limits.note_run()
-        self._note_time(rows, monotonic() - started_s)
+        self._note_forward(readings, started_s)
         self._hand_on([output for reading in readings for output in self._advance_alone(reading)])
         return None
 
-    def _note_time(self, rows: Rows[Row], seconds: float) -> None:
-        num_decoding = sum(row.num_tokens == 1 for row in rows)
-        num_tokens = sum(row.num_tokens for row in rows)
-        self.scheduler.prefill.note(num_tokens - num_decoding, num_decoding, seconds)
+    def _note_forward(self, readings: Rows[Reading], started_s: float) -> None:
+        """Note what a forward has computed, in what time."""
+        now_s = monotonic()
+        num_decoding = sum(reading.row.num_tokens == 1 for reading in readings)
+        num_tokens = sum(reading.row.num_tokens for reading in readings)
+        self.scheduler.prefill.note(num_tokens - num_decoding, num_decoding, now_s - started_s)
+        drawn = [reading.row.sequence for reading in readings if reading.token is not None]
+        gaps_s = [now_s - one.drawn_s for one in drawn if one.drawn_s is not None]
+        for one in drawn:
+            one.drawn_s = now_s
+        self._figures = self._figures.with_forward(
+            len(readings), num_tokens, now_s - started_s, len(drawn), gaps_s
+        )
 
     def _advance_alone(self, reading: Reading) -> list[StepOutput]:
         """The same as `_advance`, but an error ends this sequence alone."""

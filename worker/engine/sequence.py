@@ -43,6 +43,7 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
     abort: Abort | None = None
+    drawn_s: float | None = None  # when its last token was drawn, on the clock of time.monotonic
     is_confirmed: bool = True  # False: not computed yet, since its start is not on record
     info: SequenceInfo = field(init=False)
     penalties: Penalties | None = field(init=False)  # the tokens they look at grow with `ids`

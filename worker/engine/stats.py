@@ -1,6 +1,50 @@
 """The engine's figures: one frozen value, which any thread may read."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from llama_herd.worker.histogram import Histogram
+
+#: The bounds of gaps and tokens are vLLM's, so that its dashboards fit.
+GAPS = Histogram.over(
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+STEPS = Histogram.over(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+ROWS = Histogram.over(*(2**power for power in range(11)))
+TOKENS = Histogram.over(1, *(2**power for power in range(3, 15)))
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What all forwards together have computed."""
+
+    num_prompt_tokens: int = 0  # of admitted sequences, found in the cache or not; once for each job
+    num_drawn_tokens: int = 0
+    step_s: Histogram = STEPS  # of each forward
+    num_rows: Histogram = ROWS
+    num_tokens: Histogram = TOKENS
+    gap_s: Histogram = GAPS  # between two tokens of a sequence
+
+    def with_prompt(self, num_tokens: int) -> "StepFigures":
+        return replace(self, num_prompt_tokens=self.num_prompt_tokens + num_tokens)
+
+    def with_forward(
+        self, num_rows: int, num_tokens: int, step_s: float, num_drawn: int, gaps_s: Iterable[float]
+    ) -> "StepFigures":
+        """`gaps_s`: one for each sequence that drew a token before this one."""
+        gap_s = self.gap_s
+        for seconds, times in Counter(gaps_s).items():  # those that drew in the same steps are alike
+            gap_s = gap_s.plus(seconds, times)
+        return StepFigures(
+            self.num_prompt_tokens,
+            self.num_drawn_tokens + num_drawn,
+            self.step_s.plus(step_s),
+            self.num_rows.plus(num_rows),
+            self.num_tokens.plus(num_tokens),
+            gap_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +58,5 @@ class EngineStats:
     kv_cache_usage: float = 0.0  # share of the pages that sequences hold
     prefix_hit_rate: float = 0.0
     num_prefix_tokens: int = 0  # prompt tokens that were found in the cache
+    num_prefix_queries: int = 0  # prompt tokens that were looked for in it
+    steps: StepFigures = field(default_factory=StepFigures)

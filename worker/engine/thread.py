@@ -23,7 +23,8 @@ STOP_S = 2.0
 class EngineThread(threading.Thread):
     """Steps the engine while there is work and sleeps while there is none.
 
-    Other threads only call `submit`, `confirm` and `abort`, which pass to the engine, and read `stats`.
+    Other threads only call `submit`, `confirm`, `abort` and `count_anew`, which pass to the engine, and read
+    `stats`.
     Outputs go to the engine's sink.
     """
 
@@ -59,6 +60,10 @@ class EngineThread(threading.Thread):
 
     def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
         self._inbox.put(partial(self._engine.abort, tuple(infos), reason))
+
+    def count_anew(self) -> None:
+        """Forget what was computed until now; `stats` counts from here on."""
+        self._inbox.put(self._engine.count_anew)
 
     def stop(self) -> None:
         """Stop after the current step; running sequences stay as they are.

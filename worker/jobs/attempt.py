@@ -30,7 +30,7 @@ class Attempt:
     deadline_s: float | None = None  # on the clock of time.monotonic
     reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
     has_ended: bool = False
-    finish_reason: FinishReason | None = None  # of the whole job, once it has ended
+    outcome: str = ""  # once it has ended: its finish reason, or the code of its error
     is_cut_short: bool = False  # Redis has refused an event; at most a short end is still sent
     is_over: bool = False  # the job is no longer this worker's business
 
@@ -82,7 +82,8 @@ class Attempt:
         self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None
     ) -> Entry:
         """The final event. Later outputs of the engine are ignored."""
-        self.has_ended, self.finish_reason = True, finish_reason
+        self.has_ended = True
+        self.outcome = error.code if error else finish_reason
         return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error, stop_reason)
 
     def _start(self) -> Entry:

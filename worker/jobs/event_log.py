@@ -94,6 +94,7 @@ class EventLog:
         self.flush_s = 0.0
         self._author = author
         self._num_starts = claimed.starts
+        self._has_started = False
         self._num_ids_of = Counter({choice: len(ids) for choice, ids in recorded.ids.items()})
         self._text_hash = recorded.text_hash.copy()
         self._gathered: dict[int, _Gathered] = {}
@@ -109,6 +110,16 @@ class EventLog:
         return self.num_ids - self._num_recorded
 
     @property
+    def attempt(self) -> int:
+        """Number of the attempt that writes now, or is about to start."""
+        return self._num_starts + (not self._has_started)
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether an earlier attempt has started the job."""
+        return self.attempt > 1
+
+    @property
     def due_s(self) -> float:
         """When the gathered tokens are due, on the clock of time.monotonic; a job's first are due at once."""
         since_s = min((gathered.since_s for gathered in self._gathered.values()), default=inf)
@@ -116,6 +127,7 @@ class EventLog:
 
     def start(self, seed: int, num_prompt_tokens: int | None) -> Entry:
         self._num_starts += 1
+        self._has_started = True
         started = Started(
             seq=self.seq + 1,
             job=self.job_id,

@@ -21,6 +21,7 @@ from llama_herd.tasks.ledger.redis_call import Call, run
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
+from llama_herd.worker.jobs.figures import JobFigures
 from llama_herd.worker.jobs.lease_holder import LeaseHolder
 
 log = structlog.get_logger(__name__)
@@ -103,18 +104,30 @@ class Publisher(threading.Thread):
         self._gathering: set[Attempt] = set()  # attempts with tokens that are not due yet
         self._is_stopping = threading.Event()
         self._give_up_s = inf
-        self._is_sending = False
+        self._sending_since_s: float | None = None  # None: nothing is under way
         self._num_answered = 0
+        self._figures = JobFigures()
 
     @property
     def num_waiting(self) -> int:
         """Waiting steps, plus one while a call is under way."""
-        return self._inbox.qsize() + self._is_sending
+        return self._inbox.qsize() + (self._sending_since_s is not None)
 
     @property
     def num_answered(self) -> int:
         """Calls that Redis has answered."""
         return self._num_answered
+
+    @property
+    def lag_s(self) -> float:
+        """Age of the oldest events that Redis does not have: what waits is younger than what is sent."""
+        since_s = self._sending_since_s
+        return 0.0 if since_s is None else monotonic() - since_s
+
+    @property
+    def figures(self) -> JobFigures:
+        """What it has written since the start."""
+        return self._figures
 
     def open(self, attempt: Attempt) -> None:
         """Take over a claimed job's stream; call it before the first `put` for the job.
@@ -160,6 +173,7 @@ class Publisher(threading.Thread):
         for output in outputs:
             match output:
                 case Refusal():
+                    self._figures = self._figures.with_refused()
                     entries.append(output.attempt.end(output.finish_reason, output.error))
                 case Released():
                     self._close(output.attempt, self._on_released)
@@ -179,19 +193,25 @@ class Publisher(threading.Thread):
         attempt = self._claims.get(output.sequence.job_id)
         if attempt is None or output.sequence not in attempt.sequences:
             return []
+        was_silent = attempt.first_token_s is None and not attempt.stream.num_ids
         entries = attempt.record(output)
+        if was_silent and attempt.timings.ttft_s is not None:
+            self._figures = self._figures.with_first_token(attempt.timings.ttft_s)
         if attempt.stream.due_s < inf:
             self._gathering.add(attempt)
         return entries
 
     def _deliver(self, entries: list[Entry]) -> None:
         """Send events; then send what the answers require, before any new event."""
-        self._is_sending = bool(entries)
+        if not entries:
+            return
+        self._sending_since_s = since_s = monotonic()
         with suppress(GivenUp):
             while entries:
                 answered = [pair for lot in _lots(entries) for pair in self._send(lot)]
                 entries = self._act_on(answered)
-        self._is_sending = False
+            self._figures = self._figures.with_call(monotonic() - since_s)
+        self._sending_since_s = None
 
     def _send(self, entries: list[Entry]) -> list[tuple[Entry, Emitted]]:
         """Make the call. If Redis refuses it, halve it, until the one job that breaks it stands alone."""
@@ -226,6 +246,7 @@ class Publisher(threading.Thread):
                 num_tries += 1
                 if not passes(error):
                     raise Refused(said(error)[:MAX_REASON]) from None
+                self._figures = self._figures.with_retry()
                 if num_tries == 1:
                     log.warning("Redis did not accept events, retrying", error=type(error).__name__)
                 if breaks is not None:
@@ -241,6 +262,7 @@ class Publisher(threading.Thread):
         again: list[Entry] = []
         recovered: set[str] = set()
         if any(answer.is_full for _, answer in answered):
+            self._figures = self._figures.with_retry()
             log.warning("Redis is full, retrying")
             sleep(RETRY_S)
         for entry, answer in answered:
@@ -256,8 +278,10 @@ class Publisher(threading.Thread):
 
     def _note_written(self, attempt: Attempt, entry: Entry) -> None:
         if entry.kind == "started":
+            self._figures = self._figures.with_start(attempt, attempt.timings.queue_s or 0.0)
             self._on_start(attempt)
         elif entry.kind == "end":
+            self._figures = self._figures.with_end(attempt)
             self._close(attempt, self._on_end)
 
     def _recover(self, attempt: Attempt, entry: Entry, answer: Emitted) -> list[Entry]:
@@ -277,6 +301,8 @@ class Publisher(threading.Thread):
         if answer.kind is Emission.FINISHED:
             self._close(attempt, self._on_end)
             return []
+        if answer.kind is Emission.FENCED:
+            self._figures = self._figures.with_fenced()
         log.warning("job was lost", job_id=attempt.job_id, answer=answer.kind, reason=answer.reason)
         self._close(attempt, self._on_lost)
         return []

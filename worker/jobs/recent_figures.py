@@ -16,11 +16,9 @@ MAX_ENDS = 512
 
 
 class RecentFigures:
-    """Counts tokens and ends of jobs. Any thread may call it."""
+    """Rates of tokens, and times to the first one. Any thread may call it."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self.num_ended = 0
-        self.num_failed = 0
         self._clock = clock
         self._lock = threading.Lock()
         self._slices: deque[tuple[float, int]] = deque()  # when it began, and its tokens
@@ -38,12 +36,10 @@ class RecentFigures:
             while self._slices and now_s - self._slices[0][0] > RATE_S:
                 self._slices.popleft()
 
-    def note_end(self, ttft_s: float | None, *, has_failed: bool) -> None:
+    def note_end(self, ttft_s: float | None) -> None:
         """A job has ended, so long after it was due its first token had come."""
-        with self._lock:
-            self.num_ended += 1
-            self.num_failed += has_failed
-            if ttft_s is not None:
+        if ttft_s is not None:
+            with self._lock:
                 self._first_tokens.append((self._clock(), ttft_s))
 
     @property

@@ -19,6 +19,7 @@ from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.event_log import Author
+from llama_herd.worker.jobs.figures import WorkerFigures, joined
 from llama_herd.worker.jobs.intake import CeleryEnd
 from llama_herd.worker.jobs.loading_report import LoadingReport
 from llama_herd.worker.jobs.redis_check import check_redis
@@ -117,6 +118,7 @@ class Service:
         self._engine.start()
         try:
             self._warm_up.run(self._engine)
+            self._engine.count_anew()
         except BaseException:
             self._engine.stop()
             raise
@@ -141,7 +143,7 @@ class Service:
     def status(self, queue: str = "") -> WorkerStatus:
         """The worker's status, as users of this queue may see it: without names or keys of other tenants."""
         stats, spoilt = self._engine.stats, self._spoilt.found.get(queue)
-        figures = self._tenancy_of(queue).figures
+        tenancy = self._tenancy_of(queue)
         return WorkerStatus(
             name=self._worker,
             state=self._state_now,
@@ -155,13 +157,32 @@ class Service:
             kv_cache_usage=round(stats.kv_cache_usage, 4),
             prefix_hit_rate=round(stats.prefix_hit_rate, 4),
             prefix_cache_hits=stats.num_prefix_tokens,
-            tokens_per_s=round(figures.tokens_per_s, 1),
-            ttft_s=round(figures.ttft_s, 6),
-            num_ended=figures.num_ended,
-            num_failed=figures.num_failed,
+            tokens_per_s=round(tenancy.recent.tokens_per_s, 1),
+            ttft_s=round(tenancy.recent.ttft_s, 6),
+            num_ended=tenancy.figures.num_ended,
+            num_failed=tenancy.figures.num_failed,
             left_out=queue if spoilt else "",
             spoilt_key=spoilt.key if spoilt else "",
             spoilt_type=spoilt.type if spoilt else "",
+        )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What of the worker never changes, and its status does not tell."""
+        plan = self._model.plan
+        return {"dtype": self._model.dtype_name, "weights": "blocks" if plan.keeps_blocks else "dense"}
+
+    @property
+    def figures(self) -> WorkerFigures:
+        """All figures of the worker; any thread may ask."""
+        tenancies = self.tenancies.values()
+        return WorkerFigures(
+            status=self.status(),
+            engine=self._engine.stats,
+            jobs=joined(tenancy.figures for tenancy in tenancies),
+            num_put_back=sum(tenancy.num_put_back for tenancy in tenancies),
+            num_waiting_steps=max(tenancy.num_waiting_steps for tenancy in tenancies),
+            lag_s=max(tenancy.lag_s for tenancy in tenancies),
         )
 
     @property

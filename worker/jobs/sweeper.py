@@ -32,6 +32,8 @@ class Sweeper(threading.Thread):
         self._overflow = overflow
         self._is_stopping = threading.Event()
         self._complaint = ""
+        #: Jobs whose message it has pushed again.
+        self.num_put_back = 0
 
     def stop(self) -> None:
         self._is_stopping.set()
@@ -54,4 +56,5 @@ class Sweeper(threading.Thread):
 
     def _sweep(self) -> None:
         for job_id in run(self._redis, self._ledger.sweep()).jobs:
+            self.num_put_back += 1
             log.warning("job put back into the queue", job_id=job_id)

@@ -16,6 +16,7 @@ from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import Author
+from llama_herd.worker.jobs.figures import JobFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
@@ -56,7 +57,7 @@ class Tenancy:
         """`settings` are this tenant's. `pause(queue, True)` stops the worker from taking its messages."""
         ledger = Ledger.of(settings, author.worker)
         self.tenant = settings.tenant
-        self.figures = RecentFigures()
+        self.recent = RecentFigures()
         self._engine = engine
         self._holder = holder = LeaseHolder(redis, ledger)
         reader = StreamReader(redis, ledger, StreamBounds(settings.max_tokens_limit, model.max_length))
@@ -99,6 +100,23 @@ class Tenancy:
         return bool(self._claims)
 
     @property
+    def figures(self) -> JobFigures:
+        """What the publisher has written."""
+        return self._publisher.figures
+
+    @property
+    def num_put_back(self) -> int:
+        return self._sweeper.num_put_back
+
+    @property
+    def num_waiting_steps(self) -> int:
+        return self._publisher.num_waiting
+
+    @property
+    def lag_s(self) -> float:
+        return self._publisher.lag_s
+
+    @property
     def parts(self) -> Mapping[str, Part]:
         """The parts that must make progress while they have work."""
         parts: list[tuple[str, Part]] = [("publisher", self._publisher), ("finisher", self._finisher)]
@@ -116,7 +134,7 @@ class Tenancy:
 
     def publish(self, outputs: Rows[StepOutput]) -> None:
         """Publish the outputs of a step; blocks while too many steps wait for Redis."""
-        self.figures.note_tokens(sum(len(output.tokens) for output in outputs))
+        self.recent.note_tokens(sum(len(output.tokens) for output in outputs))
         self._publisher.put(outputs)
 
     def report_soon(self) -> None:
@@ -147,8 +165,7 @@ class Tenancy:
             )
 
     def _finish(self, attempt: Attempt) -> None:
-        has_failed = attempt.finish_reason in ("error", "deadline")
-        self.figures.note_end(attempt.timings.ttft_s, has_failed=has_failed)
+        self.recent.note_end(attempt.timings.ttft_s)
         self._finisher.settle(attempt.job_id, attempt.deliveries)
 
     def _lose(self, attempt: Attempt) -> None:

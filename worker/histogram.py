@@ -1,0 +1,34 @@
+"""How often a measured value was at most each of some bounds: one frozen value, which any thread may read."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts` has the number of values between each bound and the one before, and then of larger ones."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float = 0.0
+
+    @classmethod
+    def over(cls, *bounds: float) -> Self:
+        """An empty one; the bounds rise."""
+        return cls(bounds, (0,) * (len(bounds) + 1))
+
+    @property
+    def num_values(self) -> int:
+        return sum(self.counts)
+
+    def plus(self, value: float, times: int = 1) -> "Histogram":
+        """This one and a value that was measured, once or several times."""
+        counts = list(self.counts)
+        counts[bisect_left(self.bounds, value)] += times
+        return Histogram(self.bounds, tuple(counts), self.total + value * times)
+
+    def __add__(self, other: "Histogram") -> "Histogram":
+        """Both together; their bounds must be equal."""
+        counts = tuple(one + two for one, two in zip(self.counts, other.counts, strict=True))
+        return Histogram(self.bounds, counts, self.total + other.total)
