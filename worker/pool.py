@@ -61,15 +61,18 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
         self._handle_stops(_stop_loading)
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
-        from llama_herd.worker.jobs.service import (
-            Service,  # imports torch, which must not happen before the device is pinned
-        )
+        # These import torch, which must not happen before the device is pinned.
+        from llama_herd.worker.jobs.service import Service
+        from llama_herd.worker.metrics.exporter import Exporter
 
         try:
+            exporter = Exporter.start(process.settings())
             self._service = Service.start(process.settings(), self._hostname)
         except BadInput as error:
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
+        if exporter is not None:
+            exporter.show(lambda: self._service.figures, self._service.facts)
         signals.task_revoked.connect(self._on_revoked, weak=False)
         self._handle_stops(self._on_signal)
         signal.signal(signal.SIGALRM, _leave)

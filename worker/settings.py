@@ -116,6 +116,17 @@ class WorkerSettings(Settings):
         False,
         description="Obey Celery's inspect and revoke. Whoever reaches Redis can then shut workers down too.",
     )
+    metrics_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        description="Port of Prometheus metrics at /metrics. 0: none.",
+    )
+    metrics_host: str = Field(
+        "0.0.0.0",
+        pattern=r"^[0-9A-Za-z.:-]{1,255}$",
+        description="Address at which metrics are served. 127.0.0.1: to this machine only.",
+    )
     log_format: Literal["json", "console"] = Field(
         "json", description="json: one object a line. console: text for people."
     )

@@ -23,6 +23,9 @@ def worker(
     gpus: Annotated[
         str | None, typer.Option(help="Start one worker on each of these GPUs: all, or numbers such as 0,1.")
     ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port of Prometheus metrics; with --gpus the next GPU takes the next.")
+    ] = None,
     with_redis: Annotated[
         bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
     ] = False,
@@ -43,14 +46,20 @@ def worker(
     from llama_herd.worker.settings import WorkerSettings
 
     _check_names(name, device, gpus)
-    override(model=model, served_model_name=served_model_name, device=device, slots=slots)
+    override(
+        model=model,
+        served_model_name=served_model_name,
+        device=device,
+        slots=slots,
+        metrics_port=metrics_port,
+    )
     settings = read(WorkerSettings)
     with own_redis(settings.redis_url) if with_redis else nullcontext():
         if gpus is None:
             exit_code = run_celery_worker(settings, name)
         else:
             set_up_logs(log_format_here(settings))
-            exit_code = run_together(card_commands(gpus))
+            exit_code = run_together(card_commands(gpus, settings.metrics_port))
     raise typer.Exit(exit_code)
 
 
@@ -63,12 +72,19 @@ def _check_names(name: str | None, device: str | None, gpus: str | None) -> None
         raise BadInput("--name must be 1 to 64 letters, digits, dots, underscores or dashes")
 
 
-def card_commands(gpus: str) -> dict[str, list[str]]:
-    """The command of each GPU's worker, by its name. Raises BadInput, which lists the GPUs."""
+def card_commands(gpus: str, metrics_port: int = 0) -> dict[str, list[str]]:
+    """The command of each GPU's worker, by its name. Raises BadInput, which lists the GPUs.
+
+    metrics_port: that of the first; the others take the next ones. 0: none.
+    """
     command = [sys.executable, "-m", "llama_herd.worker.cli", "worker"]
-    return {
+    commands = {
         f"gpu{card}": [*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)
     }
+    if metrics_port:
+        for port, arguments in enumerate(commands.values(), metrics_port):
+            arguments += ["--metrics-port", str(port)]
+    return commands
 
 
 def _chosen(gpus: str) -> list[int]:

@@ -137,6 +137,15 @@ def test_each_chosen_card_has_a_worker_of_its_name(gpus: str, cards: list[int]) 
 
 
 @pytest.mark.usefixtures("_two_cards")
+def test_each_chosen_card_has_a_port_of_its_own() -> None:
+    commands = card_commands("all", metrics_port=9400)
+    assert [command[-2:] for command in commands.values()] == [
+        ["--metrics-port", "9400"],
+        ["--metrics-port", "9401"],
+    ]
+
+
+@pytest.mark.usefixtures("_two_cards")
 def test_a_card_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(DeviceError, match=r"--gpus 0,2, but .* 0 = NVIDIA A; 1 = NVIDIA B"):
         card_commands("0,2")

@@ -1,0 +1,170 @@
+"""What waits and what is dead, as the ledger tells it. Every worker tells the same: take the maximum."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from time import monotonic
+from typing import NamedTuple, Self
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.ledger.lanes import TenantLoad, load_of
+from llama_herd.tasks.ledger.redis_call import Call, run_many
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker.metrics.families import gauge
+from llama_herd.worker.settings import WorkerSettings
+
+#: Figures of this age are served again: a second scraper costs Redis nothing.
+FRESH_S = 5.0
+#: Older figures are not served: they would hide that Redis is away.
+STALE_S = 60.0
+#: How long a scrape waits for Redis. What comes later is for the next scrape.
+WAIT_S = 0.5
+
+#: Most tenants and most models that have names of their own: those with the most messages. The others
+#: together are called `other`, so the number of series is bounded, whatever names people submit to.
+MAX_NAMES = 20
+OTHER = "other"
+
+
+class Reading(NamedTuple):
+    """What the ledger has told, and when, on the clock of time.monotonic."""
+
+    at_s: float
+    loads: tuple[TenantLoad, ...]
+    workers: tuple[WorkerStatus, ...]
+
+    @property
+    def age_s(self) -> float:
+        return monotonic() - self.at_s
+
+
+class LedgerReader:
+    """Reads on a thread of its own, so that nobody waits for a Redis that does not answer."""
+
+    def __init__(self, redis: Redis, settings: WorkerSettings) -> None:
+        self._redis = redis
+        self._calls: list[Call[TenantLoad]] = [
+            load_of(own.tenant, queue) for queue, own in settings.by_queue.items()
+        ]
+        self._reports = [Reports(own.tenant).workers() for own in settings.by_queue.values()]
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger-metrics")
+        self._under_way: Future[Reading] | None = None
+        self._last: Reading | None = None
+
+    def read(self) -> Reading | None:
+        """The latest reading, at most STALE_S old; returns after WAIT_S. None: Redis does not answer."""
+        if self._last is None or self._last.age_s > FRESH_S:
+            self._under_way = self._under_way or self._thread.submit(self._ask)
+            self._take(self._under_way)
+        return self._last if self._last is not None and self._last.age_s <= STALE_S else None
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _take(self, asked: "Future[Reading]") -> None:
+        """Take the answer if it comes in time."""
+        wait([asked], WAIT_S)
+        if not asked.done():
+            return
+        self._under_way = None
+        if asked.exception() is None:
+            self._last = asked.result()
+
+    def _ask(self) -> Reading:
+        """Raises RedisError. A tenant whose keys are spoilt is left out."""
+        at_s = monotonic()
+        loads = run_many(self._redis, self._calls)
+        reports = run_many(self._redis, self._reports)
+        return Reading(
+            at_s,
+            tuple(one for one in loads if not isinstance(one, RedisError)),
+            tuple({one.name: one for of in reports if not isinstance(of, RedisError) for one in of}.values()),
+        )
+
+
+class Names:
+    """The busiest names, which keep them; the others are called `other`."""
+
+    def __init__(self, sizes: Counter[str]) -> None:
+        self._kept = {name for name, _ in sizes.most_common(MAX_NAMES)}
+
+    @classmethod
+    def of_tenants(cls, loads: Iterable[TenantLoad]) -> Self:
+        return cls(Counter({load.tenant: load.num_messages for load in loads}))
+
+    @classmethod
+    def of_models(cls, loads: Iterable[TenantLoad], served: str) -> Self:
+        """`served`, the model of this worker, always has its name."""
+        sizes = Counter[str]()
+        for load in loads:
+            for one in load.waiting:
+                sizes[one.model] += sum(lane.num_messages for lane in one.lanes)
+        sizes[served] += sizes.total() + 1
+        return cls(sizes)
+
+    def __getitem__(self, name: str) -> str:
+        return name if name in self._kept else OTHER
+
+
+class LedgerCollector(Collector):
+    """The gauges of all tenants that this worker serves."""
+
+    def __init__(self, reader: LedgerReader, settings: WorkerSettings) -> None:
+        self._reader = reader
+        self._model = settings.served_model
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that registering it does not ask Redis."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        reading = self._reader.read()
+        yield gauge("ledger_up", "Whether Redis has lately told what waits.", (), {(): reading is not None})
+        if reading is not None:
+            yield from self._waiting(reading.loads)
+            yield from _dead(reading.loads)
+            yield self._workers(reading.workers)
+
+    def _waiting(self, loads: tuple[TenantLoad, ...]) -> Iterator[Metric]:
+        tenants, models = Names.of_tenants(loads), Names.of_models(loads, self._model)
+        depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
+        tokens, delayed = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+        for load in loads:
+            for one in load.waiting:
+                place = (models[one.model], tenants[load.tenant])
+                tokens[place] += one.num_tokens
+                delayed[place] += one.num_delayed
+                for lane in one.lanes:
+                    depths[*place, lane.name] += lane.num_messages
+                    oldest_s[*place, lane.name] = max(oldest_s.get((*place, lane.name), 0), lane.oldest_s)
+        labels = ("model_name", "tenant")
+        yield gauge("queue_jobs", "Messages that wait in a queue.", (*labels, "lane"), depths)
+        yield gauge(
+            "queue_oldest_seconds",
+            "How long the job that is taken next has waited; 0 if nothing waits.",
+            (*labels, "lane"),
+            oldest_s,
+        )
+        yield gauge("queue_tokens", "Estimated tokens of the jobs that wait.", labels, tokens)
+        yield gauge("queue_delayed_jobs", "Jobs whose time has not come.", labels, delayed)
+
+    def _workers(self, workers: tuple[WorkerStatus, ...]) -> Metric:
+        counts = Counter((one.model, one.state) for one in workers)
+        counts.setdefault((self._model, "ready"), 0)
+        kept = {*counts.most_common(4 * MAX_NAMES)}
+        return gauge("workers", "Workers that report themselves.", ("model_name", "state"), dict(kept))
+
+
+def _dead(loads: tuple[TenantLoad, ...]) -> Iterator[Metric]:
+    tenants = Names.of_tenants(loads)
+    letters, poisoned = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for load in loads:
+        letters[tenants[load.tenant],] += load.num_dead_letters
+        poisoned[tenants[load.tenant],] += load.num_poisoned
+    yield gauge("dead_letters", "Messages that could not be read, and are kept.", ("tenant",), letters)
+    yield gauge("poisoned_jobs", "Jobs given up after too many deaths of workers.", ("tenant",), poisoned)
