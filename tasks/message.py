@@ -6,6 +6,7 @@ gap for the delivery tag. So a lost message can be pushed again under a new tag.
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -33,6 +34,10 @@ _KEPT_HEADERS = (
     "stamped_headers",
     "stamps",
 )
+#: Header of the W3C that names a trace: version, id of the trace, id of the sender's span, flags.
+TRACEPARENT = "traceparent"
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
 _NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
@@ -52,6 +57,13 @@ def is_queue_of(tenant: str, name: str) -> bool:
     return name.startswith(prefix) and ":" not in name[len(prefix) :]
 
 
+def trace_id_of(headers: Mapping[str, Any]) -> str | None:
+    """The id of the trace that a message belongs to; None if no valid header says so."""
+    given = headers.get(TRACEPARENT)
+    found = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
+    return found[1] if found else None
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """A job's message without its delivery tag, and its queue."""
@@ -60,9 +72,12 @@ class Envelope:
     text: str
 
     @classmethod
-    def of(cls, job_id: str, queue: str, *, ignore_result: bool = False) -> Self:
+    def of(
+        cls, job_id: str, queue: str, *, ignore_result: bool = False, traceparent: str | None = None
+    ) -> Self:
         """The message of a job that our client submits. `ignore_result`: Celery stores no result."""
         headers = {"lang": "py", "root_id": job_id} | ({"ignore_result": True} if ignore_result else {})
+        headers |= {TRACEPARENT: traceparent} if traceparent else {}
         return cls._build(job_id, queue, headers, _NO_EMBED, {})
 
     @classmethod
@@ -79,6 +94,8 @@ class Envelope:
         the message came from; the routing in the message itself is only its sender's claim.
         """
         headers = {name: request[name] for name in _KEPT_HEADERS if request.get(name) is not None}
+        if trace_id_of(request):
+            headers[TRACEPARENT] = request[TRACEPARENT]
         properties = {name: request[name] for name in ("correlation_id", "reply_to") if request.get(name)}
         return cls._build(request["id"], queue, headers, embed or _NO_EMBED, properties)
 

@@ -3,20 +3,52 @@
 import logging
 import sys
 import traceback
-from typing import Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
 
 import redis
 import structlog
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.message import TASK_NAME
+from llama_herd.worker.settings import LogFormat
 
 #: Exceptions whose text cannot quote a prompt. Others may, such as a KeyError or a validation error.
 #: torch raises plain RuntimeErrors about shapes and devices; no code here that reads prompts raises one.
 SAFE = (HerdError, OSError, redis.ConnectionError, redis.TimeoutError, RuntimeError)
 
 
-def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INFO) -> None:
-    """Send every logger, Celery's and kombu's too, through structlog to standard error."""
+#: What every line begins with.
+HEAD = ("timestamp", "level", "logger", "event")
+
+
+class JobLine(NamedTuple):
+    """What every line of a job says of it, in this order; None: unknown where the line is written.
+
+    attempt: counts from 1; 0: no attempt has started. trace_id: of the sender's W3C trace.
+    """
+
+    job_id: str
+    attempt: int | None
+    worker: str
+    model: str
+    tenant: str
+    trace_id: str | None
+
+
+def is_for_people(log_format: LogFormat) -> bool:
+    """Whether lines are text, which is the default on a terminal."""
+    return log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+
+
+def set_up_logs(
+    log_format: LogFormat = "auto", level: int | str = logging.INFO, known: Mapping[str, str] | None = None
+) -> None:
+    """Send every logger, Celery's and kombu's too, through structlog to standard error.
+
+    known: fields of `JobLine` that are the same for all jobs of this process.
+    """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -25,10 +57,12 @@ def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INF
         structlog.processors.ExceptionRenderer(lambda exc_info: trace(exc_info[1])),
     ]
     renderer: structlog.typing.Processor
-    if log_format == "json":
+    is_text = is_for_people(log_format)
+    if not is_text:
         renderer = structlog.processors.JSONRenderer()
     else:
         renderer = structlog.dev.ConsoleRenderer(
+            sort_keys=False,
             colors=sys.stderr.isatty(),
             # The only one that takes a traceback that is already rendered.
             exception_formatter=structlog.dev.plain_traceback,
@@ -42,10 +76,16 @@ def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INF
     handler = logging.StreamHandler()
     handler.addFilter(shorten_lost_acks)
     handler.addFilter(name_exceptions)
+    handler.addFilter(name_job)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[
+                partial(_tell_job, known or {}),
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                partial(_in_order, is_text),
+                renderer,
+            ],
         )
     )
     root = logging.getLogger()
@@ -54,6 +94,35 @@ def set_up_logs(log_format: Literal["json", "console"], level: int = logging.INF
     # These log each received message, and each job as succeeded in 0.000 s, since its work was done before.
     for name in ("celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _tell_job(
+    known: Mapping[str, str], _: object, __: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Complete a line that names a job, Celery's lines too."""
+    job_id = getattr(event.get("_record"), "job_id", None)
+    if job_id is not None:
+        event.setdefault("job_id", job_id)
+    return event if event.get("job_id") is None else {**known, **event}
+
+
+def _in_order(
+    is_text: bool, _: object, __: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Put the keys of all lines first, then those of a job's lines; text leaves out what is unknown."""
+    job_keys = JobLine._fields if event.get("job_id") is not None else ()
+    told = {**{key: event.get(key) for key in (*HEAD, *job_keys)}, **event}
+    return {key: value for key, value in told.items() if value is not None} if is_text else told
+
+
+def name_job(record: logging.LogRecord) -> bool:
+    """Let a record pass, but note which job Celery's message is about, if it names one."""
+    args = record.args
+    if isinstance(args, Mapping):
+        args = (args.get("name"), args.get("id"))
+    if isinstance(args, tuple) and len(args) > 1 and args[0] == TASK_NAME:
+        record.job_id = str(args[1])
+    return True
 
 
 def trace(error: BaseException | None) -> str:

@@ -25,6 +25,7 @@ from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.side_task import SideTask
+from llama_herd.worker.logs import is_for_people
 
 if TYPE_CHECKING:
     from llama_herd.worker.jobs.service import Service
@@ -72,7 +73,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
         if exporter is not None:
-            exporter.show(lambda: self._service.figures, self._service.facts)
+            exporter.show(lambda: self._service.figures, self._service.kind)
+        signals.worker_ready.connect(self._announce, weak=False)
         signals.task_revoked.connect(self._on_revoked, weak=False)
         self._handle_stops(self._on_signal)
         signal.signal(signal.SIGALRM, _leave)
@@ -142,6 +144,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
         left_s = signal.getitimer(signal.ITIMER_REAL)[0] or inf
         signal.setitimer(signal.ITIMER_REAL, min(left_s, grace_s + LEAVE_S))
         state.should_stop = 0
+
+    def _announce(self, **_: Any) -> None:
+        """Say what a person wants to know about a new worker, the most important first."""
+        settings, facts = process.settings(), self._service.facts
+        if is_for_people(settings.log_format) and sys.stderr.isatty():
+            print("\n".join(["herd worker", *(f"  {n:<15} {v}" for n, v in facts.items())]), file=sys.stderr)
+        else:
+            log.info("worker ready", **facts)
 
     def _get_info(self) -> dict[str, Any]:
         return {**super()._get_info(), "engine": self._service.status().model_dump()}

@@ -22,6 +22,8 @@ MAX_PREFILL_TOKENS = 65_536
 
 DAY_S = 86_400
 
+LogFormat = Literal["auto", "console", "json"]
+
 
 class WorkerSettings(Settings):
     """Read from the same variables as `Settings`; see `.env.example` for all of them."""
@@ -127,8 +129,12 @@ class WorkerSettings(Settings):
         pattern=r"^[0-9A-Za-z.:-]{1,255}$",
         description="Address at which metrics are served. 127.0.0.1: to this machine only.",
     )
-    log_format: Literal["json", "console"] = Field(
-        "json", description="json: one object a line. console: text for people."
+    log_format: LogFormat = Field(
+        "auto",
+        description="json: one object a line. console: text for people. auto: text on a terminal, else JSON.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least urgent lines that are logged."
     )
 
     @property
@@ -167,6 +173,11 @@ class WorkerSettings(Settings):
     @property
     def _tenant_names(self) -> list[str]:
         return self.tenants.split(",") if self.tenants else [self.tenant]
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _in_small_letters(cls, level: object) -> object:
+        return level.lower() if isinstance(level, str) else level
 
     @field_validator("tenants")
     @classmethod

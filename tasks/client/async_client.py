@@ -61,10 +61,11 @@ class AsyncClient:
         *,
         job_id: str | None = None,
         idempotency_key: str | None = None,
+        traceparent: str | None = None,
         **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job and return its id."""
-        accepted = await self._run(self._core.submit(job, fields, job_id, idempotency_key))
+        accepted = await self._run(self._core.submit(job, fields, job_id, idempotency_key, traceparent))
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
         return accepted.job_id

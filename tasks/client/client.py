@@ -68,6 +68,7 @@ class Client:
         *,
         job_id: str | None = None,
         idempotency_key: str | None = None,
+        traceparent: str | None = None,
         **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job, given as a GenerationJob or by its fields, and return its id.
@@ -77,11 +78,14 @@ class Client:
         own, such as an order number; the id is derived from it. Both are remembered as long as the job's
         record, until HERD_STREAM_TTL_S after the job's end.
 
+        `traceparent` is the W3C's header of the trace that the job belongs to; its id is in each line that
+        workers log of the job.
+
         Raises InvalidJob with every wrong field, JobConflict if another job has this id or key, and QueueFull
         if the limit of waiting jobs or tokens is reached. Warns (UnservedModel) if no worker serves the job's
         model while some serve others.
         """
-        accepted = self._run(self._core.submit(job, fields, job_id, idempotency_key))
+        accepted = self._run(self._core.submit(job, fields, job_id, idempotency_key, traceparent))
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
         return accepted.job_id

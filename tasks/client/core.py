@@ -15,7 +15,14 @@ from llama_herd.tasks.client.history import History, history
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus, job_status, jobs
 from llama_herd.tasks.client.purge import purge, purge_ended
 from llama_herd.tasks.client.status import Status, status
-from llama_herd.tasks.client.submission import Accepted, NewJob, checked_id, enqueue, id_of_key
+from llama_herd.tasks.client.submission import (
+    Accepted,
+    NewJob,
+    checked_id,
+    checked_trace,
+    enqueue,
+    id_of_key,
+)
 from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -60,6 +67,7 @@ class ClientCore:
         fields: Mapping[str, Any],
         job_id: str | None,
         idempotency_key: str | None,
+        traceparent: str | None = None,
     ) -> Dialogue[Accepted]:
         """Check, name and enqueue a job. Raises InvalidJob, JobConflict, QueueFull."""
         if job is not None and fields:
@@ -75,7 +83,9 @@ class ClientCore:
             name, job_id = "idempotency_key", id_of_key(self.settings.tenant, idempotency_key)
         elif job_id is None:
             job_id = str(uuid.uuid4())
-        new = NewJob(checked_id(job_id), name, Envelope.of(job_id, queue), job)
+        new = NewJob(
+            checked_id(job_id), name, Envelope.of(job_id, queue, traceparent=checked_trace(traceparent)), job
+        )
         return (yield from enqueue(self.ledger, new))
 
     def follower(self, job_id: str, after: int, timeout_s: float | None, waits: bool) -> Follower:

@@ -10,7 +10,7 @@ from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
-from llama_herd.tasks.message import Envelope, model_of
+from llama_herd.tasks.message import TRACEPARENT, Envelope, model_of, trace_id_of
 
 #: UUID namespace of ids that are derived from names.
 _NAMESPACE = uuid.UUID("5c1a7e6e-50a5-5d0e-9d1f-0e6f6c6c616d")
@@ -97,6 +97,14 @@ def checked_id(job_id: str) -> str:
             [FieldError("job_id", "must be 1 to 128 letters, digits, dots, underscores, colons or dashes")]
         )
     return job_id
+
+
+def checked_trace(traceparent: str | None) -> str | None:
+    """`traceparent` if it names a trace, or None. Raises InvalidJob."""
+    if traceparent is not None and trace_id_of({TRACEPARENT: traceparent}) is None:
+        message = "must be like the W3C's header: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"
+        raise InvalidJob([FieldError("traceparent", message)])
+    return traceparent
 
 
 def checked_run(run_id: str) -> str:

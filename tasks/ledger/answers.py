@@ -236,6 +236,14 @@ class Record:
         return self.state not in ("queued", "running")
 
 
+class Origin(NamedTuple):
+    """For what model a job is, how often it was started, and the id of its sender's trace."""
+
+    model: str
+    num_starts: int
+    trace_id: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that could not be read. raw: its beginning. num_bytes: its full length."""

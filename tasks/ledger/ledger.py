@@ -7,6 +7,7 @@ in `lua/`, its keys are in `keys.py`. All times are by the clock of Redis.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from llama_herd.error_code import ErrorCode
@@ -17,6 +18,7 @@ from llama_herd.tasks.ledger.answers import (
     Cancellation,
     ClaimAnswer,
     Emitted,
+    Origin,
     Part,
     Purge,
     Record,
@@ -35,6 +37,7 @@ from llama_herd.tasks.ledger.redis_call import Call, Script
 from llama_herd.tasks.ledger.replies import (
     read_claim,
     read_emit,
+    read_origin,
     read_part,
     read_record,
     read_settling,
@@ -43,7 +46,7 @@ from llama_herd.tasks.ledger.replies import (
     text,
 )
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import lane_of
 from llama_herd.tasks.settings import Settings
 
@@ -333,6 +336,11 @@ class Ledger(Keys):
     def body(self, job_id: str) -> Call[bytes | None]:
         """The JSON of a job as it was accepted; None if it has no record."""
         return Call("HGET", (self.job_key(job_id),), ("body",), lambda reply: reply)
+
+    def origin(self, job_id: str) -> Call[Origin]:
+        """Where a job comes from, for the log."""
+        read = partial(read_origin, queue_name("", self.tenant))
+        return Call("HMGET", (self.job_key(job_id),), ("queue", "starts", "envelope"), read)
 
     def queue_depth(self, queue: str) -> Call[int]:
         """Number of messages in a queue."""

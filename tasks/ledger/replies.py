@@ -1,5 +1,6 @@
 """Parsers: from the replies of Redis to the ledger's answers."""
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from llama_herd.tasks.ledger.answers import (
     Emission,
     Emitted,
     Ended,
+    Origin,
     Part,
     Record,
     Settled,
@@ -28,6 +30,7 @@ from llama_herd.tasks.ledger.answers import (
     Unknown,
     Yours,
 )
+from llama_herd.tasks.message import trace_id_of
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -135,6 +138,12 @@ def read_record(fields: dict[str, bytes | None]) -> Record | None:
     deadline_ms = fields["deadline_ms"]
     values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
     return Record(**values | {"queue": values["queue"] or ""})
+
+
+def read_origin(queue_prefix: str, reply: list[bytes | None]) -> Origin:
+    queue, starts, envelope = reply
+    headers = json.loads(envelope or b"{}").get("headers") or {}
+    return Origin(text(queue or b"").removeprefix(queue_prefix), number(starts), trace_id_of(headers))
 
 
 def read_state(reply: bytes | None) -> str | None:

@@ -14,10 +14,10 @@ from celery.signals import task_prerun
 from kombu import Connection
 from redis import Redis
 
-from llama_herd.errors import GenerationError
+from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.tasks import Client
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name
+from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name, trace_id_of
 from llama_herd.tasks.settings import Settings
 from tests.tasks.herd import QUEUE
 
@@ -129,3 +129,40 @@ def test_a_bare_send_task_goes_to_the_same_queue(worker: Celery, runs: list[dict
 def test_tenants_have_queues_of_their_own() -> None:
     assert queue_name("m") == "herd.m"
     assert queue_name("m", "acme") == "herd.acme:m"
+
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
+
+
+def test_a_job_is_of_the_trace_that_its_sender_names() -> None:
+    assert trace_id_of({"traceparent": TRACEPARENT}) == TRACE_ID
+    ours = json.loads(Envelope.of("a", QUEUE, traceparent=TRACEPARENT).text)
+    assert trace_id_of(ours["headers"]) == TRACE_ID
+    bare = Envelope.of_request({"id": "a", "traceparent": TRACEPARENT}, None, QUEUE)
+    assert trace_id_of(json.loads(bare.text)["headers"]) == TRACE_ID
+
+
+WRONG = [
+    *(None, 7, "", "x", TRACE_ID, TRACEPARENT.upper(), f"{TRACEPARENT} ", f"{TRACEPARENT}-x"),
+    *(TRACEPARENT.replace("00-", "ff-", 1), TRACEPARENT.replace(TRACE_ID, "0" * 32)),
+    TRACEPARENT.replace("00f067aa0ba902b7", "0" * 16),
+]
+
+
+@pytest.mark.parametrize("header", WRONG)
+def test_a_header_that_names_no_trace_is_not_kept(header: Any) -> None:
+    assert trace_id_of({"traceparent": header}) is None
+    bare = Envelope.of_request({"id": "a", "traceparent": header}, None, QUEUE)
+    assert "traceparent" not in json.loads(bare.text)["headers"]
+
+
+def test_our_client_refuses_a_header_that_names_no_trace(redis_url: str) -> None:
+    with Client(redis_url) as client, pytest.raises(InvalidJob, match="traceparent: must be like the W3C's"):
+        client.submit(prompt="x", traceparent="my-trace")
+
+
+def test_a_job_that_is_submitted_again_may_be_of_another_trace(redis_url: str) -> None:
+    with Client(redis_url) as client:
+        client.submit(prompt="x", job_id="a", traceparent=TRACEPARENT)
+        assert client.submit(prompt="x", job_id="a") == "a"

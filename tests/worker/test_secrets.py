@@ -63,10 +63,9 @@ def server(tmp_path: Path) -> Iterator[GuardedRedis]:
 @pytest.fixture
 def worker(server: GuardedRedis, tiny_settings: WorkerSettings, tmp_path: Path) -> Iterator[WorkerProcess]:
     model = write_tiny_gguf(tmp_path / "chat.gguf", chat_template=TEMPLATE, eos=False)
-    own = {"redis_url": server.url_of("worker"), "model": model, "model_name": "m"}
+    own = {"redis_url": server.url_of("worker"), "model": model, "model_name": "m", "log_level": "debug"}
     settings = WorkerSettings.read(**tiny_settings.model_dump() | own)
     loud = {
-        "CELERY_WORKER_LOGLEVEL": "DEBUG",
         "CELERY_WORKER_TASK_EVENTS": "1",
         "STANDSTILL": str(tmp_path),
     }

@@ -36,7 +36,6 @@ SWITCH_INTERVAL_S = 0.0005
 def hook_in() -> None:
     """Have Celery call `configure` before it builds its worker."""
     signals.celeryd_init.connect(configure, weak=False)
-    signals.setup_logging.connect(configure_logs, weak=False)
 
 
 @cache
@@ -60,6 +59,7 @@ def app_of(own: WorkerSettings) -> Celery:
 def configure(conf: Any, instance: Any, **_: Any) -> None:
     """Set up the worker before it is built: it reads its model's queue, and takes what its batch holds."""
     try:
+        signals.setup_logging.connect(partial(configure_logs, instance.hostname), weak=False)
         conf.worker_concurrency = process.num_places()
         conf.worker_eta_task_limit += process.num_places()
         _configure_queues(conf)
@@ -114,6 +114,11 @@ def _configure_queues(conf: Any) -> None:
         conf.event_exchange = keys.key("celeryev")
 
 
-def configure_logs(loglevel: int, **_: Any) -> None:
-    """Take logging out of Celery's hands."""
-    set_up_logs(process.settings().log_format, loglevel)
+def configure_logs(worker: str, loglevel: int, **_: Any) -> None:
+    """Take logging out of Celery's hands. HERD_LOG_LEVEL counts more than its option --loglevel."""
+    settings = process.settings()
+    is_given = "log_level" in settings.model_fields_set
+    known = {"worker": worker, "model": settings.served_model}
+    if not settings.tenants:
+        known["tenant"] = settings.tenant
+    set_up_logs(settings.log_format, settings.log_level.upper() if is_given else loglevel, known)

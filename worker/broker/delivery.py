@@ -11,6 +11,7 @@ from kombu.transport.virtual import QoS
 
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.generate import correct, fail, trace
+from llama_herd.tasks.message import trace_id_of
 from llama_herd.tasks.result import Result
 
 #: Runs a callable on the hub's thread: everything that touches a Celery request must.
@@ -65,6 +66,11 @@ class Delivery:
         """The message's body as it came, unparsed."""
         body: bytes | str = self._args[3]
         return body
+
+    @property
+    def trace_id(self) -> str | None:
+        """The id of the sender's trace, if the message names one."""
+        return trace_id_of(self.headers)
 
     @property
     def is_revoked(self) -> bool:

@@ -38,7 +38,7 @@ def worker(
     from llama_herd.worker.local.requirements import need_worker_extra
 
     need_worker_extra("herd worker")
-    from llama_herd.worker.cli.celery_worker import log_format_here, run_celery_worker
+    from llama_herd.worker.cli.celery_worker import run_celery_worker
     from llama_herd.worker.cli.children import run_together
     from llama_herd.worker.local.environment import override, read
     from llama_herd.worker.local.own_redis import own_redis
@@ -58,7 +58,7 @@ def worker(
         if gpus is None:
             exit_code = run_celery_worker(settings, name)
         else:
-            set_up_logs(log_format_here(settings))
+            set_up_logs(settings.log_format, settings.log_level.upper())
             exit_code = run_together(card_commands(gpus, settings.metrics_port))
     raise typer.Exit(exit_code)
 

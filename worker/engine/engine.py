@@ -142,7 +142,7 @@ class Engine:
         except torch.AcceleratorError:
             raise
         except Exception as error:
-            log.exception("row failed", job_id=sequence.job_id)
+            log.exception("row failed", **sequence.line)
             return self._failed(sequence, failure_of(error))
         sequence.note_admitted()
         if sequence.choice == 0:  # the others share its prompt
@@ -174,7 +174,7 @@ class Engine:
             raise
         except Exception as error:
             if len(rows) == 1:
-                log.exception("row failed", job_id=rows[0].sequence.job_id)
+                log.exception("row failed", **rows[0].sequence.line)
             elif is_lack_of_memory(error):
                 self._size_limits.note_lack(rows)
                 log.warning("forward ran out of memory, splitting its rows", num_rows=len(rows))
@@ -204,7 +204,7 @@ class Engine:
         try:
             return self._advance(reading)
         except Exception as error:
-            log.exception("row failed", job_id=sequence.job_id)
+            log.exception("row failed", **sequence.line)
             return [self._failed(sequence, failure_of(error))]
 
     def _advance(self, reading: Reading) -> list[StepOutput]:

@@ -1,6 +1,6 @@
 """One output of a job inside the engine: its request, its tokens so far, and whether it has ended."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -44,12 +44,14 @@ class Sequence:
     stop_reason: StopReason = None
     abort: Abort | None = None
     drawn_s: float | None = None  # when its last token was drawn, on the clock of time.monotonic
+    line: Mapping[str, object] = field(default_factory=dict)  # what each line of the log says of its job
     is_confirmed: bool = True  # False: not computed yet, since its start is not on record
     info: SequenceInfo = field(init=False)
     penalties: Penalties | None = field(init=False)  # the tokens they look at grow with `ids`
 
     def __post_init__(self) -> None:
         self.info = SequenceInfo(self.job_id, self.tenant, self.choice, self.seed, len(self.prompt_ids))
+        self.line = self.line or {"job_id": self.job_id, "tenant": self.tenant}
         self.penalties = Penalties.of(self.params, self.prompt_ids)
 
     @property

@@ -22,6 +22,7 @@ class Attempt:
     deliveries: list[Delivery]
     sequences: Rows[SequenceInfo] = ()  # one per output; none: the job cannot be run, only ended
     is_last: bool = False  # if this worker dies of it too, the job is given up
+    trace_id: str | None = None
     waited_s: float = 0.0  # from submission to claim, by Redis's clock
     claimed_s: float = field(default_factory=monotonic)
     started_s: float | None = None
@@ -37,6 +38,11 @@ class Attempt:
     @property
     def job_id(self) -> str:
         return self.stream.job_id
+
+    @property
+    def line(self) -> dict[str, object]:
+        """What each line of the log says of the job."""
+        return self.stream.line(self.trace_id)._asdict()
 
     @property
     def seed(self) -> int:

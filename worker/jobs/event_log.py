@@ -23,6 +23,7 @@ from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.logs import JobLine
 
 #: Sent events are kept this long, so that they can be sent again to a Redis that lost its last seconds.
 KEPT_S = 10.0
@@ -45,10 +46,15 @@ class Recorded(NamedTuple):
 
 
 class Author(NamedTuple):
-    """Who writes events: a worker and the model that it serves."""
+    """Who writes events: a worker, the model that it serves, and for which tenant."""
 
     worker: str
     model: str
+    tenant: str = "default"
+
+    def line(self, job_id: str, attempt: int | None, trace_id: str | None) -> JobLine:
+        """What this worker's log says of a job in each line."""
+        return JobLine(job_id, attempt, *self, trace_id)
 
 
 @dataclass(slots=True)
@@ -113,6 +119,10 @@ class EventLog:
     def attempt(self) -> int:
         """Number of the attempt that writes now, or is about to start."""
         return self._num_starts + (not self._has_started)
+
+    def line(self, trace_id: str | None) -> JobLine:
+        """What the log says of the job in each line."""
+        return self._author.line(self.job_id, self.attempt, trace_id)
 
     @property
     def is_continued(self) -> bool:

@@ -1,11 +1,12 @@
 """Hands finished jobs back to Celery: folds the result from the stream, runs the tracer, acks the message."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from time import monotonic
 from traceback import format_tb
+from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from uuid import uuid4
 
@@ -13,10 +14,11 @@ import structlog
 from celery import Celery
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
+from structlog.contextvars import bound_contextvars
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.events import Event
+from llama_herd.tasks.events import Event, Timings
 from llama_herd.tasks.generate import correct
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -56,11 +58,13 @@ class Stopped(Exception):
 class Settlement(NamedTuple):
     """A job that has its final event, and the messages to settle with its result.
 
-    No messages: Celery has ended the task by itself. `error`: why the job can have no final event.
+    No messages: Celery has ended the task by itself. `line`: what each line of the log says of the job.
+    `error`: why it can have no final event.
     """
 
     job_id: str
     deliveries: list[Delivery]
+    line: Mapping[str, object]
     error: GenerationError | None = None
 
 
@@ -110,13 +114,15 @@ class Finisher:
         """Jobs that were settled since the start, or failed to be."""
         return sum(self._num_answered)
 
-    def settle(self, job_id: str, deliveries: list[Delivery]) -> None:
+    def settle(
+        self, job_id: str, deliveries: list[Delivery], line: Mapping[str, object] = MappingProxyType({})
+    ) -> None:
         """Settle the first delivery and acknowledge the others; returns at once."""
-        self._inbox.put(Settlement(job_id, deliveries))
+        self._inbox.put(Settlement(job_id, deliveries, {"job_id": job_id, **line}))
 
-    def refuse(self, delivery: Delivery, error: GenerationError) -> None:
+    def refuse(self, delivery: Delivery, error: GenerationError, line: Mapping[str, object]) -> None:
         """Settle a delivery whose job cannot be recorded; returns at once."""
-        self._inbox.put(Settlement(delivery.job_id, [delivery], error))
+        self._inbox.put(Settlement(delivery.job_id, [delivery], line, error))
 
     def stop(self) -> None:
         """Finish the current settlements; messages left unsettled are delivered again and settled then."""
@@ -147,7 +153,7 @@ class Finisher:
 
     def _settle(self, settlement: Settlement) -> None:
         """No message is acknowledged before Celery knows how the job ended, unless that cannot be stored."""
-        with suppress(Stopped):
+        with suppress(Stopped), bound_contextvars(**settlement.line):  # also for what Celery logs
             try:
                 done = self._finish(settlement)
             except Stopped:
@@ -159,7 +165,7 @@ class Finisher:
 
     def _finish(self, settlement: Settlement) -> list[Delivery]:
         """Run Celery's tracer with the job's outcome; return the deliveries that are left to acknowledge."""
-        job_id, deliveries, error = settlement
+        job_id, deliveries, _, error = settlement
         if error is not None:
             raise error
         if not deliveries:
@@ -177,17 +183,17 @@ class Finisher:
             outcome = _outcome(events)
             self._insist(deliveries[0].settle, outcome)
             self._insist(self._note_settled, job_id, self._ledger.settle(job_id))
-        _log_end(outcome)
+        _log_end(outcome, settlement.line.get("attempt"))
         return deliveries[1:]
 
     def _fail(self, settlement: Settlement, error: Exception) -> list[Delivery]:
         """Store that the job's result cannot be stored: clients that wait for it would wait for ever."""
-        job_id, deliveries, _ = settlement
+        job_id, deliveries = settlement.job_id, settlement.deliveries
         refused = refusal(error)
         # An unexpected error is logged by where it was raised, not by its text, which may quote the job.
         is_ours = not isinstance(error, GenerationError | RedisError)
         stack = "".join(format_tb(error.__traceback__)) if is_ours else None
-        log.error("job's result was not stored", job_id=job_id, error=str(refused), stack=stack)
+        log.error("job's result was not stored", error=str(refused), stack=stack)
         try:
             for delivery in deliveries[:1]:
                 self._insist(delivery.fail, refused)
@@ -195,7 +201,7 @@ class Finisher:
         except Stopped:
             raise
         except Exception as again:
-            log.error("job's failure was not stored either", job_id=job_id, error=str(refusal(again)))
+            log.error("job's failure was not stored either", error=str(refusal(again)))
         return deliveries
 
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
@@ -259,12 +265,27 @@ def _outcome(events: Events) -> Result:
     return Result.from_events(events)
 
 
-def _log_end(result: Result) -> None:
+def _log_end(result: Result, attempt: object) -> None:
+    """`attempt`: the one that has ended the job; None: it was another worker's."""
+    usage, timings = result.usage, result.timings or Timings()
     log.info(
         "job ended",
-        job_id=result.job,
+        attempt=result.attempts if attempt is None else attempt,
         finish_reason=result.finish_reason,
-        tokens=len(result.ids),
-        attempts=result.attempts,
-        total_s=result.timings.total_s if result.timings else None,
+        code=result.error.code if result.error else None,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        tokens=usage.completion_tokens if usage else len(result.ids),
+        queue_s=timings.queue_s,
+        ttft_s=timings.ttft_s,
+        total_s=timings.total_s,
+        tokens_per_s=_tokens_per_s(result),
     )
+
+
+def _tokens_per_s(result: Result) -> float | None:
+    """Tokens by the time since the start; None where other attempts have drawn some of them."""
+    timings = result.timings
+    if result.attempts != 1 or timings is None or timings.queue_s is None or timings.total_s is None:
+        return None
+    num_tokens = result.usage.completion_tokens if result.usage else len(result.ids)
+    return round(num_tokens / max(timings.total_s - timings.queue_s, 1e-6), 1)

@@ -179,7 +179,7 @@ class Intake(threading.Thread):
                 self._put_on_record(end.job_id)
                 answer = run(self._redis, self._ledger.cancel(end.job_id, end.reason))
             if answer is not Cancellation.ASKED:
-                self._finisher.settle(end.job_id, [])
+                self._finisher.settle(end.job_id, [], self._author.line(end.job_id, None, None)._asdict())
         except RedisError:
             self._put_off(end, RETRY_S)
 
@@ -265,13 +265,13 @@ class Intake(threading.Thread):
             case Busy():
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended():
-                self._finisher.settle(delivery.job_id, [delivery])
+                self._finisher.settle(delivery.job_id, [delivery], self._line(delivery))
             case Settled():
                 delivery.acknowledge()
             case Early():
                 delivery.acknowledge()  # a sweep pushes a new message when the job is due
             case Unknown():
-                log.warning("message names a forgotten job", job_id=delivery.job_id)
+                log.warning("message names a forgotten job", **self._line(delivery))
                 delivery.acknowledge()
             case ResponseError():
                 self._act_on_error(delivery, message, answer)
@@ -279,11 +279,11 @@ class Intake(threading.Thread):
     def _act_on_error(self, delivery: Delivery, message: TaskMessage, error: RedisError) -> None:
         """Try again if the error may pass. Otherwise record the job without its content, and end it."""
         if passes(error):
-            log.warning("Redis refused a claim, retrying", job_id=delivery.job_id, error=type(error).__name__)
+            log.warning("Redis refused a claim, retrying", **self._line(delivery), error=type(error).__name__)
             self._put_off(delivery, RETRY_S)
             return
         reason = said(error)[:MAX_REASON]
-        log.error("Redis refused a claim, ending the job", job_id=delivery.job_id, error=reason)
+        log.error("Redis refused a claim, ending the job", **self._line(delivery), error=reason)
         envelope = Envelope.of(delivery.job_id, self._settings.queue)
         claim = self._ledger.claim(delivery.job_id, self._owner_id, job=NO_JOB, envelope=envelope)
         refusal = InvalidJob([FieldError("job", f"cannot be recorded: Redis says {reason}")])
@@ -295,7 +295,8 @@ class Intake(threading.Thread):
             if passes(again):
                 self._put_off(delivery, RETRY_S)
             else:
-                self._finisher.refuse(delivery, GenerationError(ErrorCode.NOT_RECORDED, str(refusal)))
+                refused = GenerationError(ErrorCode.NOT_RECORDED, str(refusal))
+                self._finisher.refuse(delivery, refused, self._line(delivery))
 
     def _claim_again(self, delivery: Delivery, message: TaskMessage) -> None:
         """Claim again a job that the ledger says is ours, though we do not have it.
@@ -317,11 +318,12 @@ class Intake(threading.Thread):
         first: Part | ResponseError | None = None,
     ) -> None:
         """Begin an attempt at a claimed job, where its stream ends."""
-        recorded = self._recorded(delivery.job_id, first) if claimed.seq else NOTHING
+        recorded = self._recorded(delivery, first) if claimed.seq else NOTHING
         attempt = Attempt(
             EventLog(delivery.job_id, claimed, recorded, self._author),
             [delivery],
             is_last=0 < claimed.attempts == self._settings.max_attempts - 1,
+            trace_id=delivery.trace_id,
             waited_s=claimed.waited_s,
         )
         if claimed.deadline_ms is not None:
@@ -329,14 +331,17 @@ class Intake(threading.Thread):
         self._publisher.open(attempt)
         self._preparer.hold(Opened(attempt, message, claimed, recorded))
 
-    def _recorded(self, job_id: str, first: Part | ResponseError | None) -> Recorded:
+    def _recorded(self, delivery: Delivery, first: Part | ResponseError | None) -> Recorded:
         """What earlier attempts have written; nothing if the stream was not written by workers alone."""
         try:
-            return Recorded.of(self._reader.events(job_id, first, with_scores=False))
+            return Recorded.of(self._reader.events(delivery.job_id, first, with_scores=False))
         except RedisError as error:
             if passes(error):
                 raise
-            log.error(
-                "job's stream was not written by workers", job_id=job_id, error=said(error)[:MAX_REASON]
-            )
+            reason = said(error)[:MAX_REASON]
+            log.error("job's stream was not written by workers", **self._line(delivery), error=reason)
             return NOTHING
+
+    def _line(self, delivery: Delivery) -> dict[str, object]:
+        """What the log says of a job that is not claimed."""
+        return self._author.line(delivery.job_id, None, delivery.trace_id)._asdict()

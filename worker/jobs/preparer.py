@@ -192,7 +192,7 @@ class Preparer:
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # also a panic of native code: the other jobs go on
-            log.exception("job preparation failed", job_id=attempt.job_id)
+            log.exception("job preparation failed", **attempt.line)
             message = f"{type(error).__name__} while the job was prepared"
             self._refuse(attempt, Failure(code=ErrorCode.PREPARATION_ERROR, message=message))
 
@@ -213,6 +213,7 @@ class Preparer:
         for sequence in sequences:
             sequence.time_limit_s = attempt.deliveries[0].time_limit_s
             sequence.replay(recorded.ids.get(sequence.choice, ()))
+            sequence.line = attempt.line
             sequence.is_confirmed = False  # until the job's start is on record
         attempt.stream.flush_s = job.flush_ms / 1000
         attempt.stream.num_choices = len(sequences)
@@ -234,7 +235,7 @@ class Preparer:
             self._publisher.put(ended)
 
     def _refuse(self, attempt: Attempt, error: Failure) -> None:
-        log.info("job refused", job_id=attempt.job_id, code=error.code)
+        log.info("job refused", **attempt.line, code=error.code)
         self._publisher.put([Refusal(attempt, "error", error)])
 
 

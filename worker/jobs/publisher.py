@@ -294,7 +294,7 @@ class Publisher(threading.Thread):
         if answer.is_full or answer.kind is Emission.GAP:
             missing = attempt.stream.after(answer.seq, answer.n)
             if missing is not None:
-                log.warning("sending events again", job_id=attempt.job_id, num_events=len(missing))
+                log.warning("sending events again", **attempt.line, num_events=len(missing))
                 return missing
         if answer.kind in (Emission.REFUSED, Emission.ERROR) and not attempt.is_cut_short:
             return self._cut_short(attempt, entry, answer.reason)
@@ -303,7 +303,7 @@ class Publisher(threading.Thread):
             return []
         if answer.kind is Emission.FENCED:
             self._figures = self._figures.with_fenced()
-        log.warning("job was lost", job_id=attempt.job_id, answer=answer.kind, reason=answer.reason)
+        log.warning("job was lost", **attempt.line, answer=answer.kind, reason=answer.reason)
         self._close(attempt, self._on_lost)
         return []
 
@@ -311,7 +311,7 @@ class Publisher(threading.Thread):
         """End a job after its last recorded event, since Redis does not accept the next one."""
         attempt.is_cut_short = True
         num_bytes = len(entry.event)
-        log.error("Redis refused a job's event", job_id=attempt.job_id, num_bytes=num_bytes, reason=reason)
+        log.error("Redis refused a job's event", **attempt.line, num_bytes=num_bytes, reason=reason)
         with suppress(Refused):
             record = self._insist(self._holder.ledger.record(attempt.job_id))
             if record is not None:

@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from time import monotonic, sleep
-from typing import Self
+from typing import Any, Self
 
 import structlog
 
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.tasks.connection import connect
+from llama_herd.tasks.connection import connect, masked
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import process
@@ -64,7 +64,7 @@ class Service:
             queue: Tenancy(
                 own,
                 redis,
-                author=Author(worker, settings.served_model),
+                author=Author(worker, settings.served_model, own.tenant),
                 model=model,
                 engine=self._engine,
                 gate=gate,
@@ -167,10 +167,27 @@ class Service:
         )
 
     @property
-    def facts(self) -> dict[str, str]:
-        """What of the worker never changes, and its status does not tell."""
-        plan = self._model.plan
-        return {"dtype": self._model.dtype_name, "weights": "blocks" if plan.keeps_blocks else "dense"}
+    def kind(self) -> dict[str, str]:
+        """What kind of worker it is, beyond its status: the types of its numbers."""
+        form = "blocks" if self._model.plan.keeps_blocks else "dense"
+        return {"dtype": self._model.dtype_name, "weights": form}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a person wants to know about a new worker, the most important first."""
+        status, settings = self.status(), self._settings
+        return {
+            "worker": status.name,
+            "model": status.model,
+            "device": status.device,
+            **self.kind,
+            "slots": status.slots,
+            "kv_cache_tokens": status.kv_cache_tokens,
+            "memory_bytes": self._model.plan.num_bytes,
+            "queue": ", ".join(settings.by_queue),
+            "redis": masked(settings.redis_url),
+            "metrics_port": settings.metrics_port or None,
+        }
 
     @property
     def figures(self) -> WorkerFigures:

@@ -6,9 +6,11 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
+from llama_herd.tasks.ledger.answers import Origin
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.passing import passes, said
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.worker.jobs.event_log import Author
 from llama_herd.worker.jobs.overflow import Overflow
 
 log = structlog.get_logger(__name__)
@@ -55,6 +57,14 @@ class Sweeper(threading.Thread):
             self._complaint = complaint
 
     def _sweep(self) -> None:
-        for job_id in run(self._redis, self._ledger.sweep()).jobs:
-            self.num_put_back += 1
-            log.warning("job put back into the queue", job_id=job_id)
+        job_ids = run(self._redis, self._ledger.sweep()).jobs
+        self.num_put_back += len(job_ids)
+        origins = run_many(self._redis, [self._ledger.origin(job_id) for job_id in job_ids])
+        for job_id, found in zip(job_ids, origins, strict=True):
+            origin = found if isinstance(found, Origin) else Origin("", 0, None)
+            log.warning("job put back into the queue", **self._line(job_id, origin))
+
+    def _line(self, job_id: str, origin: Origin) -> dict[str, object]:
+        """What the log says of a job, which may be of a model that other workers serve."""
+        author = Author(self._ledger.worker, origin.model, self._ledger.tenant)
+        return author.line(job_id, origin.num_starts, origin.trace_id)._asdict()

@@ -166,7 +166,7 @@ class Tenancy:
 
     def _finish(self, attempt: Attempt) -> None:
         self.recent.note_end(attempt.timings.ttft_s)
-        self._finisher.settle(attempt.job_id, attempt.deliveries)
+        self._finisher.settle(attempt.job_id, attempt.deliveries, attempt.line)
 
     def _lose(self, attempt: Attempt) -> None:
         for delivery in attempt.deliveries:

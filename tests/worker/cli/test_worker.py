@@ -189,7 +189,7 @@ def test_ctrl_c_ends_a_worker_and_its_redis_with_it(worker: Process, client: Cli
     assert not redis.is_running()
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     (ready,) = (line for line in lines if line["event"] == "worker ready")
-    assert (ready["name"], ready["model"], ready["queue"]) == (status.name, "endless", "herd.endless")
+    assert (ready["worker"], ready["model"], ready["queue"]) == (status.name, "endless", "herd.endless")
     assert ready["kv_cache_tokens"] == status.kv_cache_tokens > 0
     assert all(line["level"] == "info" for line in lines)
     assert "superuser" not in log

@@ -3,15 +3,29 @@
 from typing import Any, cast
 
 import pytest
+from redis import Redis
 from redis.exceptions import ResponseError
+from structlog.testing import capture_logs
 
+from llama_herd.tasks.ledger.answers import Origin
 from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS, Ledger
+from llama_herd.tasks.ledger.redis_call import Unreadable, run, run_many
+from llama_herd.tasks.message import Envelope
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.sweeper import Sweeper
-from tests.tasks.herd import QUEUE, SWEEP, Herd
+from llama_herd.worker.logs import JobLine
+from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, started
 
 pytestmark = pytest.mark.redis
+
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.fixture
+def herd(redis: Redis) -> Herd:
+    return Herd(redis, Ledger(lease_ms=60_000, worker="w"))
 
 
 class RefusedOverflow:
@@ -34,3 +48,29 @@ def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) ->
         wait_until(lambda: redis.llen(QUEUE), "its message is pushed again")
     finally:
         sweeper.stop()
+
+
+def test_a_job_that_is_put_back_is_told_with_its_origin(herd: Herd) -> None:
+    envelope = Envelope.of("a", "herd.tales", traceparent=f"00-{TRACE_ID}-00f067aa0ba902b7-01")
+    run(herd.redis, herd.ledger.submit("a", JOB, envelope))
+    herd.claimed("a")
+    herd.emit("one", started("a"))
+    herd.redis.delete(QUEUE)
+    herd.fall_silent("a")
+    now_s = herd.redis.time()[0]
+    herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
+    sweeper = Sweeper(herd.redis, herd.ledger, cast("Overflow", RefusedOverflow()))
+    with capture_logs() as lines:
+        sweeper._sweep()
+    (line,) = lines
+    assert line["event"] == "job put back into the queue"
+    assert JobLine(*(line[name] for name in JobLine._fields)) == ("a", 1, "w", "tales", "default", TRACE_ID)
+    assert sweeper.num_put_back == 1
+
+
+@pytest.mark.parametrize("envelope", ["no JSON", "[]", '{"headers": 1}', '{"headers": {"traceparent": [1]}}'])
+def test_a_damaged_envelope_costs_no_sweep(herd: Herd, envelope: str) -> None:
+    herd.submit("a")
+    herd.redis.hset(herd.ledger.job_key("a"), "envelope", envelope)
+    (origin,) = run_many(herd.redis, [herd.ledger.origin("a")])
+    assert origin == Origin("tales", 0, None) or isinstance(origin, Unreadable)

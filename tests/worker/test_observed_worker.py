@@ -1,5 +1,6 @@
-"""A real worker runs jobs, and is scraped over HTTP."""
+"""A real worker runs jobs: what it shows of them over HTTP and in its log."""
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -8,19 +9,31 @@ from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
+from celery import Celery
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.job_fields import JobFields
+from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker.local.redis_server import EmbeddedRedis
+from llama_herd.worker.logs import HEAD, JobLine
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.processes import WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PROMPT = "once upon a time in a village far away " * 6
 NUM_JOBS, NUM_TOKENS = 6, 8
+
+
+#: The jobs whose senders name a trace: submitted by our client, and sent by Celery.
+TRACES = {"submitted": "0af7651916cd43dd8448eb211c80319c", "sent": "4bf92f3577b34da6a3ce929d0e0e4736"}
+
+
+def traceparent(job_id: str) -> str:
+    return f"00-{TRACES[job_id]}-00f067aa0ba902b7-01"
 
 
 class Scrape(NamedTuple):
@@ -28,6 +41,12 @@ class Scrape(NamedTuple):
 
     families: dict[str, Metric]
     url: str
+    log: str
+
+    def lines(self, event: str = "") -> list[dict[str, Any]]:
+        """The log's lines of this event, or all; the others are Celery's banner."""
+        lines = (json.loads(line) for line in self.log.splitlines() if line.startswith("{"))
+        return [line for line in lines if event in ("", line["event"])]
 
     def value(self, sample_name: str, **labels: str) -> float:
         """The only sample of this name with these labels."""
@@ -52,6 +71,21 @@ def has_all(families: dict[str, Metric]) -> bool:
     return "unserved" in models and any(sample.value for sample in failures.samples)
 
 
+def run_jobs(client: Client, redis_url: str) -> None:
+    """Two rounds: the second one finds its prompts in the cache. In each, one job belongs to a trace."""
+    job: JobFields = {"prompt": PROMPT, "sampling": {"max_tokens": NUM_TOKENS}}
+    job_ids = [client.submit(**job) for _ in range(NUM_JOBS // 2 - 1)]
+    job_ids.append(client.submit(**job, job_id="submitted", traceparent=traceparent("submitted")))
+    for job_id in job_ids:
+        assert client.result(job_id, timeout_s=30).finish_reason == "length"
+    job_ids = [client.submit(**job) for _ in range(NUM_JOBS // 2 - 1)]
+    with Celery(broker=redis_url, backend=redis_url, set_as_current=False) as app:
+        headers = {"traceparent": traceparent("sent")}
+        app.send_task(TASK_NAME, kwargs=dict(job), task_id="sent", queue="herd.m", headers=headers)
+    for job_id in [*job_ids, "sent"]:
+        assert client.result(job_id, timeout_s=30).finish_reason == "length"
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -63,23 +97,21 @@ def scrape(
     server: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scrape]:
     port, log = free_port(), tmp_path_factory.mktemp("log") / "log"
-    own: dict[str, Any] = {"model_name": "m", "metrics_port": port, "metrics_host": "127.0.0.1"}
+    own: dict[str, Any] = {"model_name": "m", "slots": 4, "log_level": "debug"}
+    own |= {"metrics_port": port, "metrics_host": "127.0.0.1"}
     url = f"http://127.0.0.1:{port}/metrics"
     with (
-        WorkerProcess(server.url, endless_settings.model, "m", log, **own),
+        WorkerProcess(server.url, endless_settings.model, "m", log, **own) as worker,
         Client(server.url, model="m") as client,
     ):
-        sampling = {"max_tokens": NUM_TOKENS}
-        for _ in range(2):  # those of the second round find their prompt in the cache
-            job_ids = [client.submit(prompt=PROMPT, sampling=sampling) for _ in range(NUM_JOBS // 2)]
-            for job_id in job_ids:
-                assert client.result(job_id, timeout_s=30).finish_reason == "length"
+        run_jobs(client, server.url)
         refused = client.submit(prompt=PROMPT, sampling={"stop_token_ids": [10**6]})
         assert client.result(refused, timeout_s=30).finish_reason == "error"
         client.submit(prompt=PROMPT, model="unserved", priority=-1)
 
         wait_until(lambda: has_all(read(url)), "the last job was counted")
-        yield Scrape(read(url), url)
+        wait_until(lambda: worker.log.count("job ended") == NUM_JOBS + 1, "the last job was logged")
+        yield Scrape(read(url), url, worker.log)
 
 
 def test_it_counts_each_token_and_each_job_once(scrape: Scrape) -> None:
@@ -140,3 +172,46 @@ def test_the_document_lists_every_metric_as_it_is(scrape: Scrape) -> None:
 def test_no_prompt_is_in_it(scrape: Scrape) -> None:
     with urlopen(scrape.url, timeout=10) as reply:
         assert "village" not in reply.read().decode()
+    assert "village" not in scrape.log
+
+
+def test_each_line_of_a_job_says_which_and_whose_in_one_order(scrape: Scrape) -> None:
+    lines = [line for line in scrape.lines() if "job_id" in line]
+    assert {line["event"] for line in lines} >= {"job ended", "job refused"}
+    for line in lines:
+        assert list(line)[: len(HEAD) + len(JobLine._fields)] == [*HEAD, *JobLine._fields]
+        known = JobLine(*(line[name] for name in JobLine._fields))
+        assert known[1:] == (line["attempt"], "m@test", "m", "default", TRACES.get(line["job_id"]))
+
+
+def test_the_last_line_of_a_job_has_its_times_and_its_speed(scrape: Scrape) -> None:
+    ends = {line["job_id"]: line for line in scrape.lines("job ended")}
+    for job_id in TRACES:
+        end = ends[job_id]
+        assert (end["attempt"], end["finish_reason"], end["code"]) == (1, "length", None)
+        assert end["tokens"] == NUM_TOKENS
+        assert 0 <= end["queue_s"] <= end["ttft_s"] <= end["total_s"]
+        assert end["tokens_per_s"] == pytest.approx(NUM_TOKENS / (end["total_s"] - end["queue_s"]), rel=0.1)
+    (refused,) = (line for line in ends.values() if line["finish_reason"] == "error")
+    assert (refused["code"], refused["tokens_per_s"]) == ("invalid_job", None)
+
+
+def test_one_line_says_what_worker_is_ready(scrape: Scrape) -> None:
+    (ready,) = scrape.lines("worker ready")
+    told = {name: ready[name] for name in ("worker", "model", "device", "dtype", "weights", "queue", "slots")}
+    assert told == {
+        "worker": "m@test",
+        "model": "m",
+        "device": "cpu",
+        "dtype": "float32",
+        "weights": "dense",
+        "queue": "herd.m",
+        "slots": 4,
+    }
+    assert ready["memory_bytes"] > 0
+    assert scrape.log.index("model loaded") < scrape.log.index("worker ready")
+
+
+def test_celery_says_what_it_says_in_the_same_form(scrape: Scrape) -> None:
+    loggers = {line["logger"].partition(".")[0] for line in scrape.lines()}
+    assert {"celery", "llama_herd"} <= loggers
