@@ -73,10 +73,29 @@ def test_redis_keeps_what_it_accepted(option: str) -> None:
     assert option in SERVICES["redis"]["command"]
 
 
-def test_only_redis_is_published_and_only_to_this_machine() -> None:
+def test_what_is_published_is_published_to_this_machine_only() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert list(published) == ["redis"]
-    assert all(port.startswith("127.0.0.1:") for port in published["redis"])
+    assert list(published) == ["redis", "prometheus", "grafana"]
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+def test_the_monitoring_profile_adds_to_either_kind_of_worker() -> None:
+    assert started("cpu", "monitoring") == started() | {"prometheus", "grafana"}
+    assert started("gpu", "monitoring") == started("gpu") | {"prometheus", "grafana"}
+
+
+def test_prometheus_asks_every_worker_at_its_port() -> None:
+    (job,) = yaml.safe_load((ROOT / "deploy/monitoring/prometheus.yml").read_text())["scrape_configs"]
+    (found,) = job["dns_sd_configs"]
+    assert tuple(found["names"]) == WORKERS
+    assert {SERVICES[name]["environment"]["HERD_METRICS_PORT"] for name in WORKERS} == {found["port"]}
+
+
+@pytest.mark.parametrize("service", ["prometheus", "grafana"])
+def test_every_mounted_file_is_there(service: str) -> None:
+    files = [volume.split(":")[0] for volume in SERVICES[service]["volumes"] if volume.startswith("./")]
+    assert files
+    assert all((ROOT / file).exists() for file in files)
 
 
 @pytest.mark.parametrize("worker", WORKERS)

@@ -2,13 +2,20 @@
 
 import json
 import re
+import shutil
 import socket
+import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
+import yaml
 from celery import Celery
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +31,7 @@ from tests.worker.processes import WorkerProcess, wait_until
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
 ROOT = Path(__file__).parents[2]
+MONITORING = ROOT / "deploy/monitoring"
 PROMPT = "once upon a time in a village far away " * 6
 NUM_JOBS, NUM_TOKENS = 6, 8
 
@@ -47,6 +55,15 @@ class Scrape(NamedTuple):
         """The log's lines of this event, or all; the others are Celery's banner."""
         lines = (json.loads(line) for line in self.log.splitlines() if line.startswith("{"))
         return [line for line in lines if event in ("", line["event"])]
+
+    @property
+    def samples(self) -> dict[str, set[str]]:
+        """The labels of each sample, by its name."""
+        labels = defaultdict[str, set[str]](set)
+        for family in self.families.values():
+            for sample in family.samples:
+                labels[sample.name] |= sample.labels.keys()
+        return labels
 
     def value(self, sample_name: str, **labels: str) -> float:
         """The only sample of this name with these labels."""
@@ -93,10 +110,46 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
+def port() -> int:
+    """Where the worker is going to serve its metrics."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def prometheus_url(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus, if there is one here. It starts beside the worker: it takes five seconds to begin."""
+    if shutil.which("prometheus") is None:
+        yield ""
+        return
+    folder, own_port = tmp_path_factory.mktemp("prometheus"), free_port()
+    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+    (job,) = config["scrape_configs"]
+    del job["dns_sd_configs"]
+    job["static_configs"] = [{"targets": [f"127.0.0.1:{port}"]}]
+    config["global"] = {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    shutil.copy(MONITORING / "alerts.yml", folder)
+    command = [
+        *("prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"),
+        f"--web.listen-address=127.0.0.1:{own_port}",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield f"http://127.0.0.1:{own_port}/api/v1/"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
 def scrape(
-    server: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
+    server: EmbeddedRedis,
+    endless_settings: WorkerSettings,
+    port: int,
+    prometheus_url: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scrape]:
-    port, log = free_port(), tmp_path_factory.mktemp("log") / "log"
+    log = tmp_path_factory.mktemp("log") / "log"
     own: dict[str, Any] = {"model_name": "m", "slots": 4, "log_level": "debug"}
     own |= {"metrics_port": port, "metrics_host": "127.0.0.1"}
     url = f"http://127.0.0.1:{port}/metrics"
@@ -215,3 +268,97 @@ def test_one_line_says_what_worker_is_ready(scrape: Scrape) -> None:
 def test_celery_says_what_it_says_in_the_same_form(scrape: Scrape) -> None:
     loggers = {line["logger"].partition(".")[0] for line in scrape.lines()}
     assert {"celery", "llama_herd"} <= loggers
+
+
+# The dashboard and the alerts: each query asks for what is there.
+
+ALERTS = [
+    rule
+    for group in yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
+PANELS = json.loads((MONITORING / "grafana/dashboards/herd.json").read_text())["panels"]
+SHOWN = [target["expr"] for panel in PANELS for target in panel["targets"]]
+QUERIES = [*SHOWN, *(alert["expr"] for alert in ALERTS)]
+
+#: Labels that Prometheus gives, and those of its own series.
+GIVEN = {"instance", "job"}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_asks_for_metrics_and_labels_that_there_are(query: str, scrape: Scrape) -> None:
+    samples = {**scrape.samples, "up": set[str]()}
+    selected = re.findall(r"\b(up|(?:herd|process)_\w+)(?:\{([^}]*)\})?", query)
+    assert selected
+    for name, matchers in selected:
+        assert name in samples, name
+        assert set(re.findall(r"(\w+)(?:=~|!~|!=|=)", matchers)) <= samples[name] | GIVEN, name
+    grouped = re.findall(r"\b(?:by|on) \(([^)]*)\)", query)
+    of_query = set[str]().union(*(samples[name] for name, _ in selected), GIVEN)
+    assert {label for labels in grouped for label in re.split(r",\s*", labels)} <= of_query
+
+
+def test_each_metric_of_the_worker_is_shown_or_watched(scrape: Scrape) -> None:
+    """But those that only tell what others mean, or how long a part of a shown time took."""
+    untold = {
+        "worker_info",
+        "kv_cache_tokens",
+        "queue_tokens",
+        "queue_delayed_jobs",
+        "publisher_waiting_steps",
+    }
+    untold |= {"request_prefill_time_seconds", "request_decode_time_seconds"}
+    untold |= {"request_prompt_tokens", "request_generation_tokens"}
+    asked = " ".join(QUERIES)
+    own = {name.removeprefix("herd_") for name in scrape.families if name.startswith("herd_")}
+    assert {name for name in own if f"herd_{name}" not in asked} == untold
+
+
+@pytest.fixture(scope="module")
+def prometheus(scrape: Scrape, prometheus_url: str) -> str:
+    """A real Prometheus that has scraped the worker some times, by our configuration; its address."""
+    wait_until(lambda: num_scrapes(prometheus_url) >= 2, "Prometheus has scraped the worker")
+    return prometheus_url
+
+
+def answer(url: str, path: str, **params: str) -> Any:
+    """What Prometheus answers; None while it starts."""
+    try:
+        with urlopen(f"{url}{path}?{urlencode(params)}", timeout=10) as reply:
+            return json.load(reply)["data"]
+    except HTTPError as error:
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+            return None
+        raise AssertionError(error.read().decode()) from None
+    except URLError:
+        return None
+
+
+def num_scrapes(url: str) -> int:
+    found = answer(url, "query", query='count_over_time(herd_ledger_up{job="llama-herd"}[1m])')
+    return int(found["result"][0]["value"][1]) if found and found["result"] else 0
+
+
+needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus command")
+
+
+@needs_prometheus
+@pytest.mark.parametrize("query", SHOWN)
+def test_a_real_prometheus_has_something_to_show(query: str, prometheus: str) -> None:
+    filled_in = query.replace("$model", ".*").replace("$__rate_interval", "1m")
+    found = answer(prometheus, "query", query=filled_in.removesuffix(" > 0"))
+    assert found["result"], filled_in
+
+
+@needs_prometheus
+def test_a_real_prometheus_rings_for_the_model_that_nobody_serves_and_for_nothing_else(
+    prometheus: str,
+) -> None:
+    def ringing() -> list[tuple[str, str]]:
+        alerts = answer(prometheus, "alerts")["alerts"]
+        return [(one["labels"]["alertname"], one["labels"].get("model_name", "")) for one in alerts]
+
+    wait_until(lambda: ringing() == [("HerdQueueNotServed", "unserved")], "that alert alone rings")
+    (group,) = answer(prometheus, "rules")["groups"]
+    assert [rule["name"] for rule in group["rules"]] == [alert["alert"] for alert in ALERTS]
+    assert not any(rule.get("lastError") for rule in group["rules"])
