@@ -21,6 +21,7 @@ class Queue:
 
     url: str
     client: Client
+    pid: int  # of the worker
 
     def tokens_per_s(self, num_jobs: int, sampling: SamplingParams) -> float:
         """From the first submission to the last end."""
@@ -36,7 +37,7 @@ def warm_worker(num_rows: int, sampling: SamplingParams, **changes: object) -> I
     """`changes` are fields of its WorkerSettings. Raises WorkerDied if it ends before it is ready."""
     with EmbeddedRedis() as server, Client(server.url) as client, TemporaryDirectory() as folder:
         fields = {"dtype": "float32", **changes, "redis_url": server.url, "slots": num_rows}
-        with WorkerProcess(WorkerSettings.read(**fields), "warm@benchmark", Path(folder) / "log"):
-            queue = Queue(server.url, client)
+        with WorkerProcess(WorkerSettings.read(**fields), "warm@benchmark", Path(folder) / "log") as worker:
+            queue = Queue(server.url, client, worker.process.pid)
             queue.tokens_per_s(num_rows, sampling)
             yield queue
