@@ -7,13 +7,16 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
+from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.worker.local.requirements import CLI_MODULES, WORKER_MODULES
+from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.worker.herd_command import environment
 
 pytestmark = pytest.mark.long
@@ -46,9 +49,22 @@ def test_a_wheel_holds_the_three_packages_their_scripts_and_the_model(wheel: zip
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"llama_herd"}
 
 
-def needs_of(wheel: zipfile.ZipFile) -> list[str]:
+def metadata_of(wheel: zipfile.ZipFile) -> Message:
     (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-    return Parser().parsestr(wheel.read(name).decode()).get_all("Requires-Dist") or []
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+def needs_of(wheel: zipfile.ZipFile) -> list[str]:
+    return metadata_of(wheel).get_all("Requires-Dist") or []
+
+
+def test_the_licence_travels_along_and_is_the_one_of_the_bundled_model(wheel: zipfile.ZipFile) -> None:
+    fields = metadata_of(wheel)
+    assert fields["License-Expression"] == "Apache-2.0"
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE"))
+    assert wheel.read(name) == (ROOT / "LICENSE").read_bytes()
+    with GGUFFile.open(BUNDLED_MODEL) as model:
+        assert model.metadata["general.license"] == "Apache-2.0"
 
 
 def test_a_client_needs_no_torch_and_a_worker_does(wheel: zipfile.ZipFile) -> None:
@@ -118,7 +134,8 @@ def test_without_its_extra_the_command_says_in_one_line_what_to_install() -> Non
     for arguments in ([], ["--help"], ["worker"]):
         done = run_without(EXTRAS, HERD, *arguments)
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "herd: the command needs rich and typer. Fix: pip install 'llama-herd[cli]'\n"
+        fix = "pip install '.[cli]' in a checkout of llama-herd"
+        assert done.stderr == f"herd: the command needs rich and typer. Fix: {fix}\n"
 
 
 #: Runs one command after another, each as `herd` would.
@@ -146,7 +163,7 @@ def test_a_client_with_a_command_line_needs_no_celery(redis_url: str) -> None:
     ends = re.findall("exit code (.) of herd (.*)", done.stderr)
     assert [command for _, command in ends] == list(COMMANDS)
     assert {code for code, _ in ends} <= {"0", "1", "2"}
-    assert "llama-herd[" not in done.stderr
+    assert "pip install" not in done.stderr
 
 
 @pytest.mark.parametrize("command", [["worker"], ["demo"], ["generate", "--local", "hi"]], ids=" ".join)
@@ -154,4 +171,11 @@ def test_on_a_client_what_runs_a_model_says_what_to_install(command: list[str]) 
     done = run_without(WORKER_MODULES, HERD, *command)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "pip install 'llama-herd[worker]'" in done.stderr
+    assert "pip install '.[worker]'" in done.stderr
+
+
+def test_nothing_tells_anyone_to_install_from_an_index_that_has_it_not() -> None:
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*")]
+    files += [path for room in ("model", "tasks", "worker") for path in ROOT.glob(f"{room}/**/*.py")]
+    told = re.compile(r"pip install +[\"']?llama[-_]herd")
+    assert [path for path in files if path.is_file() and told.search(path.read_text())] == []

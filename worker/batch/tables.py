@@ -12,6 +12,7 @@ from typing import Any
 from llama_herd.errors import BadInput
 from llama_herd.worker.batch.lines import MAX_LINE_BYTES
 from llama_herd.worker.batch.source import SourceRow, opened
+from llama_herd.worker.local.requirements import install_command
 
 #: Most rows of a Parquet file in memory at a time.
 _PARQUET_ROWS = 256
@@ -95,7 +96,7 @@ class ParquetTable:
 
     def _file(self) -> Any:
         if find_spec("pyarrow") is None:
-            raise BadInput(f"{self.path} needs pyarrow to be read. Fix: pip install 'llama-herd[batch]'")
+            raise BadInput(f"{self.path} needs pyarrow to be read. Fix: {install_command('batch')}")
         from pyarrow.parquet import ParquetFile
 
         with self._named_errors():

@@ -2,7 +2,7 @@
 
 import sys
 
-from llama_herd.worker.local.requirements import missing_cli_modules
+from llama_herd.worker.local.requirements import install_command, missing_cli_modules
 
 __all__ = ["main"]
 
@@ -11,7 +11,7 @@ def main() -> None:
     """The entry point."""
     missing = " and ".join(missing_cli_modules())
     if missing:
-        print(f"herd: the command needs {missing}. Fix: pip install 'llama-herd[cli]'", file=sys.stderr)
+        print(f"herd: the command needs {missing}. Fix: {install_command('cli')}", file=sys.stderr)
         raise SystemExit(2)
     from llama_herd.worker.cli.app import main as run
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from llama_herd.errors import BadInput
 from llama_herd.worker.doctor.finding import Finding
 from llama_herd.worker.loading.device import pin_device, visible_cards
-from llama_herd.worker.local.requirements import load_torch, missing_worker_modules
+from llama_herd.worker.local.requirements import install_command, load_torch, missing_worker_modules
 from llama_herd.worker.settings import WorkerSettings
 
 #: A worker has a few connections, a client two per stream. With fewer files a process of many clients fails.
@@ -36,7 +36,7 @@ def check_torch(settings: WorkerSettings) -> Finding:
             "torch",
             "warn",
             f"this machine can only be a client: {', '.join(missing)} not installed",
-            "pip install 'llama-herd[worker]' where a worker is to run",
+            f"{install_command('worker')}, where a worker is to run",
         )
     try:
         device = pin_device(settings.device)

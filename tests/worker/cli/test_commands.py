@@ -147,7 +147,7 @@ def test_without_the_extra_a_command_names_it(
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
     assert "torch" in line
-    assert "pip install 'llama-herd[worker]'" in line
+    assert "pip install '.[worker]'" in line
 
 
 def test_a_variable_that_is_no_setting_brings_a_warning_with_the_nearest_one() -> None:

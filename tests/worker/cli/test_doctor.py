@@ -95,7 +95,7 @@ def test_a_machine_without_the_extra_is_a_client(redis_url: str, monkeypatch: py
     monkeypatch.setitem(sys.modules, "torch", None)
     found = findings(redis_url, exit_code=0)
     assert found["torch"][0] == "warn"
-    assert "pip install 'llama-herd[worker]'" in found["torch"][2]
+    assert "pip install '.[worker]'" in found["torch"][2]
     assert "model" not in found
 
 
