@@ -269,8 +269,8 @@ def redis_errors(url: str) -> Iterator[None]:
 
 
 def is_full(error: RedisError) -> bool:
-    """Whether Redis was out of memory. If a script met that, Redis 6 says so only in the message."""
-    return isinstance(error, OutOfMemoryError) or "-OOM " in str(error)
+    """Whether Redis was out of memory. If a script met that, it may be said only in the message."""
+    return isinstance(error, OutOfMemoryError) or "OOM command not allowed" in str(error)
 
 
 def complaint_of(error: RedisError) -> str:
