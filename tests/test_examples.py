@@ -1,11 +1,18 @@
 """The examples run as they stand, and what the README shows is in the repository."""
 
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from redis import Redis
@@ -28,10 +35,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
+def environment(url: str) -> dict[str, str]:
+    return {**os.environ, "HERD_REDIS_URL": url, "PYTHONUNBUFFERED": "1"}
+
+
 def start(url: str, name: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    env = {**os.environ, "HERD_REDIS_URL": url, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment(url), stdout=subprocess.PIPE, text=True)
 
 
 def run(url: str, name: str) -> str:
@@ -79,3 +89,95 @@ def test_a_batch_runs_from_python_in_order(url: str) -> None:
     lines = run(url, "batch.py").splitlines()
     assert [line.split()[0] for line in lines] == [str(number) for number in range(20)]
     assert "failed" not in " ".join(lines)
+
+
+def test_a_chain_and_a_chord_go_on_in_the_shops_own_worker(url: str) -> None:
+    options = ["--workdir", str(ROOT / "examples"), "-A", "celery_canvas", "worker", "--pool", "solo"]
+    command = [sys.executable, "-m", "celery", *options, "--without-mingle", "--without-gossip"]
+    with ended(
+        subprocess.Popen(command, env=environment(url), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    ):
+        lines = run(url, "celery_canvas.py").splitlines()
+    assert [10 < int(num_words) < 60 for num_words in lines] == [True, True]
+
+
+@contextmanager
+def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """The process ends with the test."""
+    with process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def served(url: str, *command: str, bind: str) -> Iterator[str]:
+    """The address of a web server. It is given a socket that listens: who connects early waits there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        fd = listener.fileno()
+        arguments = [sys.executable, "-m", *command, *bind.format(fd=fd).split()]
+        with ended(subprocess.Popen(arguments, env=environment(url), pass_fds=[fd])):
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def ask(
+    address: str, body: bytes | None = None, method: str | None = None, **headers: str
+) -> tuple[int, str]:
+    """Status and body of an answer."""
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        with urlopen(Request(address, body, given, method=method), timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def post(address: str, **fields: object) -> str:
+    status, body = ask(f"{address}/jobs", json.dumps(fields).encode())
+    assert status == 202, body
+    return str(json.loads(body)["id"])
+
+
+@pytest.fixture(scope="module")
+def fastapi_site(url: str) -> Iterator[str]:
+    pytest.importorskip("fastapi")
+    pytest.importorskip("uvicorn")
+    app = ("uvicorn", "--app-dir", str(ROOT / "examples"), "fastapi_sse:app", "--log-level", "warning")
+    with served(url, *app, bind="--fd {fd}") as address:
+        yield address
+
+
+def test_a_browser_that_comes_back_misses_no_event(fastapi_site: str) -> None:
+    job_id = post(fastapi_site, prompt="Once upon a time", sampling={"max_tokens": 8})
+    events = f"{fastapi_site}/jobs/{job_id}/events"
+    status, everything = ask(events)
+    blocks = everything.split("\n\n")[:-1]
+    assert (status, blocks[0].split("\n")[:2]) == (200, ["id: 1", "event: started"])
+    assert [block.split("\n")[0] for block in blocks] == [f"id: {n}" for n in range(1, len(blocks) + 1)]
+    assert ask(events, Last_Event_ID="3") == (200, "\n\n".join([*blocks[3:], ""]))
+    assert ask(events, Last_Event_ID=str(len(blocks))) == (204, "")
+
+
+def test_a_web_service_answers_errors_by_their_status(fastapi_site: str) -> None:
+    assert ask(f"{fastapi_site}/jobs/unknown/events")[0] == 404
+    assert ask(f"{fastapi_site}/jobs", b"{}")[0] == 422
+    assert ask(f"{fastapi_site}/jobs", b'{"prompt": "a"}', Idempotency_Key="order-7")[0] == 202
+    assert ask(f"{fastapi_site}/jobs", b'{"prompt": "b"}', Idempotency_Key="order-7")[0] == 409
+    job_id = post(fastapi_site, prompt="Once", not_before=int(1e13))
+    assert ask(f"{fastapi_site}/jobs/{job_id}", method="DELETE")[0] == 200
+
+
+def test_one_client_serves_all_processes_of_a_preforked_site(url: str) -> None:
+    pytest.importorskip("django")
+    pytest.importorskip("gunicorn")
+    options = ["--chdir", str(ROOT / "examples"), "--preload", "--workers", "2", "--threads", "4"]
+    app = ("gunicorn", *options, "--log-level", "error", "django_site:application")
+    with served(url, *app, bind="--bind fd://{fd}") as address, ThreadPoolExecutor(8) as pool:
+        prompts = [f"Once upon a time, number {number}" for number in range(8)]
+        ids = list(pool.map(lambda prompt: post(address, prompt=prompt, sampling={"max_tokens": 8}), prompts))
+        answers = list(pool.map(lambda job_id: ask(f"{address}/jobs/{job_id}"), ids))
+        assert ask(f"{address}/jobs/unknown")[0] == 404
+    with Client(url) as client:
+        assert answers == [(200, client.result(job_id).text) for job_id in ids]
