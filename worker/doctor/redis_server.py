@@ -28,9 +28,10 @@ def check_redis(url: str) -> list[Finding]:
 
 def _unfit(info: Mapping[str, Any]) -> str | None:
     """Why this Redis cannot keep jobs; None if it can."""
-    if info.get("redis_mode") == "cluster":
+    mode = info.get("redis_mode", info.get("server_mode"))  # as Valkey calls it
+    if mode == "cluster":
         return CLUSTER
-    if info.get("redis_mode") == "sentinel":
+    if mode == "sentinel":
         return SENTINEL
     return READ_ONLY if info.get("role") == "slave" and info.get("slave_read_only") else None
 
@@ -38,7 +39,8 @@ def _unfit(info: Mapping[str, Any]) -> str | None:
 def _check_version(url: str, info: Mapping[str, Any]) -> Finding:
     version, needed = str(info["redis_version"]), ".".join(map(str, MIN_VERSION))
     if tuple(map(int, version.split(".")[:2])) >= MIN_VERSION:
-        return Finding("redis", "ok", f"{version} at {masked(url)}")
+        valkey = info.get("valkey_version")  # the other number is that of the Redis it replaces
+        return Finding("redis", "ok", f"{f'Valkey {valkey}' if valkey else version} at {masked(url)}")
     return Finding("redis", "fail", f"{version} at {masked(url)}", f"take Redis {needed} or newer, or Valkey")
 
 

@@ -94,7 +94,8 @@ class EmbeddedRedis:
     @property
     def version(self) -> str:
         with Redis.from_url(self.url) as redis:
-            return str(redis.info("server")["redis_version"])
+            info = redis.info("server")
+            return str(info.get("valkey_version", info["redis_version"]))
 
     def __enter__(self) -> Self:
         return self.start()

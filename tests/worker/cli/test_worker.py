@@ -181,7 +181,9 @@ def test_a_redis_beside_another_is_refused(url: str) -> None:
 
 def test_ctrl_c_ends_a_worker_and_its_redis_with_it(worker: Process, client: Client) -> None:
     (status,) = client.workers()
-    redis = next(child for child in psutil.Process(worker.pid).children() if "redis" in child.name())
+    redis = next(
+        child for child in psutil.Process(worker.pid).children() if "-server" in str(child.cmdline())
+    )
     next(client.stream(client.submit(prompt=PROMPT, sampling={"max_tokens": 400})))
     os.killpg(worker.pid, signal.SIGINT)  # what Ctrl-C in a terminal does
     _, log = worker.communicate(timeout=PATIENCE_S)
