@@ -42,7 +42,7 @@ def holders(redis: Any) -> set[str]:
 def values(redis: Any, key: bytes) -> Iterator[bytes]:
     match redis.type(key):
         case b"string":
-            yield redis.get(key)
+            yield redis.get(key) or b""  # it may have expired by now
         case b"list":
             yield from redis.lrange(key, 0, -1)
         case b"hash":
