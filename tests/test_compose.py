@@ -1,6 +1,7 @@
 """What docker-compose.yml promises: two CPU workers, or GPUs instead; a Redis that keeps accepted jobs."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def test_up_starts_redis_and_two_cpu_workers() -> None:
     assert started() == {"redis", "worker"}
     assert SERVICES["worker"]["deploy"]["replicas"] == 2
     assert SERVICES["worker"]["environment"]["HERD_DEVICE"] == "cpu"
-    assert SERVICES["worker"]["environment"]["HERD_MEMORY_SHARE"] == "${WORKER_MEMORY_SHARE:-0.45}"
+    assert SERVICES["worker"]["environment"]["HERD_MEMORY_SHARE"] == "${WORKER_MEMORY_SHARE:-0.3}"
 
 
 def test_the_gpu_profile_takes_the_place_of_the_cpu_workers() -> None:
@@ -61,10 +62,18 @@ def test_the_gpu_worker_reserves_every_card_and_uses_it() -> None:
     assert gpu_worker["command"] == ["worker", "--gpus", "all"]
 
 
-def test_the_cpu_image_and_make_take_no_cuda_by_surprise() -> None:
-    index = "https://download.pytorch.org/whl/cpu"
-    assert SERVICES["worker"]["build"]["args"]["TORCH_INDEX_URL"] == f"${{TORCH_INDEX_URL:-{index}}}"
-    assert f"\nTORCH_INDEX_URL ?= {index}\n" in (ROOT / "Makefile").read_text()
+def test_make_takes_no_cuda_by_surprise(tmp_path: Path) -> None:
+    """The rule of the Makefile, with a pip that would take such a torch."""
+    pip = tmp_path / "bin" / "python"
+    pip.parent.mkdir()
+    pip.write_text('#!/bin/sh\necho \'{"name": "nvidia-cublas"}\' > "$(dirname "$0")/../torch.json"\n')
+    pip.chmod(0o755)
+    make = ["make", "-C", str(ROOT), f"VENV={tmp_path}", str(tmp_path / ".torch")]
+    refused = subprocess.run(make, capture_output=True, text=True)
+    assert (refused.returncode, (tmp_path / ".torch").exists()) == (2, False)
+    assert "make CUDA=1 to take it" in refused.stdout
+    subprocess.run([*make, "CUDA=1"], check=True, capture_output=True)
+    assert (tmp_path / ".torch").exists()
 
 
 def test_the_image_says_what_it_is() -> None:
