@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.model.form import Form
+from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.segment import BlockSegment, DenseSegment, Segment, blocks, dense
 from llama_herd.model.weight import Weight
 
@@ -45,6 +46,8 @@ class Linear:
         def segment(kept: GGMLType | None, group: Sequence[Weight]) -> Segment:
             if kept is None:
                 return DenseSegment(dense(group, device, dtype), row_tile)
+            if form.is_native(kept, device):
+                return NativeSegment.load(group, form.kernels, dtype)
             return BlockSegment(kept, blocks(group, device), group[0].shape[-1], dtype, row_tile)
 
         return cls(tuple(segment(kept, list(group)) for kept, group in groupby(weights, kept_type)))

@@ -74,7 +74,7 @@ def dense(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -
     matrix = torch.empty(num_rows, weights[0].shape[-1], device=device, dtype=dtype)
     row = 0
     for weight in weights:
-        for slab in _slabs(weight, device):
+        for slab in slabs(weight, device):
             matrix[row : row + len(slab)] = dequantize(slab, weight.type)
             row += len(slab)
     return matrix
@@ -92,7 +92,7 @@ def blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
     rows = torch.empty(num_rows, row_bytes, device=device, dtype=torch.uint8)
     row = 0
     for weight in weights:
-        for slab in _slabs(weight, device):
+        for slab in slabs(weight, device):
             rows[row : row + len(slab)] = slab
             row += len(slab)
     return rows
@@ -108,7 +108,7 @@ def slab_bytes(device: torch.device) -> int:
     return SLAB_BYTES_PER_VALUE * SLAB_VALUES[device.type]
 
 
-def _slabs(weight: Weight, device: torch.device) -> Iterator[Tensor]:
+def slabs(weight: Weight, device: torch.device) -> Iterator[Tensor]:
     """Blocks travel to the device as they are stored, in fewer bytes than their values have."""
     num_rows = slab_rows(weight.shape[-1], device)
     for row in range(0, len(weight.rows), num_rows):

@@ -4,11 +4,14 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from redis import Redis
 
+from llama_herd.errors import BadInput
+from llama_herd.model.kernels.build import build
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 
 # How long an example takes says something of the machine, not of the code.
@@ -18,6 +21,7 @@ settings.load_profile("herd")
 # What the laws say of numbers, they say of float32; and tests that want a GPU ask for it.
 os.environ.setdefault("HERD_DTYPE", "float32")
 os.environ.setdefault("HERD_DEVICE", "cpu")
+os.environ.setdefault("HERD_KERNELS_DIR", "/nowhere")  # not what somebody has built for his own use
 
 # While all is loaded nothing is garbage; and what is loaded then, half a million objects, never will be.
 gc.disable()
@@ -49,6 +53,20 @@ def redis(redis_server: EmbeddedRedis) -> Iterator[Redis]:
 def redis_url(redis: Redis, redis_server: EmbeddedRedis) -> str:
     """The address of an empty Redis."""
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def kernels_folder(pytestconfig: pytest.Config) -> Path:
+    """A folder of native kernels, built from today's sources."""
+    assert pytestconfig.cache is not None
+    folder = pytestconfig.cache.mkdir("kernels")
+    try:
+        build(folder)
+    except BadInput as error:
+        if "need the compiler" not in str(error):
+            raise
+        pytest.skip(str(error))
+    return folder
 
 
 @pytest.fixture

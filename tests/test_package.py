@@ -41,6 +41,8 @@ def test_a_wheel_holds_the_three_packages_their_scripts_and_the_model(wheel: zip
     for name in (
         "model/llama2.py",
         "model/bundled/tales.gguf",
+        "model/kernels/native/library.cpp",
+        "model/kernels/native/pool.h",
         "tasks/client/client.py",
         "tasks/ledger/lua/emit.lua",
         "worker/pool.py",

@@ -52,6 +52,10 @@ class WorkerSettings(Settings):
         "auto",
         description="Weights lie quantized as in the file, or dense as numbers. auto: the faster that fits.",
     )
+    kernels_dir: str = Field(
+        "",
+        description="Folder of built kernels. Empty: llama-herd/kernels in the user's cache folder.",
+    )
     deterministic: bool = Field(
         False,
         description="Same token ids in any batch and after any crash. CPU and float32 only, and slower.",

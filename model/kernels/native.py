@@ -1,6 +1,144 @@
-"""Which types native kernels multiply as they are stored, by the kind of device."""
+"""Kernels: products with quantised weights as they are stored, by a native library of this package.
 
-from gguf import GGMLQuantizationType as GGMLType
+A library is loaded for the best instruction set that this machine grants and that was built. Whatever is in
+its way, there are then no kernels, and a note says why: all models run in plain torch too.
 
-#: None yet: blocks are multiplied by way of `dequantize`, which takes 10 to 30 times as long as numbers.
-MULTIPLIED_TYPES: dict[str, frozenset[GGMLType]] = {"cpu": frozenset(), "cuda": frozenset()}
+Shapes: T tokens, N rows (outputs), C columns (inputs).
+"""
+
+import ctypes
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
+from torch import Tensor
+
+from llama_herd.errors import BadInput
+from llama_herd.model.kernels.build import find
+from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
+from llama_herd.model.kernels.tiles import TILED_TYPES, empty_tiles, lay_out
+
+
+class Kernel(IntEnum):
+    """One way to multiply, by its number in the library."""
+
+    FLOAT32 = 0  # all arithmetic in float32
+
+
+#: Most that a result may be away from the product in float64, in parts of the sum of its terms' sizes.
+TOLERANCE = {Kernel.FLOAT32: 1e-6}
+#: What rounding a result to bfloat16 adds, in parts of it.
+BFLOAT16_ROUNDING = 2**-8
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """What a native library multiplies; without one nothing, and `note` says why."""
+
+    note: str
+    types: frozenset[GGMLType] = frozenset()
+    library: ctypes.CDLL | None = None
+
+    @property
+    def kernels(self) -> frozenset[Kernel]:
+        """The ways to multiply that the library has."""
+        found = 0 if self.library is None else self.library.herd_kernels()
+        return frozenset(kernel for kernel in Kernel if found >> kernel & 1)
+
+    def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
+        """The fastest way for so many tokens that is as exact as their type."""
+        return Kernel.FLOAT32
+
+    def multiply(
+        self, x: Tensor, tiles: Tensor, type: GGMLType, num_rows: int, kernel: Kernel | None = None
+    ) -> Tensor:
+        """x (T, C), float32 or bfloat16, times the first rows of a matrix in tiles: (T, N) of its type."""
+        x, columns = x.contiguous(), tiles.shape[1] * GGML_QUANT_SIZES[type][0]
+        if self.library is None or x.dtype not in (torch.float32, torch.bfloat16) or x.shape[1] != columns:
+            raise ValueError(f"no kernel for x of {tuple(x.shape)} {x.dtype} and {columns} columns")
+        y = x.new_empty(len(x), num_rows)
+        is_done = self.library.herd_multiply(
+            int(type),
+            self.kernel_for(x.dtype, len(x)) if kernel is None else kernel,
+            tiles.data_ptr(),
+            num_rows,
+            columns,
+            x.data_ptr(),
+            y.data_ptr(),
+            len(x),
+            x.dtype is torch.bfloat16,
+            torch.get_num_threads(),
+        )
+        if not is_done:
+            raise RuntimeError(f"native kernel for {type.name}: can't allocate memory")
+        return y
+
+
+def no_kernels(reason: str) -> Kernels:
+    return Kernels(f"none: {reason}")
+
+
+NO_KERNELS = no_kernels("not asked for")
+
+
+def load_kernels(folder: Path) -> Kernels:
+    """The kernels of the best library in this folder that this machine can run and that computes right."""
+    if not is_known_machine():
+        return no_kernels("there are none for this kind of machine")
+    usable = [set for set in INSTRUCTION_SETS if not set.complaint]
+    if not usable:
+        return no_kernels(INSTRUCTION_SETS[-1].complaint)
+    try:
+        found = next(((set, path) for set in usable if (path := find(folder, set)) is not None), None)
+        if found is None:
+            return no_kernels(f"not built in {folder}. Fix: herd kernels build")
+        return load_library(*found)
+    except (OSError, BadInput) as error:
+        return no_kernels(str(error))
+
+
+def load_library(set: InstructionSet, path: Path) -> Kernels:
+    """The kernels of one library, of the types that it multiplies as torch does. Raises OSError."""
+    library = ctypes.CDLL(str(path))
+    library.herd_kernels.argtypes = []
+    library.herd_multiply.restype = ctypes.c_bool
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    library.herd_multiply.argtypes = [
+        *(ctypes.c_int, ctypes.c_int, pointer, number, number),  # type, kernel, tiles, rows, columns
+        *(pointer, pointer, number, ctypes.c_bool, ctypes.c_int),  # x, y, tokens, is bfloat16, threads
+    ]
+    kernels = Kernels("", TILED_TYPES, library)
+    right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type))
+    wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
+    names = ", ".join(sorted(type.name for type in right))
+    note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
+    return Kernels(note, right, library)
+
+
+def _is_right(kernels: Kernels, type: GGMLType) -> bool:
+    """Whether all its kernels multiply random numbers as torch does."""
+    num_rows, columns = 41, 96
+    block_values, block_bytes = GGML_QUANT_SIZES[type]
+    blocks = torch.randint(0, 256, (48, columns // block_values, block_bytes), dtype=torch.uint8)
+    blocks[..., 1] = blocks[..., 1] & 0x83 | 0x20  # scales of 2**-7 to 2**-6
+    tiles = empty_tiles(num_rows, columns, type)
+    lay_out(blocks.view(48, -1), tiles)
+    matrix = dequantize(blocks.view(48, -1), type)[:num_rows]
+    x = torch.randn(37, columns)
+    return all(
+        is_close(kernels.multiply(rows, tiles, type, num_rows, kernel), rows, matrix, kernel)
+        for kernel in kernels.kernels
+        for rows in (x[:1], x, x.bfloat16())
+    )
+
+
+def is_close(y: Tensor, x: Tensor, matrix: Tensor, kernel: Kernel) -> bool:
+    """Whether y (T, N) is x (T, C) @ matrix.T (N, C) but for what this kernel may round."""
+    exact = x.double() @ matrix.double().T
+    allowed = TOLERANCE[kernel] * (x.double().abs() @ matrix.double().abs().T)
+    if y.dtype is torch.bfloat16:
+        allowed = allowed + BFLOAT16_ROUNDING * exact.abs()
+    return bool(((y.double() - exact).abs() <= allowed).all())

@@ -24,6 +24,7 @@ from llama_herd.worker.cli.generate import generate
 from llama_herd.worker.cli.health import health
 from llama_herd.worker.cli.inspect import inspect
 from llama_herd.worker.cli.jobs import jobs
+from llama_herd.worker.cli.kernels import kernels
 from llama_herd.worker.cli.purge import purge
 from llama_herd.worker.cli.settings import settings
 from llama_herd.worker.cli.status import status
@@ -77,6 +78,7 @@ for command in (
     app.command()(command)
 app.add_typer(dead, name="dead")
 app.add_typer(chaos, name="chaos")
+app.add_typer(kernels, name="kernels")
 
 
 def _show_version(is_wanted: bool) -> None:

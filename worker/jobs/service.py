@@ -102,6 +102,7 @@ class Service:
             device=settings.device,
             dtype=model.dtype_name,
             weights=model.plan.form_note,
+            kernels=model.plan.form.kernels.note,
             seconds=round(loaded_s - started_s, 3),
             warm_up_s=round(monotonic() - loaded_s, 3),
         )

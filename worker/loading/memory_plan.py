@@ -12,7 +12,8 @@ from llama_herd.errors import SettingsError
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.form import Form
+from llama_herd.model.form import Form, Kept
+from llama_herd.model.kernels.native import NO_KERNELS, Kernels
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.segment import slab_bytes
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
@@ -53,12 +54,14 @@ class MemoryPlan:
     free_bytes: int  # for this process, including what it already has
 
     @classmethod
-    def of(cls, settings: WorkerSettings, file: ModelFile, device: str) -> Self:
+    def of(
+        cls, settings: WorkerSettings, file: ModelFile, device: str, kernels: Kernels = NO_KERNELS
+    ) -> Self:
         """Plan for a model that is not yet loaded. Raises SettingsError, with the numbers and the fix.
 
         Where the form of the weights is free, the first one is taken that leaves room for a cache.
         """
-        *preferred, smallest = FORMS[settings.weights]
+        *preferred, smallest = (form.with_kernels(kernels) for form in FORMS[settings.weights])
         for form in preferred:
             plan = cls._in_form(form, settings, file, device)
             if plan._has_room(settings):
@@ -113,11 +116,11 @@ class MemoryPlan:
         dense = f"dense, as {self.dtype}"
         if not self.keeps_blocks:
             return dense
-        if self.form is Form.FASTEST:
+        if self.form.kept is Kept.MULTIPLIED:
             return f"in the file's blocks where a kernel multiplies them, else {dense}"
         needed = f"{self.dense_bytes:,} bytes of {self.free_bytes:,} free"
-        why = f"{dense} they take {needed}; a step takes 8 to 50 times as long as then"
-        return f"in the file's blocks: {why}"
+        slow = "where no kernel multiplies them, a step takes" if self.form.kernels.types else "a step takes"
+        return f"in the file's blocks: {dense} they take {needed}; {slow} 8 to 50 times as long as then"
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -160,7 +163,7 @@ class MemoryPlan:
     @property
     def _fixes(self) -> str:
         shorter = ["HERD_DTYPE=bfloat16"] if self.dtype is torch.float32 else []
-        packed = ["HERD_WEIGHTS=auto"] if self.form is Form.DENSE else []
+        packed = ["HERD_WEIGHTS=auto"] if self.form.kept is Kept.NOTHING else []
         return ", ".join(
             [
                 "a smaller model",

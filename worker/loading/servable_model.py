@@ -10,9 +10,11 @@ import torch
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
+from llama_herd.worker.loading.kernels import kernels_of
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
 from llama_herd.worker.settings import WorkerSettings
 
@@ -32,6 +34,7 @@ class ServableModel:
     tiling: Tiling
     settings: WorkerSettings
     device: str  # torch's name of it
+    kernels: Kernels
 
     @classmethod
     @contextmanager
@@ -39,11 +42,11 @@ class ServableModel:
         """Open the model of these settings. Raises ModelFileError or SettingsError, with the fix."""
         tiling = _tiling(settings, device)
         with open_model(settings.model) as file:
-            yield cls(file, file.read_tokenizer(), tiling, settings, device)
+            yield cls(file, file.read_tokenizer(), tiling, settings, device, kernels_of(settings, device))
 
     def plan(self) -> MemoryPlan:
         """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it."""
-        return MemoryPlan.of(self.settings, self.file, self.device)
+        return MemoryPlan.of(self.settings, self.file, self.device, self.kernels)
 
     def fitting_plan(self) -> MemoryPlan:
         """The memory that it takes. Raises SettingsError also when the device has too little."""

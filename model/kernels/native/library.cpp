@@ -1,0 +1,40 @@
+// The C interface of the native kernels. `native_library.py` is its one caller.
+//
+// All of it is one object, compiled once for each instruction set. Nothing is shared between two of them: a linker
+// that kept one copy of a function might keep the one that this processor cannot run.
+
+#include "multiply_float32.h"
+
+namespace {
+
+enum Type { Q4_0 = 2 };  // as GGUF numbers them
+enum Kernel { FLOAT32 = 0 };
+
+template <class T>
+bool multiply(const herd::Product& p, int kernel) {
+  switch (kernel) {
+    case FLOAT32:
+      return herd::multiply_float32<T>(p);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+#define API extern "C" __attribute__((visibility("default")))
+
+// Which of its kernels this library has: bit 1 << number for each.
+API int herd_kernels() { return 1 << FLOAT32; }
+
+// y (tokens, rows) = x (tokens, columns) @ W.T. False if there is no such kernel, or no memory to work in.
+API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows, int64_t columns, const void* x, void* y,
+                       int64_t tokens, bool is_bfloat16, int num_threads) {
+  const herd::Product p{tiles, rows, columns, x, y, tokens, is_bfloat16, num_threads};
+  switch (type) {
+    case Q4_0:
+      return multiply<herd::Q4_0>(p, kernel);
+    default:
+      return false;
+  }
+}

@@ -1,0 +1,125 @@
+// x @ W.T in float32, weight by weight out of the tiles: as exact as a product with numbers.
+//
+// Within a tile the values without their scale are summed up first; then the scale multiplies 32 columns at once.
+// Each result is the same sum in the same order, however many tokens stand beside it.
+#pragma once
+
+#include "pool.h"
+#include "vector.h"
+
+namespace herd {
+
+constexpr int MAX_TOKENS_AT_ONCE = LANES / 2;  // as many as there are registers for their sums
+constexpr int CHUNK_TILES = 4;                 // of 16 rows
+constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;
+
+template <class Type>
+static inline Floats value_of(Words words, int part) {
+#ifdef __AVX512F__
+  const Floats table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm512_permutexvar_ps(_mm512_srli_epi32(words, Type::shift(part)), table);  // by the lowest 4 bits
+#else
+  const Words value = _mm256_and_si256(_mm256_srli_epi32(words, Type::shift(part)), _mm256_set1_epi32(15));
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(value, _mm256_set1_epi32(Type::ZERO)));
+#endif
+}
+
+// The sums of TOKENS tokens for GROUPS groups of LANES rows, which stand one behind the other in tiles from `first` on.
+template <class Type, int TOKENS, int GROUPS>
+static void multiply_groups(const Product& p, const float* x, int64_t token, int64_t first) {
+  const uint8_t* tiles[GROUPS];
+  for (int g = 0; g < GROUPS; g++)
+    tiles[g] = p.tiles + (first + g) / PARTS_OF_TILE * p.column_tiles() * tile_bytes<Type>();
+  Floats sums[GROUPS][TOKENS];
+  for (int g = 0; g < GROUPS; g++)
+    for (int t = 0; t < TOKENS; t++) sums[g][t] = zeros();
+  for (int64_t k = 0; k < p.column_tiles(); k++, x += TILE_COLUMNS) {
+    Floats unscaled[GROUPS][TOKENS];
+    for (int g = 0; g < GROUPS; g++)
+      for (int t = 0; t < TOKENS; t++) unscaled[g][t] = zeros();
+#pragma GCC unroll 8
+    for (int v = 0; v < Type::WORDS; v++) {
+      Words words[GROUPS];
+#pragma GCC unroll 8
+      for (int g = 0; g < GROUPS; g++)
+        words[g] = load_words(tiles[g] + 64 * v + 4 * LANES * ((first + g) % PARTS_OF_TILE));
+#pragma GCC unroll 8
+      for (int part = 0; part < Type::PARTS; part++) {
+        Floats values[GROUPS];
+#pragma GCC unroll 8
+        for (int g = 0; g < GROUPS; g++) values[g] = value_of<Type>(words[g], part);
+#pragma GCC unroll 8
+        for (int t = 0; t < TOKENS; t++) {
+          const Floats input = all(x[t * p.columns + Type::column(v, part)]);
+#pragma GCC unroll 8
+          for (int g = 0; g < GROUPS; g++) unscaled[g][t] = add_product(values[g], input, unscaled[g][t]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < GROUPS; g++) {
+      const Floats scale = load_halves(tiles[g] + 64 * Type::WORDS + 2 * LANES * ((first + g) % PARTS_OF_TILE));
+#pragma GCC unroll 8
+      for (int t = 0; t < TOKENS; t++) sums[g][t] = add_product(unscaled[g][t], scale, sums[g][t]);
+      tiles[g] += tile_bytes<Type>();
+    }
+  }
+  float values[LANES];
+  for (int g = 0; g < GROUPS; g++)
+    for (int t = 0; t < TOKENS; t++) {
+      store(values, sums[g][t]);
+      put(p, token + t, (first + g) * LANES, values, LANES);
+    }
+}
+
+// Groups from `first` to `end`: as many at once as the tokens leave registers for.
+template <class Type, int TOKENS>
+static void multiply_tokens(const Product& p, const float* x, int64_t token, int64_t first, int64_t end) {
+  constexpr int GROUPS = TOKENS >= MAX_TOKENS_AT_ONCE ? 1 : MAX_TOKENS_AT_ONCE / TOKENS > 4 ? 4 : MAX_TOKENS_AT_ONCE / TOKENS;
+  for (; first + GROUPS <= end; first += GROUPS) multiply_groups<Type, TOKENS, GROUPS>(p, x, token, first);
+  for (; first < end; first++) multiply_groups<Type, TOKENS, 1>(p, x, token, first);
+}
+
+template <class Type>
+static void multiply_chunk_float32(const void* job, int64_t chunk) {
+  const Product& p = *static_cast<const Product*>(job);
+  const int64_t first = chunk * CHUNK_TILES * PARTS_OF_TILE;
+  int64_t end = first + CHUNK_TILES * PARTS_OF_TILE;
+  if (end > p.row_tiles() * PARTS_OF_TILE) end = p.row_tiles() * PARTS_OF_TILE;
+  const float* x = static_cast<const float*>(p.x);
+  for (int64_t token = 0; token < p.tokens;) {
+    const int64_t left = p.tokens - token;
+    const float* rows = x + token * p.columns;
+    if (MAX_TOKENS_AT_ONCE >= 8 && left >= 8) {
+      multiply_tokens<Type, MAX_TOKENS_AT_ONCE >= 8 ? 8 : 1>(p, rows, token, first, end);
+      token += 8;
+    } else if (left >= 4) {
+      multiply_tokens<Type, 4>(p, rows, token, first, end);
+      token += 4;
+    } else if (left >= 2) {
+      multiply_tokens<Type, 2>(p, rows, token, first, end);
+      token += 2;
+    } else {
+      multiply_tokens<Type, 1>(p, rows, token, first, end);
+      token += 1;
+    }
+  }
+}
+
+template <class Type>
+static bool multiply_float32(Product p) {
+  static thread_local Scratch scratch;
+  if (p.is_bfloat16) {
+    const int64_t count = p.tokens * p.columns;
+    const uint16_t* bits = static_cast<const uint16_t*>(p.x);
+    float* x = static_cast<float*>(scratch.at_least(size_t(count) * 4));
+    if (x == nullptr) return false;
+    for (int64_t i = 0; i < count; i++) x[i] = from_bfloat16(bits[i]);
+    p.x = x;
+  }
+  const int64_t num_chunks = (p.row_tiles() + CHUNK_TILES - 1) / CHUNK_TILES;
+  pool.run(multiply_chunk_float32<Type>, &p, num_chunks, p.num_threads);
+  return true;
+}
+
+}  // namespace herd

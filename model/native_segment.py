@@ -1,0 +1,54 @@
+"""NativeSegment: rows of a model's matrix that a native kernel multiplies as they are stored.
+
+Shapes: T tokens of the ragged batch, N rows (outputs), C columns (inputs), R rows of tiles, K tiles of a row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+from torch import Tensor
+from torch.nn.functional import pad
+
+from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.native import Kernels
+from llama_herd.model.kernels.tiles import TILE_ROWS, blocks_of, empty_tiles, lay_out
+from llama_herd.model.segment import slabs
+from llama_herd.model.weight import Weight
+
+
+@dataclass(frozen=True, eq=False)
+class NativeSegment:
+    """Rows in tiles: the blocks of their file in another order, and no second copy."""
+
+    kernels: Kernels
+    type: GGMLType
+    tiles: Tensor  # uint8 (R, K, bytes of a tile)
+    num_rows: int
+    dtype: torch.dtype
+
+    @classmethod
+    def load(cls, weights: Sequence[Weight], kernels: Kernels, dtype: torch.dtype) -> Self:
+        """Lay out weights of one type and width, their rows one below the other."""
+        type, num_rows = weights[0].type, sum(weight.shape[0] for weight in weights)
+        tiles = empty_tiles(num_rows, weights[0].shape[-1], type)
+        left = torch.empty(0, tiles[0].nbytes // TILE_ROWS, dtype=torch.uint8)  # rows that fill no tile yet
+        done = 0
+        for weight in weights:
+            for slab in slabs(weight, tiles.device):
+                rows = torch.cat((left, slab)) if len(left) else slab
+                whole = len(rows) // TILE_ROWS
+                if whole:
+                    lay_out(rows[: whole * TILE_ROWS], tiles[done : done + whole])
+                done, left = done + whole, rows[whole * TILE_ROWS :]
+        if len(left):
+            lay_out(pad(left, (0, 0, 0, TILE_ROWS - len(left))), tiles[done:])
+        return cls(kernels, type, tiles, num_rows, dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.kernels.multiply(x, self.tiles, self.type, self.num_rows)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return dequantize(blocks_of(self.tiles, ids), self.type).to(self.dtype)

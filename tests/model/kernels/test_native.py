@@ -1,0 +1,196 @@
+"""Native kernels multiply as float64 does, each on its instruction set, whatever the shape."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+from torch import Tensor
+
+from benchmarks.stored_blocks import stored_blocks
+from llama_herd.model.kernels.build import find
+from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet
+from llama_herd.model.kernels.native import Kernel, Kernels, is_close, load_kernels, load_library
+from llama_herd.model.kernels.tiles import TILED_TYPES, blocks_of
+from llama_herd.model.native_segment import NativeSegment
+from llama_herd.model.weight import Weight
+
+TYPES = sorted(TILED_TYPES)
+
+
+@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
+def kernels(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels:
+    set: InstructionSet = request.param
+    if set.complaint:
+        pytest.skip(f"{set.name}: {set.complaint}")
+    path = find(kernels_folder, set)
+    assert path is not None
+    return load_library(set, path)
+
+
+@pytest.fixture(params=Kernel, ids=lambda kernel: kernel.name)
+def kernel(request: pytest.FixtureRequest, kernels: Kernels) -> Kernel:
+    kernel: Kernel = request.param
+    if kernel not in kernels.kernels:
+        pytest.skip(f"{kernels.note} without {kernel.name}")
+    return kernel
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def weight(num_rows: int, columns: int, type: GGMLType = GGMLType.Q4_0) -> Weight:
+    values = np.random.default_rng(num_rows).standard_normal((num_rows, columns), dtype=np.float32)
+    return Weight(type, (num_rows, columns), torch.from_numpy(stored_blocks(values, type)))
+
+
+def matrix_of(*weights: Weight) -> Tensor:
+    return torch.cat([dequantize(weight.blocks, weight.type) for weight in weights])
+
+
+def segment_of(kernels: Kernels, *weights: Weight) -> NativeSegment:
+    return NativeSegment.load(weights, kernels, torch.float32)
+
+
+def multiply(segment: NativeSegment, x: Tensor, kernel: Kernel) -> Tensor:
+    return segment.kernels.multiply(x, segment.tiles, segment.type, segment.num_rows, kernel)
+
+
+def test_a_library_multiplies_what_it_says(kernels: Kernels) -> None:
+    assert kernels.types == TILED_TYPES
+    assert "wrong" not in kernels.note
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+@pytest.mark.parametrize(("num_rows", "columns"), [(1, 32), (16, 96), (47, 32), (161, 352), (96, 1024)])
+def test_every_kernel_multiplies_as_float64(
+    kernels: Kernels, kernel: Kernel, type: GGMLType, num_rows: int, columns: int, dtype: torch.dtype
+) -> None:
+    stored = weight(num_rows, columns, type)
+    segment, matrix = segment_of(kernels, stored), matrix_of(stored)
+    for num_tokens in (*range(1, 41), 512):
+        x = torch.randn(num_tokens, columns).to(dtype)
+        assert is_close(multiply(segment, x, kernel), x, matrix, kernel), num_tokens
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 8, 33])
+def test_threads_change_no_bit(kernels: Kernels, kernel: Kernel, num_threads: int) -> None:
+    segment, x = segment_of(kernels, weight(1000, 64)), torch.randn(37, 64).bfloat16()
+    torch.set_num_threads(1)
+    alone = multiply(segment, x, kernel)
+    torch.set_num_threads(num_threads)
+    for _ in range(50):
+        assert multiply(segment, x, kernel).equal(alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_row_has_the_same_bits_alone_and_among_others(
+    kernels: Kernels, kernel: Kernel, dtype: torch.dtype
+) -> None:
+    segment, x = segment_of(kernels, weight(100, 352)), torch.randn(70, 352).to(dtype)
+    alone = torch.cat([multiply(segment, row.unsqueeze(0), kernel) for row in x])
+    for num_tokens in (*range(1, 41), 70):
+        assert multiply(segment, x[:num_tokens], kernel).equal(alone[:num_tokens])
+
+
+def test_inputs_may_lie_anywhere_and_inputs_between_others(kernels: Kernels, kernel: Kernel) -> None:
+    stored = weight(40, 64)
+    segment, matrix = segment_of(kernels, stored), matrix_of(stored)
+    wide = torch.randn(9, 131).bfloat16()
+    for start in range(4):
+        x = wide[1:, start : start + 64]
+        assert is_close(multiply(segment, x, kernel), x, matrix, kernel)
+        odd = wide.flatten()[start : start + 5 * 64].view(5, 64)  # contiguous, at any even address
+        assert is_close(multiply(segment, odd, kernel), odd, matrix, kernel)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_in_its_token(kernels: Kernels, kernel: Kernel, value: float) -> None:
+    segment, x = segment_of(kernels, weight(40, 64)), torch.randn(35, 64).bfloat16()
+    good = multiply(segment, x, kernel)
+    x[7, 33] = value
+    y = multiply(segment, x, kernel)
+    assert not y[7].isfinite().any()
+    others = torch.arange(len(x)) != 7
+    assert y[others].equal(good[others])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_scale_that_is_not_finite_spoils_its_row_alone(
+    kernels: Kernels, kernel: Kernel, value: float
+) -> None:
+    stored, x = weight(40, 64), torch.randn(35, 64)
+    good = multiply(segment_of(kernels, stored), x, kernel)
+    stored.blocks[5, :2] = torch.from_numpy(np.array([value], np.float16).view(np.uint8))
+    y = multiply(segment_of(kernels, stored), x, kernel)
+    assert not y[:, 5].isfinite().any()
+    others = torch.arange(40) != 5
+    assert y[:, others].equal(good[:, others])
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_rows_of_several_weights_are_looked_up_as_stored(kernels: Kernels, type: GGMLType) -> None:
+    weights = [weight(num_rows, 4096, type) for num_rows in (5, 100, 64, 3)]
+    segment, blocks = segment_of(kernels, *weights), torch.cat([weight.blocks for weight in weights])
+    assert segment.tiles.nbytes == blocks.nbytes // 172 * 176
+    assert blocks_of(segment.tiles, torch.arange(172)).equal(blocks)
+    ids = torch.tensor([171, 0, 4, 5, 5, 104, 105])
+    assert segment.rows(ids).equal(matrix_of(*weights)[ids])
+    x = torch.randn(3, 4096)
+    assert is_close(segment(x), x, matrix_of(*weights), kernels.kernel_for(x.dtype, 3))
+
+
+def test_threads_that_multiply_at_once_do_not_disturb_each_other(kernels: Kernels, kernel: Kernel) -> None:
+    segment = segment_of(kernels, weight(300, 64))
+    wrong: list[bool] = []
+
+    def go_on(x: Tensor) -> None:
+        alone = multiply(segment, x, kernel)
+        wrong.extend(True for _ in range(200) if not multiply(segment, x, kernel).equal(alone))
+
+    threads = [threading.Thread(target=go_on, args=(torch.randn(n, 64).bfloat16(),)) for n in (1, 9, 33)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_forked_child_multiplies_too(kernels: Kernels, kernel: Kernel) -> None:
+    torch.set_num_threads(2)
+    segment, x = segment_of(kernels, weight(300, 64)), torch.randn(5, 64).bfloat16()
+    y = torch.empty_like(multiply(segment, x, kernel))
+    expected = bytes(multiply(segment, x, kernel).float().numpy())
+    child = os.fork()
+    if not child:
+        arguments = (int(segment.type), kernel, segment.tiles.data_ptr(), 300, 64, x.data_ptr(), y.data_ptr())
+        is_done = kernels.library is not None and kernels.library.herd_multiply(*arguments, 5, True, 2)
+        os._exit(0 if is_done and bytes(y.float().numpy()) == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_cannot_be_multiplied_is_refused(kernels: Kernels) -> None:
+    segment = segment_of(kernels, weight(40, 64))
+    for x in (torch.randn(3, 32), torch.randn(3, 64).half()):
+        with pytest.raises(ValueError, match="no kernel for x of"):
+            segment(x)
+
+
+def test_the_best_set_of_this_machine_is_loaded(kernels_folder: Path) -> None:
+    usable = [set.name for set in INSTRUCTION_SETS if not set.complaint]
+    if not usable:
+        pytest.skip(INSTRUCTION_SETS[-1].complaint)
+    found = load_kernels(kernels_folder)
+    assert found.note == f"{usable[0]} for {', '.join(type.name for type in TYPES)}"

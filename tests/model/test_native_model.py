@@ -1,0 +1,60 @@
+"""A whole model that native kernels multiply says what its numbers say."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+
+from llama_herd.model.cache import Cache
+from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.form import Form
+from llama_herd.model.kernels.native import Kernels, load_kernels
+from llama_herd.model.llama2 import Llama
+from llama_herd.model.native_segment import NativeSegment
+from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.model.forwards import greedy, logits_after, random_ids
+from tests.model.requantised import Requantised
+
+
+@pytest.fixture(scope="module")
+def kernels(kernels_folder: Path) -> Kernels:
+    kernels = load_kernels(kernels_folder)
+    if not kernels.types:
+        pytest.skip(kernels.note)
+    return kernels
+
+
+def bundled(types: str, form: Form, dtype: torch.dtype) -> Llama:
+    with open_model(BUNDLED_MODEL) as file:
+        return Llama.load(cast(ModelFile, Requantised(file, types)), dtype=dtype, form=form)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("types", ["Q4_0", "Q4_0 Q5_0"])
+def test_in_float32_it_says_the_same_as_its_numbers(kernels: Kernels, types: str) -> None:
+    native = bundled(types, Form.FASTEST.with_kernels(kernels), torch.float32)
+    dense = bundled(types, Form.DENSE, torch.float32)
+    assert isinstance(native.embedding, NativeSegment)
+    prompts = [random_ids(5, seed) for seed in range(4)]
+    assert greedy(native, prompts, 32) == greedy(dense, prompts, 32)
+    ids = random_ids(40)
+    torch.testing.assert_close(logits_after(native, ids), logits_after(dense, ids), atol=1e-4, rtol=0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("num_tokens", [1, 5, 40])
+def test_in_bfloat16_it_is_about_as_far_from_float32_as_its_numbers_are(
+    kernels: Kernels, num_tokens: int
+) -> None:
+    exact = bundled("Q4_0", Form.DENSE, torch.float32)
+    native = bundled("Q4_0", Form.FASTEST.with_kernels(kernels), torch.bfloat16)
+    dense = bundled("Q4_0", Form.DENSE, torch.bfloat16)
+    away = dict.fromkeys(("native", "dense"), 0.0)
+    for seed in range(4):
+        ids = random_ids(num_tokens, seed)
+        expected = logits_after(exact, ids)
+        for name, llama in (("native", native), ("dense", dense)):
+            cache = Cache(llama.config, 8, torch.device("cpu"), torch.bfloat16)
+            away[name] += float((logits_after(llama, ids, cache) - expected).square().mean())
+    assert away["native"] <= 4 * away["dense"]

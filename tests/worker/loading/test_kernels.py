@@ -1,0 +1,108 @@
+"""A worker multiplies by native kernels where they are built, and says which, or why none."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_herd.model.kernels.native import load_kernels
+from llama_herd.model.native_segment import NativeSegment
+from llama_herd.model.segment import BlockSegment, DenseSegment
+from llama_herd.worker.loading.kernels import kernels_of
+from llama_herd.worker.loading.kernels_folder import kernels_folder as folder_of
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import WIDE, write_tiny_gguf
+from tests.worker.herd_command import invoke
+
+
+@pytest.fixture
+def q4_file(tmp_path: Path) -> Path:
+    return write_tiny_gguf(tmp_path / "tiny.gguf", type="Q4_0", **WIDE)
+
+
+@pytest.fixture
+def native_folder(kernels_folder: Path) -> Path:
+    kernels = load_kernels(kernels_folder)
+    if not kernels.types:
+        pytest.skip(kernels.note)
+    return kernels_folder
+
+
+@pytest.mark.parametrize("weights", ["auto", "quantized"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_blocks_stay_where_a_kernel_multiplies_them(
+    q4_file: Path, native_folder: Path, weights: str, dtype: str
+) -> None:
+    settings = WorkerSettings(
+        model=q4_file, kernels_dir=str(native_folder), weights=weights, dtype=dtype, threads=1, slots=2
+    )
+    model = LoadedModel.load(settings, "cpu")
+    (segment,) = model.llama.output.segments
+    assert isinstance(segment, NativeSegment)
+    assert model.plan.keeps_blocks
+    assert model.plan.form.kernels.note.endswith("for Q4_0")
+    layers = [part for block in model.llama.blocks for part in (block.attention.qkv, block.mlp.gate_up)]
+    assert all(isinstance(segment, NativeSegment) for part in layers for segment in part.segments)
+
+
+def test_a_plan_counts_whole_tiles(q4_file: Path, native_folder: Path) -> None:
+    settings = WorkerSettings(model=q4_file, kernels_dir=str(native_folder), threads=1, slots=2)
+    model = LoadedModel.load(settings, "cpu")
+    found = [model.llama.embedding, *model.llama.output.segments]
+    norms = [model.llama.norm]
+    for block in model.llama.blocks:
+        norms += [block.attention_norm, block.mlp_norm]
+        for linear in (block.attention.qkv, block.attention.output, block.mlp.gate_up, block.mlp.down):
+            found += linear.segments
+    taken = sum(segment.tiles.nbytes for segment in found if isinstance(segment, NativeSegment))
+    assert model.plan.weight_bytes == taken + sum(norm.weight.nbytes for norm in norms)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "note"),
+    [
+        ({"deterministic": True}, DenseSegment, "HERD_DETERMINISTIC=true takes the plain path"),
+        ({"deterministic": True, "weights": "quantized"}, BlockSegment, "HERD_DETERMINISTIC=true"),
+        ({"weights": "dense"}, DenseSegment, "HERD_WEIGHTS=dense leaves them nothing to multiply"),
+        ({"kernels_dir": "/nowhere"}, DenseSegment, r"not built in /nowhere\. Fix: herd kernels build"),
+    ],
+)
+def test_the_plain_path_is_taken_and_said(
+    q4_file: Path, native_folder: Path, options: dict[str, Any], kind: type, note: str
+) -> None:
+    given: dict[str, Any] = {
+        "kernels_dir": str(native_folder),
+        "threads": 1,
+        "slots": 2,
+        "dtype": "float32",
+    } | options
+    model = LoadedModel.load(WorkerSettings(model=q4_file, **given), "cpu")
+    assert isinstance(model.llama.embedding, kind)
+    assert re.match(f"none: {note}", model.plan.form.kernels.note)
+
+
+def test_a_gpu_has_none() -> None:
+    assert kernels_of(WorkerSettings(), "cuda:0").note == "none: there are none for a GPU"
+
+
+def test_the_folder_is_the_set_one_or_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folder_of(WorkerSettings(kernels_dir="/k")) == Path("/k")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
+    assert folder_of(WorkerSettings()) == Path("/c/llama-herd/kernels")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the standard says to ignore
+    assert folder_of(WorkerSettings()) == Path.home() / ".cache/llama-herd/kernels"
+
+
+def test_a_command_builds_them(native_folder: Path) -> None:
+    done = invoke("kernels", "build", HERD_KERNELS_DIR=str(native_folder))
+    assert done.exit_code == 0, done.output
+    assert [Path(line).parent.parent for line in done.output.splitlines()] == [native_folder] * 3
+
+
+def test_the_command_says_why_it_cannot(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = invoke("kernels", "build", HERD_KERNELS_DIR=str(tmp_path / "file"))
+    assert done.exit_code == 2
+    assert "herd: native kernels cannot be kept in" in done.stderr
