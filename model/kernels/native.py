@@ -26,12 +26,15 @@ class Kernel(IntEnum):
     """One way to multiply, by its number in the library."""
 
     FLOAT32 = 0  # all arithmetic in float32
+    INT8 = 1  # inputs as bytes, with a scale for each 32 of them; the fastest for few tokens
 
 
-#: Most that a result may be away from the product in float64, in parts of the sum of its terms' sizes.
-TOLERANCE = {Kernel.FLOAT32: 1e-6}
-#: What rounding a result to bfloat16 adds, in parts of it.
+#: What sums in float32 may be away from sums in float64, in parts of the sum of their terms' sizes.
+FLOAT32_ROUNDING = 1e-6
+#: What rounding a number to bfloat16 changes at most, in parts of it.
 BFLOAT16_ROUNDING = 2**-8
+#: What rounding an input to a byte changes at most, in parts of the largest of its 32.
+INT8_ROUNDING = 0.51 / 127
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +44,12 @@ class Kernels:
     note: str
     types: frozenset[GGMLType] = frozenset()
     library: ctypes.CDLL | None = None
-
-    @property
-    def kernels(self) -> frozenset[Kernel]:
-        """The ways to multiply that the library has."""
-        found = 0 if self.library is None else self.library.herd_kernels()
-        return frozenset(kernel for kernel in Kernel if found >> kernel & 1)
+    kernels: frozenset[Kernel] = frozenset()  # the ways to multiply that it has
 
     def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
-        """The fastest way for so many tokens that is as exact as their type."""
+        """The fastest way for so many tokens that is about as exact as their type."""
+        if dtype is torch.bfloat16 and Kernel.INT8 in self.kernels:
+            return Kernel.INT8
         return Kernel.FLOAT32
 
     def multiply(
@@ -110,12 +110,14 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
         *(ctypes.c_int, ctypes.c_int, pointer, number, number),  # type, kernel, tiles, rows, columns
         *(pointer, pointer, number, ctypes.c_bool, ctypes.c_int),  # x, y, tokens, is bfloat16, threads
     ]
-    kernels = Kernels("", TILED_TYPES, library)
+    found = library.herd_kernels()
+    ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
+    kernels = Kernels("", TILED_TYPES, library, ways)
     right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type))
     wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
     names = ", ".join(sorted(type.name for type in right))
     note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
-    return Kernels(note, right, library)
+    return Kernels(note, right, library, ways)
 
 
 def _is_right(kernels: Kernels, type: GGMLType) -> bool:
@@ -138,7 +140,11 @@ def _is_right(kernels: Kernels, type: GGMLType) -> bool:
 def is_close(y: Tensor, x: Tensor, matrix: Tensor, kernel: Kernel) -> bool:
     """Whether y (T, N) is x (T, C) @ matrix.T (N, C) but for what this kernel may round."""
     exact = x.double() @ matrix.double().T
-    allowed = TOLERANCE[kernel] * (x.double().abs() @ matrix.double().abs().T)
+    allowed = FLOAT32_ROUNDING * (x.double().abs() @ matrix.double().abs().T)
+    if kernel is Kernel.INT8:
+        largest = x.double().abs().reshape(len(x), -1, 32).amax(dim=-1)  # (T, C / 32)
+        sizes = matrix.double().abs().reshape(len(matrix), -1, 32).sum(dim=-1)  # (N, C / 32)
+        allowed = allowed + INT8_ROUNDING * (largest @ sizes.T)
     if y.dtype is torch.bfloat16:
         allowed = allowed + BFLOAT16_ROUNDING * exact.abs()
     return bool(((y.double() - exact).abs() <= allowed).all())

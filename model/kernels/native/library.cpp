@@ -4,17 +4,22 @@
 // that kept one copy of a function might keep the one that this processor cannot run.
 
 #include "multiply_float32.h"
+#include "multiply_int8.h"
 
 namespace {
 
 enum Type { Q4_0 = 2 };  // as GGUF numbers them
-enum Kernel { FLOAT32 = 0 };
+enum Kernel { FLOAT32 = 0, INT8 = 1 };
 
 template <class T>
 bool multiply(const herd::Product& p, int kernel) {
   switch (kernel) {
     case FLOAT32:
       return herd::multiply_float32<T>(p);
+#ifdef __AVX512VNNI__
+    case INT8:
+      return herd::multiply_int8<T>(p);
+#endif
     default:
       return false;
   }
@@ -25,7 +30,13 @@ bool multiply(const herd::Product& p, int kernel) {
 #define API extern "C" __attribute__((visibility("default")))
 
 // Which of its kernels this library has: bit 1 << number for each.
-API int herd_kernels() { return 1 << FLOAT32; }
+API int herd_kernels() {
+  int found = 1 << FLOAT32;
+#ifdef __AVX512VNNI__
+  found |= 1 << INT8;
+#endif
+  return found;
+}
 
 // y (tokens, rows) = x (tokens, columns) @ W.T. False if there is no such kernel, or no memory to work in.
 API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows, int64_t columns, const void* x, void* y,

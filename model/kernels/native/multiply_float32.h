@@ -5,24 +5,13 @@
 #pragma once
 
 #include "pool.h"
-#include "vector.h"
+#include "types.h"
 
 namespace herd {
 
 constexpr int MAX_TOKENS_AT_ONCE = LANES / 2;  // as many as there are registers for their sums
 constexpr int CHUNK_TILES = 4;                 // of 16 rows
-constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;
-
-template <class Type>
-static inline Floats value_of(Words words, int part) {
-#ifdef __AVX512F__
-  const Floats table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-  return _mm512_permutexvar_ps(_mm512_srli_epi32(words, Type::shift(part)), table);  // by the lowest 4 bits
-#else
-  const Words value = _mm256_and_si256(_mm256_srli_epi32(words, Type::shift(part)), _mm256_set1_epi32(15));
-  return _mm256_cvtepi32_ps(_mm256_sub_epi32(value, _mm256_set1_epi32(Type::ZERO)));
-#endif
-}
+constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;  // groups of rows that one vector holds
 
 // The sums of TOKENS tokens for GROUPS groups of LANES rows, which stand one behind the other in tiles from `first` on.
 template <class Type, int TOKENS, int GROUPS>
@@ -47,7 +36,7 @@ static void multiply_groups(const Product& p, const float* x, int64_t token, int
       for (int part = 0; part < Type::PARTS; part++) {
         Floats values[GROUPS];
 #pragma GCC unroll 8
-        for (int g = 0; g < GROUPS; g++) values[g] = value_of<Type>(words[g], part);
+        for (int g = 0; g < GROUPS; g++) values[g] = Type::value(words[g], part);
 #pragma GCC unroll 8
         for (int t = 0; t < TOKENS; t++) {
           const Floats input = all(x[t * p.columns + Type::column(v, part)]);
@@ -64,12 +53,8 @@ static void multiply_groups(const Product& p, const float* x, int64_t token, int
       tiles[g] += tile_bytes<Type>();
     }
   }
-  float values[LANES];
   for (int g = 0; g < GROUPS; g++)
-    for (int t = 0; t < TOKENS; t++) {
-      store(values, sums[g][t]);
-      put(p, token + t, (first + g) * LANES, values, LANES);
-    }
+    for (int t = 0; t < TOKENS; t++) put(p, token + t, (first + g) * LANES, sums[g][t]);
 }
 
 // Groups from `first` to `end`: as many at once as the tokens leave registers for.

@@ -11,20 +11,6 @@ namespace herd {
 constexpr int TILE_ROWS = 16;
 constexpr int TILE_COLUMNS = 32;
 
-// 16 bytes a row: values 0-15 in their low nibbles, 16-31 above; 8 is zero.
-struct Q4_0 {
-  static constexpr int WORDS = 4;
-  static constexpr int PARTS = 8;  // values in a word
-  static constexpr int ZERO = 8;
-  static constexpr int column(int word, int part) { return 16 * (part / 4) + 4 * word + part % 4; }
-  static constexpr int shift(int part) { return 8 * (part % 4) + 4 * (part / 4); }
-};
-
-template <class Type>
-constexpr int64_t tile_bytes() {
-  return 64 * Type::WORDS + 2 * TILE_ROWS;
-}
-
 // A matrix in tiles, and one product with it.
 struct Product {
   const uint8_t* tiles;

@@ -44,24 +44,53 @@ static inline float from_bfloat16(uint16_t bits) {
   return value;
 }
 
-// To the nearest, halves to the even one; NaN stays NaN.
-static inline uint16_t to_bfloat16(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffff) > 0x7f800000) return uint16_t(bits >> 16 | 0x40);
-  return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+// To the nearest, halves to the even one, in the lower halves of the words; NaN stays NaN.
+#ifdef __AVX512F__
+static inline __m256i to_bfloat16(Floats values) {
+  const Words bits = _mm512_castps_si512(values);
+  const Words odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const Words rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+  const Words kept = _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc00000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
 }
 
+static inline void store_first(float* y, Floats values, int count) {
+  _mm512_mask_storeu_ps(y, __mmask16((1 << count) - 1), values);
+}
+static inline void store_first(uint16_t* y, Floats values, int count) {
+  _mm256_mask_storeu_epi16(y, __mmask16((1 << count) - 1), to_bfloat16(values));
+}
+#else
+static inline __m128i to_bfloat16(Floats values) {
+  const Words bits = _mm256_castps_si256(values);
+  const Words odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const Words rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const Words is_nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+  const Words kept = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), is_nan), 16);
+  return _mm_packus_epi32(_mm256_castsi256_si128(kept), _mm256_extracti128_si256(kept, 1));
+}
+
+static inline void store_first(float* y, Floats values, int count) {
+  float all_values[LANES];
+  store(all_values, values);
+  memcpy(y, all_values, size_t(count) * 4);
+}
+static inline void store_first(uint16_t* y, Floats values, int count) {
+  uint16_t all_values[LANES];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(all_values), to_bfloat16(values));
+  memcpy(y, all_values, size_t(count) * 2);
+}
+#endif
+
 // The results of one token for the rows from `row` on, as many as the matrix has.
-static inline void put(const Product& p, int64_t token, int64_t row, const float* values, int count) {
-  const int64_t at = token * p.rows + row;
-  if (row + count > p.rows) count = row < p.rows ? int(p.rows - row) : 0;
-  if (!p.is_bfloat16) {
-    memcpy(static_cast<float*>(p.y) + at, values, size_t(count) * 4);
-    return;
-  }
-  uint16_t* y = static_cast<uint16_t*>(p.y) + at;
-  for (int i = 0; i < count; i++) y[i] = to_bfloat16(values[i]);
+static inline void put(const Product& p, int64_t token, int64_t row, Floats values) {
+  const int64_t left = p.rows - row;
+  const int count = left >= LANES ? LANES : left > 0 ? int(left) : 0;
+  if (p.is_bfloat16)
+    store_first(static_cast<uint16_t*>(p.y) + token * p.rows + row, values, count);
+  else
+    store_first(static_cast<float*>(p.y) + token * p.rows + row, values, count);
 }
 
 // Memory of one thread that grows and is kept, aligned to 64 bytes; nullptr when there is none to have.

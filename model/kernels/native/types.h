@@ -1,0 +1,47 @@
+// What the words of a tile mean, by the type of the blocks.
+#pragma once
+
+#include "vector.h"
+
+namespace herd {
+
+// 16 bytes a row: values 0-15 in their low nibbles, 16-31 above; 8 is zero.
+struct Q4_0 {
+  static constexpr int WORDS = 4;
+  static constexpr int PARTS = 8;  // values in a word
+  static constexpr int ZERO = 8;
+
+  static constexpr int column(int word, int part) { return 16 * (part / 4) + 4 * word + part % 4; }
+
+  // One value of each row, without its scale.
+  static inline Floats value(Words words, int part) {
+    const int shift = 8 * (part % 4) + 4 * (part / 4);
+#ifdef __AVX512F__
+    const Floats table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(words, shift), table);  // by the lowest 4 bits
+#else
+    const Words nibbles = _mm256_and_si256(_mm256_srli_epi32(words, shift), _mm256_set1_epi32(15));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(nibbles, _mm256_set1_epi32(ZERO)));
+#endif
+  }
+
+#ifdef __AVX512F__
+  // Of each row columns 4 i to 4 i + 3, as bytes from 0 on.
+  static inline void unpack(const uint8_t* tile, Words bytes[8]) {
+    const Words low = _mm512_set1_epi8(15);
+#pragma GCC unroll 4
+    for (int v = 0; v < WORDS; v++) {
+      const Words words = load_words(tile + 64 * v);
+      bytes[v] = _mm512_and_si512(words, low);
+      bytes[v + 4] = _mm512_and_si512(_mm512_srli_epi16(words, 4), low);
+    }
+  }
+#endif
+};
+
+template <class Type>
+constexpr int64_t tile_bytes() {
+  return 64 * Type::WORDS + 2 * TILE_ROWS;
+}
+
+}  // namespace herd
