@@ -5,11 +5,12 @@
 
 #include "multiply_float32.h"
 #include "multiply_int8.h"
+#include "multiply_tiles.h"
 
 namespace {
 
 enum Type { Q4_0 = 2 };  // as GGUF numbers them
-enum Kernel { FLOAT32 = 0, INT8 = 1 };
+enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2 };
 
 template <class T>
 bool multiply(const herd::Product& p, int kernel) {
@@ -19,6 +20,10 @@ bool multiply(const herd::Product& p, int kernel) {
 #ifdef __AVX512VNNI__
     case INT8:
       return herd::multiply_int8<T>(p);
+#endif
+#ifdef __AMX_BF16__
+    case TILES:
+      return herd::multiply_tiles<T>(p);
 #endif
     default:
       return false;
@@ -34,6 +39,9 @@ API int herd_kernels() {
   int found = 1 << FLOAT32;
 #ifdef __AVX512VNNI__
   found |= 1 << INT8;
+#endif
+#ifdef __AMX_BF16__
+  found |= 1 << TILES;
 #endif
   return found;
 }

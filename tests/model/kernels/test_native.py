@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from benchmarks.stored_blocks import stored_blocks
+from llama_herd.errors import BadInput
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet
@@ -194,3 +195,13 @@ def test_the_best_set_of_this_machine_is_loaded(kernels_folder: Path) -> None:
         pytest.skip(INSTRUCTION_SETS[-1].complaint)
     found = load_kernels(kernels_folder)
     assert found.note == f"{usable[0]} for {', '.join(type.name for type in TYPES)}"
+
+
+def test_a_set_that_this_machine_lacks_is_refused(
+    kernels_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set = InstructionSet("avx2", frozenset({"no-such-flag"}), ())
+    path = find(kernels_folder, set)
+    assert path is not None
+    with pytest.raises(BadInput, match="avx2: the processor has no no-such-flag"):
+        load_library(set, path)
