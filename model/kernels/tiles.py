@@ -13,7 +13,7 @@ from torch import Tensor
 
 TILE_ROWS = 16
 #: The types that can be laid out so.
-TILED_TYPES = frozenset({GGMLType.Q4_0})
+TILED_TYPES = frozenset({GGMLType.Q4_0, GGMLType.Q8_0})
 _SCALE_BYTES, _WORD_BYTES = 2, 4
 
 

@@ -31,7 +31,7 @@ def bundled(types: str, form: Form, dtype: torch.dtype) -> Llama:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("types", ["Q4_0", "Q4_0 Q5_0"])
+@pytest.mark.parametrize("types", ["Q4_0", "Q8_0", "Q4_0 Q8_0 Q5_0"])
 def test_in_float32_it_says_the_same_as_its_numbers(kernels: Kernels, types: str) -> None:
     native = bundled(types, Form.FASTEST.with_kernels(kernels), torch.float32)
     dense = bundled(types, Form.DENSE, torch.float32)

@@ -9,7 +9,7 @@
 
 namespace herd {
 
-constexpr int MAX_TOKENS_AT_ONCE = LANES / 2;  // as many as there are registers for their sums
+constexpr int MAX_TOKENS_AT_ONCE = LANES;  // half as many as there are registers
 constexpr int CHUNK_TILES = 4;                 // of 16 rows
 constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;  // groups of rows that one vector holds
 
@@ -37,7 +37,7 @@ static void multiply_groups(const Product& p, const float* x, int64_t token, int
         Floats values[GROUPS];
 #pragma GCC unroll 8
         for (int g = 0; g < GROUPS; g++) values[g] = Type::value(words[g], part);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int t = 0; t < TOKENS; t++) {
           const Floats input = all(x[t * p.columns + Type::column(v, part)]);
 #pragma GCC unroll 8
@@ -48,7 +48,7 @@ static void multiply_groups(const Product& p, const float* x, int64_t token, int
 #pragma GCC unroll 8
     for (int g = 0; g < GROUPS; g++) {
       const Floats scale = load_halves(tiles[g] + 64 * Type::WORDS + 2 * LANES * ((first + g) % PARTS_OF_TILE));
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int t = 0; t < TOKENS; t++) sums[g][t] = add_product(unscaled[g][t], scale, sums[g][t]);
       tiles[g] += tile_bytes<Type>();
     }
@@ -60,7 +60,7 @@ static void multiply_groups(const Product& p, const float* x, int64_t token, int
 // Groups from `first` to `end`: as many at once as the tokens leave registers for.
 template <class Type, int TOKENS>
 static void multiply_tokens(const Product& p, const float* x, int64_t token, int64_t first, int64_t end) {
-  constexpr int GROUPS = TOKENS >= MAX_TOKENS_AT_ONCE ? 1 : MAX_TOKENS_AT_ONCE / TOKENS > 4 ? 4 : MAX_TOKENS_AT_ONCE / TOKENS;
+  constexpr int GROUPS = MAX_TOKENS_AT_ONCE / TOKENS > 4 ? 4 : MAX_TOKENS_AT_ONCE / TOKENS;
   for (; first + GROUPS <= end; first += GROUPS) multiply_groups<Type, TOKENS, GROUPS>(p, x, token, first);
   for (; first < end; first++) multiply_groups<Type, TOKENS, 1>(p, x, token, first);
 }
@@ -75,8 +75,11 @@ static void multiply_chunk_float32(const void* job, int64_t chunk) {
   for (int64_t token = 0; token < p.tokens;) {
     const int64_t left = p.tokens - token;
     const float* rows = x + token * p.columns;
-    if (MAX_TOKENS_AT_ONCE >= 8 && left >= 8) {
-      multiply_tokens<Type, MAX_TOKENS_AT_ONCE >= 8 ? 8 : 1>(p, rows, token, first, end);
+    if (left >= MAX_TOKENS_AT_ONCE) {
+      multiply_tokens<Type, MAX_TOKENS_AT_ONCE>(p, rows, token, first, end);
+      token += MAX_TOKENS_AT_ONCE;
+    } else if (left >= 8) {
+      multiply_tokens<Type, 8>(p, rows, token, first, end);
       token += 8;
     } else if (left >= 4) {
       multiply_tokens<Type, 4>(p, rows, token, first, end);

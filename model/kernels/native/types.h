@@ -39,6 +39,31 @@ struct Q4_0 {
 #endif
 };
 
+// 32 signed bytes a row.
+struct Q8_0 {
+  static constexpr int WORDS = 8;
+  static constexpr int PARTS = 4;
+  static constexpr int ZERO = 128;
+
+  static constexpr int column(int word, int part) { return 4 * word + part; }
+
+  static inline Floats value(Words words, int part) {
+#ifdef __AVX512F__
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(words, 24 - 8 * part), 24));
+#else
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 24 - 8 * part), 24));
+#endif
+  }
+
+#ifdef __AVX512F__
+  static inline void unpack(const uint8_t* tile, Words bytes[8]) {
+    const Words sign = _mm512_set1_epi8(-128);
+#pragma GCC unroll 8
+    for (int v = 0; v < WORDS; v++) bytes[v] = _mm512_xor_si512(load_words(tile + 64 * v), sign);
+  }
+#endif
+};
+
 template <class Type>
 constexpr int64_t tile_bytes() {
   return 64 * Type::WORDS + 2 * TILE_ROWS;

@@ -42,7 +42,7 @@ def test_blocks_stay_where_a_kernel_multiplies_them(
     (segment,) = model.llama.output.segments
     assert isinstance(segment, NativeSegment)
     assert model.plan.keeps_blocks
-    assert model.plan.form.kernels.note.endswith("for Q4_0")
+    assert model.plan.form.kernels.note.endswith("for Q4_0, Q8_0")
     layers = [part for block in model.llama.blocks for part in (block.attention.qkv, block.mlp.gate_up)]
     assert all(isinstance(segment, NativeSegment) for part in layers for segment in part.segments)
 
