@@ -19,7 +19,12 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_inspect_counts_tensors_and_memory(chatty: Path) -> None:
-    settings = {"HERD_SLOTS": "2", "HERD_KV_CACHE_TOKENS": "1000", "HERD_DTYPE": "float32"}
+    settings = {
+        "HERD_SLOTS": "2",
+        "HERD_KV_CACHE_TOKENS": "1000",
+        "HERD_DTYPE": "float32",
+        "HERD_WEIGHTS": "dense",
+    }
     done = invoke("inspect", str(chatty), "--json", **settings)
     assert (done.exit_code, done.stderr) == (0, "")
     found = json.loads(done.stdout)
