@@ -106,7 +106,7 @@ static bool multiply_float32(Product p) {
     p.x = x;
   }
   const int64_t num_chunks = (p.row_tiles() + CHUNK_TILES - 1) / CHUNK_TILES;
-  pool.run(multiply_chunk_float32<Type>, &p, num_chunks, p.num_threads);
+  pool.run(multiply_chunk_float32<Type>, &p, num_chunks, useful_threads<Type>(p));
   return true;
 }
 

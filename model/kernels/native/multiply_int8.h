@@ -119,7 +119,7 @@ static bool multiply_int8(const Product& p) {
   const Int8Job job{p, {memory, scales, reinterpret_cast<int32_t*>(scales + num_blocks)}};
   for (int64_t block = 0; block < num_blocks; block++) quantise_block(p, block, Type::ZERO, job.x);
   const int64_t num_chunks = (p.row_tiles() + INT8_CHUNK_TILES - 1) / INT8_CHUNK_TILES;
-  pool.run(multiply_chunk_int8<Type>, &job, num_chunks, p.num_threads);
+  pool.run(multiply_chunk_int8<Type>, &job, num_chunks, useful_threads<Type>(p));
   return true;
 }
 

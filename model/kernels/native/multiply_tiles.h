@@ -148,7 +148,7 @@ static bool multiply_tiles(const Product& p) {
   }
   std::atomic<bool> has_failed{false};
   const TilesJob job{p, x, last, &has_failed};
-  pool.run(multiply_chunk_tiles<Type>, &job, (p.row_tiles() + 1) / 2, p.num_threads);
+  pool.run(multiply_chunk_tiles<Type>, &job, (p.row_tiles() + 1) / 2, useful_threads<Type>(p));
   return !has_failed;
 }
 

@@ -69,4 +69,13 @@ constexpr int64_t tile_bytes() {
   return 64 * Type::WORDS + 2 * TILE_ROWS;
 }
 
+// Threads that a product has work for: to wake one takes as long as to multiply these bytes by one token.
+template <class Type>
+static inline int useful_threads(const Product& p) {
+  constexpr int64_t BYTES_A_THREAD = 600000, TOKENS_A_READING = 8;  // so many tokens cost as much as to read the tiles
+  const int64_t num_bytes = p.row_tiles() * p.column_tiles() * tile_bytes<Type>();
+  const int64_t useful = 1 + num_bytes * (TOKENS_A_READING + p.tokens) / TOKENS_A_READING / BYTES_A_THREAD;
+  return useful < p.num_threads ? int(useful) : p.num_threads;
+}
+
 }  // namespace herd

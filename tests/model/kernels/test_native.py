@@ -22,6 +22,8 @@ from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.weight import Weight
 
 TYPES = sorted(TILED_TYPES)
+#: Rows and columns of a matrix that is large enough to wake threads for.
+LARGE = (4000, 352)
 
 
 @pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
@@ -87,11 +89,11 @@ def test_every_kernel_multiplies_as_float64(
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 8, 33])
 def test_threads_change_no_bit(kernels: Kernels, kernel: Kernel, num_threads: int) -> None:
-    segment, x = segment_of(kernels, weight(1000, 64)), torch.randn(37, 64).bfloat16()
+    segment, x = segment_of(kernels, weight(*LARGE)), torch.randn(37, LARGE[1]).bfloat16()
     torch.set_num_threads(1)
     alone = multiply(segment, x, kernel)
     torch.set_num_threads(num_threads)
-    for _ in range(50):
+    for _ in range(20):
         assert multiply(segment, x, kernel).equal(alone)
 
 
@@ -153,14 +155,16 @@ def test_rows_of_several_weights_are_looked_up_as_stored(kernels: Kernels, type:
 
 
 def test_threads_that_multiply_at_once_do_not_disturb_each_other(kernels: Kernels, kernel: Kernel) -> None:
-    segment = segment_of(kernels, weight(300, 64))
+    segment = segment_of(kernels, weight(*LARGE))
     wrong: list[bool] = []
 
     def go_on(x: Tensor) -> None:
         alone = multiply(segment, x, kernel)
-        wrong.extend(True for _ in range(200) if not multiply(segment, x, kernel).equal(alone))
+        wrong.extend(True for _ in range(20) if not multiply(segment, x, kernel).equal(alone))
 
-    threads = [threading.Thread(target=go_on, args=(torch.randn(n, 64).bfloat16(),)) for n in (1, 9, 33)]
+    threads = [
+        threading.Thread(target=go_on, args=(torch.randn(n, LARGE[1]).bfloat16(),)) for n in (1, 9, 33)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -171,13 +175,14 @@ def test_threads_that_multiply_at_once_do_not_disturb_each_other(kernels: Kernel
 @pytest.mark.usefixtures("threads")
 def test_a_forked_child_multiplies_too(kernels: Kernels, kernel: Kernel) -> None:
     torch.set_num_threads(2)
-    segment, x = segment_of(kernels, weight(300, 64)), torch.randn(5, 64).bfloat16()
+    segment, x = segment_of(kernels, weight(*LARGE)), torch.randn(5, LARGE[1]).bfloat16()
     y = torch.empty_like(multiply(segment, x, kernel))
     expected = bytes(multiply(segment, x, kernel).float().numpy())
     child = os.fork()
     if not child:
-        arguments = (int(segment.type), kernel, segment.tiles.data_ptr(), 300, 64, x.data_ptr(), y.data_ptr())
-        is_done = kernels.library is not None and kernels.library.herd_multiply(*arguments, 5, True, 2)
+        pointers = (segment.tiles.data_ptr(), *LARGE, x.data_ptr(), y.data_ptr())
+        arguments = (int(segment.type), kernel, *pointers, 5, True, 2)
+        is_done = kernels.library is not None and kernels.library.herd_multiply(*arguments)
         os._exit(0 if is_done and bytes(y.float().numpy()) == expected else 1)
     assert os.waitpid(child, 0)[1] == 0
 
