@@ -9,8 +9,9 @@
 
 namespace herd {
 
-constexpr int MAX_TOKENS_AT_ONCE = LANES;  // half as many as there are registers
-constexpr int CHUNK_TILES = 4;                 // of 16 rows
+constexpr int SUMS_AT_ONCE = LANES;  // half as many as there are registers
+constexpr int MAX_TOKENS_AT_ONCE = SUMS_AT_ONCE / 2;
+constexpr int CHUNK_TILES = 4;  // of 16 rows
 constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;  // groups of rows that one vector holds
 
 // The sums of TOKENS tokens for GROUPS groups of LANES rows, which stand one behind the other in tiles from `first` on.
@@ -60,7 +61,7 @@ static void multiply_groups(const Product& p, const float* x, int64_t token, int
 // Groups from `first` to `end`: as many at once as the tokens leave registers for.
 template <class Type, int TOKENS>
 static void multiply_tokens(const Product& p, const float* x, int64_t token, int64_t first, int64_t end) {
-  constexpr int GROUPS = MAX_TOKENS_AT_ONCE / TOKENS > 4 ? 4 : MAX_TOKENS_AT_ONCE / TOKENS;
+  constexpr int GROUPS = SUMS_AT_ONCE / TOKENS > 4 ? 4 : SUMS_AT_ONCE / TOKENS;
   for (; first + GROUPS <= end; first += GROUPS) multiply_groups<Type, TOKENS, GROUPS>(p, x, token, first);
   for (; first < end; first++) multiply_groups<Type, TOKENS, 1>(p, x, token, first);
 }
@@ -78,9 +79,6 @@ static void multiply_chunk_float32(const void* job, int64_t chunk) {
     if (left >= MAX_TOKENS_AT_ONCE) {
       multiply_tokens<Type, MAX_TOKENS_AT_ONCE>(p, rows, token, first, end);
       token += MAX_TOKENS_AT_ONCE;
-    } else if (left >= 8) {
-      multiply_tokens<Type, 8>(p, rows, token, first, end);
-      token += 8;
     } else if (left >= 4) {
       multiply_tokens<Type, 4>(p, rows, token, first, end);
       token += 4;

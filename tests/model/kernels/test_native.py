@@ -154,7 +154,9 @@ def test_rows_of_several_weights_are_looked_up_as_stored(kernels: Kernels, type:
     assert is_close(segment(x), x, matrix_of(*weights), kernels.kernel_for(x.dtype, 3))
 
 
+@pytest.mark.usefixtures("threads")
 def test_threads_that_multiply_at_once_do_not_disturb_each_other(kernels: Kernels, kernel: Kernel) -> None:
+    torch.set_num_threads(2)
     segment = segment_of(kernels, weight(*LARGE))
     wrong: list[bool] = []
 
@@ -162,9 +164,8 @@ def test_threads_that_multiply_at_once_do_not_disturb_each_other(kernels: Kernel
         alone = multiply(segment, x, kernel)
         wrong.extend(True for _ in range(20) if not multiply(segment, x, kernel).equal(alone))
 
-    threads = [
-        threading.Thread(target=go_on, args=(torch.randn(n, LARGE[1]).bfloat16(),)) for n in (1, 9, 33)
-    ]
+    inputs = [torch.randn(num_tokens, LARGE[1]).bfloat16() for num_tokens in (1, 9, 33)]
+    threads = [threading.Thread(target=go_on, args=(x,)) for x in inputs]
     for thread in threads:
         thread.start()
     for thread in threads:
