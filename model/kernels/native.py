@@ -80,7 +80,7 @@ class Kernels:
             torch.get_num_threads(),
         )
         if not is_done:
-            raise RuntimeError(f"native kernel for {type.name}: can't allocate memory")
+            raise torch.OutOfMemoryError(f"native kernel for {type.name}: no memory to work in")
         return y
 
 
@@ -156,7 +156,7 @@ def is_close(y: Tensor, x: Tensor, matrix: Tensor, kernel: Kernel) -> bool:
     if kernel is Kernel.TILES:  # one rounding of either factor
         allowed = allowed + BFLOAT16_ROUNDING * (x.double().abs() @ matrix.double().abs().T)
     if kernel is Kernel.INT8:
-        largest = x.double().abs().reshape(len(x), -1, 32).amax(dim=-1)  # (T, C / 32)
+        largest = x.double().abs().view(len(x), x.shape[1] // 32, 32).amax(dim=-1)  # (T, C / 32)
         sizes = matrix.double().abs().reshape(len(matrix), -1, 32).sum(dim=-1)  # (N, C / 32)
         allowed = allowed + INT8_ROUNDING * (largest @ sizes.T)
     if y.dtype is torch.bfloat16:

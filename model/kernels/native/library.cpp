@@ -49,6 +49,7 @@ API int herd_kernels() {
 // y (tokens, rows) = x (tokens, columns) @ W.T. False if there is no such kernel, or no memory to work in.
 API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows, int64_t columns, const void* x, void* y,
                        int64_t tokens, bool is_bfloat16, int num_threads) {
+  if (tokens == 0) return true;
   const herd::Product p{tiles, rows, columns, x, y, tokens, is_bfloat16, num_threads};
   switch (type) {
     case Q4_0:
