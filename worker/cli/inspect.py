@@ -117,6 +117,7 @@ def _tokenizer_facts(tokenizer: "TokenFacts") -> Iterator[tuple[str, object]]:
 def _memory_facts(memory: "Memory") -> Iterator[tuple[str, object]]:
     yield "device", f"{memory.device}, {memory.dtype}"
     yield "form", f"weights {memory.weights}"
+    yield "kernels", memory.kernels
     yield "longest sequence", f"{memory.max_length:,} tokens; {memory.slots} slots"
     yield "KV a token", f"{memory.kv_bytes_per_token:,} bytes; {memory.kv_cache_tokens:,} tokens"
     for name, num_bytes in memory.parts.items():

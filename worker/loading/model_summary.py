@@ -46,6 +46,7 @@ class Memory:
     slots: int
     max_length: int
     weights: str  # how they lie
+    kernels: str  # that multiply them, or why none
     weight_bytes: int
     kv_bytes_per_token: int
     kv_cache_tokens: int
@@ -62,6 +63,7 @@ class Memory:
             slots=settings.slots,
             max_length=plan.max_length,
             weights=plan.form_note,
+            kernels=plan.form.kernels.note,
             weight_bytes=plan.weight_bytes,
             kv_bytes_per_token=plan.kv_bytes_per_token,
             kv_cache_tokens=plan.kv_cache_tokens,

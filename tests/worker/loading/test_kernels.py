@@ -88,6 +88,7 @@ def test_a_gpu_has_none() -> None:
 
 
 def test_the_folder_is_the_set_one_or_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HERD_KERNELS_DIR", raising=False)
     assert folder_of(WorkerSettings(kernels_dir="/k")) == Path("/k")
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
     assert folder_of(WorkerSettings()) == Path("/c/llama-herd/kernels")
@@ -106,3 +107,10 @@ def test_the_command_says_why_it_cannot(tmp_path: Path) -> None:
     done = invoke("kernels", "build", HERD_KERNELS_DIR=str(tmp_path / "file"))
     assert done.exit_code == 2
     assert "herd: native kernels cannot be kept in" in done.stderr
+
+
+def test_inspect_says_which_are_taken(q4_file: Path, native_folder: Path, tmp_path: Path) -> None:
+    for folder, note in ((native_folder, "for Q4_0, Q8_0"), (tmp_path, "none: not built in")):
+        done = invoke("inspect", str(q4_file), HERD_KERNELS_DIR=str(folder), HERD_DTYPE="float32")
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("  kernels "))
+        assert note in line
