@@ -31,7 +31,7 @@ class Kernel(IntEnum):
 
 
 #: From so many tokens on TILES is as fast as INT8, or faster. Measured on 2,048 x 11,264 and 2,048 x 2,048.
-MANY_TOKENS = 16
+MANY_TOKENS = 13
 
 
 #: What sums in float32 may be away from sums in float64, in parts of the sum of their terms' sizes.

@@ -1,4 +1,4 @@
-// The C interface of the native kernels. `native_library.py` is its one caller.
+// The C interface of the native kernels. `native.py` is its one caller.
 //
 // All of it is one object, compiled once for each instruction set. Nothing is shared between two of them: a linker
 // that kept one copy of a function might keep the one that this processor cannot run.
@@ -47,8 +47,8 @@ API int herd_kernels() {
 }
 
 // y (tokens, rows) = x (tokens, columns) @ W.T. False if there is no such kernel, or no memory to work in.
-API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows, int64_t columns, const void* x, void* y,
-                       int64_t tokens, bool is_bfloat16, int num_threads) {
+API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows, int64_t columns, const void* x,
+                       void* y, int64_t tokens, bool is_bfloat16, int num_threads) {
   if (tokens == 0) return true;
   const herd::Product p{tiles, rows, columns, x, y, tokens, is_bfloat16, num_threads};
   switch (type) {

@@ -10,10 +10,11 @@
 #ifdef __AMX_BF16__
 namespace herd {
 
-constexpr int AT_ONCE = 32;                       // rows of the matrix, and tokens: two AMX tiles each
-constexpr int AMX_TILE_BYTES = 1024;              // 16 rows of 64 bytes
-constexpr int PAIR_BYTES = 2 * AMX_TILE_BYTES;    // what 32 columns of 32 rows take as bfloat16
-constexpr int PREFETCHED_LINES_AT = 4608;
+constexpr int AT_ONCE = 32;                     // rows of the matrix, and tokens: two AMX tiles each
+constexpr int AMX_TILE_BYTES = 1024;            // 16 rows of 64 bytes
+constexpr int PAIR_BYTES = 2 * AMX_TILE_BYTES;  // what 32 columns of 32 rows take as bfloat16
+constexpr int PREFETCHED_BYTES_OF_TILES = 4608;
+constexpr int FEW = 4;  // tiles of columns that become bfloat16 at a time
 
 struct TilesJob {
   Product p;
@@ -49,80 +50,90 @@ static inline void store_pairs(uint8_t* to, Floats even, Floats odd) {
   _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(order), both));
 }
 
-// One tile of the matrix as one AMX tile.
+// Neighbouring tiles of the matrix as an AMX tile each, every other one.
 template <class Type>
-static inline void dequantise(const uint8_t* tile, uint8_t* to) {
-  const Floats scales = load_halves(tile + 64 * Type::WORDS);
+static inline void dequantise(const uint8_t* tile, int64_t count, uint8_t* to) {
+  for (; count > 0; count--, tile += tile_bytes<Type>(), to += PAIR_BYTES) {
+    const Floats scales = load_halves(tile + 64 * Type::WORDS);
 #pragma GCC unroll 8
-  for (int v = 0; v < Type::WORDS; v++) {
-    const Words words = load_words(tile + 64 * v);
+    for (int v = 0; v < Type::WORDS; v++) {
+      _mm_prefetch(reinterpret_cast<const char*>(tile) + PREFETCHED_BYTES_OF_TILES + 64 * v, _MM_HINT_T0);
+      const Words words = load_words(tile + 64 * v);
 #pragma GCC unroll 8
-    for (int part = 0; part < Type::PARTS; part += 2)
-      store_pairs(to + 32 * Type::column(v, part), _mm512_mul_ps(Type::value(words, part), scales),
-                  _mm512_mul_ps(Type::value(words, part + 1), scales));
+      for (int part = 0; part < Type::PARTS; part += 2)
+        store_pairs(to + 32 * Type::column(v, part), _mm512_mul_ps(Type::value(words, part), scales),
+                    _mm512_mul_ps(Type::value(words, part + 1), scales));
+    }
   }
 }
 
-// 32 tokens, or 16, times the 32 rows of `pairs`.
-template <bool IS_HALF>
-static inline void multiply_pairs(const uint16_t* x, int64_t columns, const uint8_t* pairs, float sums[4][256]) {
+static inline void zero_sums() {
   _tile_zero(0);
   _tile_zero(1);
-  if (!IS_HALF) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (int64_t k = 0; k < columns / TILE_COLUMNS; k++, x += TILE_COLUMNS, pairs += PAIR_BYTES) {
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+// Add the products of 32 tokens, or of 16, and 32 rows, for as many tiles of columns as are given.
+static inline void add_products(const uint16_t* x, int64_t columns, const uint8_t* pairs, int64_t count, bool is_half) {
+  for (int64_t k = 0; k < count; k++, x += TILE_COLUMNS, pairs += PAIR_BYTES) {
     _tile_loadd(6, pairs, 64);
     _tile_loadd(7, pairs + AMX_TILE_BYTES, 64);
     _tile_loadd(4, x, columns * 2);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
-    if (!IS_HALF) {
-      _tile_loadd(5, x + 16 * columns, columns * 2);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-  _tile_stored(0, sums[0], 64);
-  _tile_stored(1, sums[1], 64);
-  if (!IS_HALF) {
-    _tile_stored(2, sums[2], 64);
-    _tile_stored(3, sums[3], 64);
+    if (is_half) continue;
+    _tile_loadd(5, x + 16 * columns, columns * 2);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
   }
 }
 
-// 32 rows of the matrix for all tokens.
+static inline void put_sums(const Product& p, int64_t token, int64_t count, int64_t row_tile, int num_halves) {
+  alignas(64) float sums[4][256];
+  _tile_stored(0, sums[0], 64);
+  _tile_stored(1, sums[1], 64);
+  _tile_stored(2, sums[2], 64);
+  _tile_stored(3, sums[3], 64);
+  for (int t = 0; t < count; t++)
+    for (int half = 0; half < num_halves; half++)
+      put(p, token + t, (row_tile + half) * TILE_ROWS, _mm512_load_ps(sums[t / 16 * 2 + half] + t % 16 * 16));
+}
+
+// 32 rows of the matrix for all tokens. The first 32 tokens are multiplied while the rows become bfloat16, a few
+// tiles at a time, which stay in the nearest cache; if there are no others, each few take the place of the last.
 template <class Type>
 static void multiply_chunk_tiles(const void* argument, int64_t chunk) {
   static thread_local Scratch scratch;
   const TilesJob& job = *static_cast<const TilesJob*>(argument);
   const Product& p = job.p;
-  uint8_t* pairs = static_cast<uint8_t*>(scratch.at_least(size_t(p.column_tiles()) * PAIR_BYTES));
+  const int64_t num_columns = p.column_tiles(), row_tile = 2 * chunk;
+  const bool keeps = p.tokens > AT_ONCE;
+  uint8_t* pairs = static_cast<uint8_t*>(scratch.at_least(size_t(keeps ? num_columns : FEW) * PAIR_BYTES));
   if (pairs == nullptr) {
     job.has_failed->store(true);
     return;
   }
-  const int num_halves = 2 * chunk + 1 < p.row_tiles() ? 2 : 1;  // the last rows may be 16; then the rest is not used
-  for (int half = 0; half < num_halves; half++) {
-    const uint8_t* tile = p.tiles + (2 * chunk + half) * p.column_tiles() * tile_bytes<Type>();
-    for (int64_t k = 0; k < p.column_tiles(); k++, tile += tile_bytes<Type>()) {
-#pragma GCC unroll 8
-      for (int line = 0; line < Type::WORDS; line++)
-        _mm_prefetch(reinterpret_cast<const char*>(tile) + PREFETCHED_LINES_AT + 64 * line, _MM_HINT_T0);
-      dequantise<Type>(tile, pairs + k * PAIR_BYTES + half * AMX_TILE_BYTES);
-    }
-  }
-  alignas(64) float sums[4][256];
+  const int num_halves = row_tile + 1 < p.row_tiles() ? 2 : 1;  // the last rows may be 16; then the rest is not used
+  const uint8_t* tiles = p.tiles + row_tile * num_columns * tile_bytes<Type>();
+  const int64_t num_first = p.tokens < AT_ONCE ? p.tokens : AT_ONCE;
+  const uint16_t* x = p.tokens < AT_ONCE ? job.last : job.x;
   configure_tiles();
-  for (int64_t token = 0; token < p.tokens; token += AT_ONCE) {
+  zero_sums();
+  for (int64_t k = 0; k < num_columns; k += FEW) {
+    const int64_t count = num_columns - k < FEW ? num_columns - k : FEW;
+    uint8_t* to = pairs + (keeps ? k * PAIR_BYTES : 0);
+    for (int half = 0; half < num_halves; half++)
+      dequantise<Type>(tiles + (half * num_columns + k) * tile_bytes<Type>(), count, to + half * AMX_TILE_BYTES);
+    add_products(x + k * TILE_COLUMNS, p.columns, to, count, num_first <= 16);
+  }
+  put_sums(p, 0, num_first, row_tile, num_halves);
+  for (int64_t token = AT_ONCE; token < p.tokens; token += AT_ONCE) {
     const int64_t left = p.tokens - token < AT_ONCE ? p.tokens - token : AT_ONCE;
-    const uint16_t* x = left < AT_ONCE ? job.last : job.x + token * p.columns;
-    if (left <= 16) multiply_pairs<true>(x, p.columns, pairs, sums);
-    else multiply_pairs<false>(x, p.columns, pairs, sums);
-    for (int t = 0; t < left; t++)
-      for (int half = 0; half < num_halves; half++)
-        put(p, token + t, (2 * chunk + half) * TILE_ROWS, _mm512_load_ps(sums[t / 16 * 2 + half] + t % 16 * 16));
+    x = left < AT_ONCE ? job.last : job.x + token * p.columns;
+    zero_sums();
+    add_products(x, p.columns, pairs, num_columns, left <= 16);
+    put_sums(p, token, left, row_tile, num_halves);
   }
   _tile_release();
 }
