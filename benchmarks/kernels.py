@@ -23,7 +23,7 @@ from benchmarks.measured import Report, Table, run_command
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
 from llama_herd.model.kernels.native import Kernel, Kernels, load_library
-from llama_herd.model.kernels.tiles import empty_tiles
+from llama_herd.model.kernels.tiles import random_tiles
 from llama_herd.worker.loading.kernels_folder import kernels_folder
 from llama_herd.worker.settings import WorkerSettings
 
@@ -34,7 +34,7 @@ SEED = 1
 class Plan:
     tokens: tuple[int, ...] = (1, 8, 32, 512)
     shapes: tuple[tuple[int, int], ...] = ((11_264, 2_048), (2_048, 2_048))  # rows, columns
-    types: tuple[str, ...] = ("Q4_0", "Q8_0")
+    types: tuple[str, ...] = ("Q4_0", "Q8_0", "Q6_K")
     copies: int = 4  # of each matrix
     rounds: int = 9
     threads: int = cpu_count() or 1
@@ -45,13 +45,6 @@ def libraries() -> dict[str, Kernels]:
     folder = kernels_folder(WorkerSettings.read())
     found = {set: find(folder, set) for set in INSTRUCTION_SETS if not set.complaint}
     return {set.name: load_library(set, path) for set, path in found.items() if path is not None}
-
-
-def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
-    """Tiles of random values, whose scales are about 2**-6."""
-    tiles = empty_tiles(num_rows, columns, type).random_(0, 256)
-    tiles[..., -31::2] = tiles[..., -31::2] & 0x83 | 0x20  # the high bytes of the scales
-    return tiles
 
 
 Product = Callable[[Tensor, int], Tensor]

@@ -41,14 +41,14 @@ class NativeSegment:
                 rows = torch.cat((left, slab)) if len(left) else slab
                 whole = len(rows) // TILE_ROWS
                 if whole:
-                    lay_out(rows[: whole * TILE_ROWS], tiles[done : done + whole])
+                    lay_out(rows[: whole * TILE_ROWS], tiles[done : done + whole], type)
                 done, left = done + whole, rows[whole * TILE_ROWS :]
         if len(left):
-            lay_out(pad(left, (0, 0, 0, TILE_ROWS - len(left))), tiles[done:])
+            lay_out(pad(left, (0, 0, 0, TILE_ROWS - len(left))), tiles[done:], type)
         return cls(kernels, type, tiles, num_rows, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.kernels.multiply(x, self.tiles, self.type, self.num_rows)
 
     def rows(self, ids: Tensor) -> Tensor:
-        return dequantize(blocks_of(self.tiles, ids), self.type).to(self.dtype)
+        return dequantize(blocks_of(self.tiles, ids, self.type), self.type).to(self.dtype)

@@ -19,7 +19,7 @@ from llama_herd.errors import BadInput
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
-from llama_herd.model.kernels.tiles import TILED_TYPES, empty_tiles, lay_out
+from llama_herd.model.kernels.tiles import TILED_TYPES, blocks_of, random_tiles
 
 
 class Kernel(IntEnum):
@@ -134,13 +134,9 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
 
 def _is_right(kernels: Kernels, type: GGMLType) -> bool:
     """Whether all its kernels multiply random numbers as torch does."""
-    num_rows, columns = 41, 96
-    block_values, block_bytes = GGML_QUANT_SIZES[type]
-    blocks = torch.randint(0, 256, (48, columns // block_values, block_bytes), dtype=torch.uint8)
-    blocks[..., 1] = blocks[..., 1] & 0x83 | 0x20  # scales of 2**-7 to 2**-6
-    tiles = empty_tiles(num_rows, columns, type)
-    lay_out(blocks.view(48, -1), tiles)
-    matrix = dequantize(blocks.view(48, -1), type)[:num_rows]
+    num_rows, columns = 41, 768
+    tiles = random_tiles(num_rows, columns, type)
+    matrix = dequantize(blocks_of(tiles, torch.arange(num_rows), type), type)
     x = torch.randn(37, columns)
     return all(
         is_close(kernels.multiply(rows, tiles, type, num_rows, kernel), rows, matrix, kernel)

@@ -1,10 +1,10 @@
 """tiles: the blocks of a matrix in the order in which native kernels read them.
 
-A tile is 16 rows x 32 columns: 16 blocks of a type whose block is a float16 scale and then words of 4 bytes.
-One row of tiles follows the other; in a tile stand word after word of all 16 rows, then their scales. No byte
-is added but for the rows that the last tiles lack.
+A tile is 16 rows x one block: words of 4 bytes, and numbers in float16. One row of tiles follows the other.
+In a tile stand word after word of all 16 rows, then their float16 numbers. No byte is added but for the rows
+that the last tiles lack.
 
-Shapes: N rows, R = N / 16 rows of tiles, K = C / 32 tiles of a row, W words of a block.
+Shapes: N rows, R = N / 16 rows of tiles, K tiles of a row, W words of a block, H float16 numbers of a block.
 """
 
 import torch
@@ -12,9 +12,13 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 TILE_ROWS = 16
-#: The types that can be laid out so.
-TILED_TYPES = frozenset({GGMLType.Q4_0, GGMLType.Q8_0})
-_SCALE_BYTES, _WORD_BYTES = 2, 4
+#: Where a block has its float16 numbers, by the types that can be laid out so. All else are words.
+_HALVES = {
+    GGMLType.Q4_0: slice(0, 2),
+    GGMLType.Q8_0: slice(0, 2),
+    GGMLType.Q6_K: slice(208, 210),
+}
+TILED_TYPES = frozenset(_HALVES)
 
 
 def empty_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
@@ -25,26 +29,36 @@ def empty_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
     )
 
 
-def lay_out(blocks: Tensor, tiles: Tensor) -> None:
+def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
+    """Tiles of random bytes, but that their float16 numbers are 2**-7 to 2**-6 in size."""
+    tiles = empty_tiles(num_rows, columns, type).random_(0, 256)
+    high = _parts(tiles, type)[1].view(torch.uint8)[..., 1::2]
+    high.copy_(high & 0x83 | 0x20)
+    return tiles
+
+
+def lay_out(blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
     """Write rows of blocks (N, bytes of a row) into the first tiles that are given; N is a multiple of 16."""
-    words, scales = _parts(tiles[: len(blocks) // TILE_ROWS])
+    words, halves = _parts(tiles[: len(blocks) // TILE_ROWS], type)
     by_row = blocks.view(len(words), TILE_ROWS, words.shape[1], -1)  # (R, 16, K, bytes of a block)
-    in_words = by_row[..., _SCALE_BYTES:].reshape(*by_row.shape[:3], -1, _WORD_BYTES)  # (R, 16, K, W, 4)
-    words.copy_(in_words.permute(0, 2, 3, 1, 4))  # (R, K, W, 16, 4)
-    scales.copy_(by_row[..., :_SCALE_BYTES].transpose(1, 2))  # (R, K, 16, 2)
+    at = _HALVES[type]
+    in_words = torch.cat((by_row[..., : at.start], by_row[..., at.stop :]), dim=-1).view(torch.int32)
+    words.copy_(in_words.permute(0, 2, 3, 1))  # (R, K, W, 16)
+    halves.copy_(by_row[..., at].contiguous().view(torch.int16).permute(0, 2, 3, 1))  # (R, K, H, 16)
 
 
-def blocks_of(tiles: Tensor, ids: Tensor) -> Tensor:
+def blocks_of(tiles: Tensor, ids: Tensor, type: GGMLType) -> Tensor:
     """The blocks of single rows as their file has them: uint8 (ids, bytes of a row)."""
-    words, scales = _parts(tiles)
     row, lane = ids // TILE_ROWS, ids % TILE_ROWS
-    found = (scales[row, :, lane], words[row, :, :, lane].flatten(2))  # (ids, K, bytes)
-    return torch.cat(found, dim=-1).flatten(1)
+    words, halves = (part[row, :, :, lane].view(torch.uint8) for part in _parts(tiles, type))
+    start = _HALVES[type].start
+    return torch.cat((words[..., :start], halves, words[..., start:]), dim=-1).flatten(1)
 
 
-def _parts(tiles: Tensor) -> tuple[Tensor, Tensor]:
-    """The words (R, K, W, 16, 4) and the scales (R, K, 16, 2) of tiles, as views of them."""
-    num_scale_bytes = TILE_ROWS * _SCALE_BYTES
-    words, scales = tiles[..., :-num_scale_bytes], tiles[..., -num_scale_bytes:]
+def _parts(tiles: Tensor, type: GGMLType) -> tuple[Tensor, Tensor]:
+    """The words (R, K, W, 16) and the float16 numbers (R, K, H, 16) of tiles, both as integers."""
+    at = _HALVES[type]
+    num_bytes = TILE_ROWS * (at.stop - at.start)
+    words, halves = tiles[..., :-num_bytes].view(torch.int32), tiles[..., -num_bytes:].view(torch.int16)
     grid = tiles.shape[:2]
-    return words.view(*grid, -1, TILE_ROWS, _WORD_BYTES), scales.view(*grid, TILE_ROWS, _SCALE_BYTES)
+    return words.view(*grid, -1, TILE_ROWS), halves.view(*grid, -1, TILE_ROWS)

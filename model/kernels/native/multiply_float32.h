@@ -1,6 +1,5 @@
 // x @ W.T in float32, weight by weight out of the tiles: as exact as a product with numbers.
 //
-// Within a tile the values without their scale are summed up first; then the scale multiplies 32 columns at once.
 // Each result is the same sum in the same order, however many tokens stand beside it.
 #pragma once
 
@@ -18,40 +17,43 @@ constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;  // groups of rows that one vec
 template <class Type, int TOKENS, int GROUPS>
 static void multiply_groups(const Product& p, const float* x, int64_t token, int64_t first) {
   const uint8_t* tiles[GROUPS];
-  for (int g = 0; g < GROUPS; g++)
-    tiles[g] = p.tiles + (first + g) / PARTS_OF_TILE * p.column_tiles() * tile_bytes<Type>();
+  for (int g = 0; g < GROUPS; g++) tiles[g] = row_of_tiles<Type>(p, (first + g) / PARTS_OF_TILE);
   Floats sums[GROUPS][TOKENS];
   for (int g = 0; g < GROUPS; g++)
     for (int t = 0; t < TOKENS; t++) sums[g][t] = zeros();
-  for (int64_t k = 0; k < p.column_tiles(); k++, x += TILE_COLUMNS) {
-    Floats unscaled[GROUPS][TOKENS];
-    for (int g = 0; g < GROUPS; g++)
-      for (int t = 0; t < TOKENS; t++) unscaled[g][t] = zeros();
-#pragma GCC unroll 8
-    for (int v = 0; v < Type::WORDS; v++) {
-      Words words[GROUPS];
-#pragma GCC unroll 8
-      for (int g = 0; g < GROUPS; g++)
-        words[g] = load_words(tiles[g] + 64 * v + 4 * LANES * ((first + g) % PARTS_OF_TILE));
-#pragma GCC unroll 8
-      for (int part = 0; part < Type::PARTS; part++) {
-        Floats values[GROUPS];
-#pragma GCC unroll 8
-        for (int g = 0; g < GROUPS; g++) values[g] = Type::value(words[g], part);
-#pragma GCC unroll 16
-        for (int t = 0; t < TOKENS; t++) {
-          const Floats input = all(x[t * p.columns + Type::column(v, part)]);
-#pragma GCC unroll 8
-          for (int g = 0; g < GROUPS; g++) unscaled[g][t] = add_product(values[g], input, unscaled[g][t]);
-        }
-      }
-    }
+  for (int64_t k = 0; k < p.slices(); k++) {
+    const int slice = int(k % slices_of_tile<Type>());
+    Rows rows[GROUPS];
+    Scales scales[GROUPS];
 #pragma GCC unroll 8
     for (int g = 0; g < GROUPS; g++) {
-      const Floats scale = load_halves(tiles[g] + 64 * Type::WORDS + 2 * LANES * ((first + g) % PARTS_OF_TILE));
+      rows[g] = {tiles[g] + k / slices_of_tile<Type>() * tile_bytes<Type>(), int((first + g) % PARTS_OF_TILE) * LANES};
+      scales[g] = Type::scales(rows[g], slice);
+    }
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+      Line lines[GROUPS];
+#pragma GCC unroll 8
+      for (int g = 0; g < GROUPS; g++) lines[g] = line_of<Type>(scales[g], half);
+#pragma GCC unroll 4
+      for (int i = 4 * half; i < 4 * half + 4; i++) {
+        Words fours[GROUPS];
+#pragma GCC unroll 8
+        for (int g = 0; g < GROUPS; g++) fours[g] = Type::four(rows[g], slice, i);
+#pragma GCC unroll 4
+        for (int column = 0; column < 4; column++) {
+          Floats values[GROUPS];
+#pragma GCC unroll 8
+          for (int g = 0; g < GROUPS; g++)
+            values[g] = add_product(fraction<Type>(fours[g], column), lines[g].factor, lines[g].start);
 #pragma GCC unroll 16
-      for (int t = 0; t < TOKENS; t++) sums[g][t] = add_product(unscaled[g][t], scale, sums[g][t]);
-      tiles[g] += tile_bytes<Type>();
+          for (int t = 0; t < TOKENS; t++) {
+            const Floats input = all(x[t * p.columns + SLICE_COLUMNS * k + 4 * i + column]);
+#pragma GCC unroll 8
+            for (int g = 0; g < GROUPS; g++) sums[g][t] = add_product(values[g], input, sums[g][t]);
+          }
+        }
+      }
     }
   }
   for (int g = 0; g < GROUPS; g++)

@@ -14,7 +14,7 @@ constexpr int AT_ONCE = 32;                     // rows of the matrix, and token
 constexpr int AMX_TILE_BYTES = 1024;            // 16 rows of 64 bytes
 constexpr int PAIR_BYTES = 2 * AMX_TILE_BYTES;  // what 32 columns of 32 rows take as bfloat16
 constexpr int PREFETCHED_BYTES_OF_TILES = 4608;
-constexpr int FEW = 4;  // tiles of columns that become bfloat16 at a time
+constexpr int FEW = 4;  // slices that become bfloat16 at a time
 
 struct TilesJob {
   Product p;
@@ -50,19 +50,24 @@ static inline void store_pairs(uint8_t* to, Floats even, Floats odd) {
   _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(order), both));
 }
 
-// Neighbouring tiles of the matrix as an AMX tile each, every other one.
+// Slices of a row of tiles as an AMX tile each, every other one.
 template <class Type>
-static inline void dequantise(const uint8_t* tile, int64_t count, uint8_t* to) {
-  for (; count > 0; count--, tile += tile_bytes<Type>(), to += PAIR_BYTES) {
-    const Floats scales = load_halves(tile + 64 * Type::WORDS);
+static inline void dequantise(const uint8_t* row, int64_t first, int64_t count, uint8_t* to) {
+  for (int64_t k = first; k < first + count; k++, to += PAIR_BYTES) {
+    prefetch<Type, PREFETCHED_BYTES_OF_TILES>(row, k);
+    const Rows rows{row + k / slices_of_tile<Type>() * tile_bytes<Type>(), 0};
+    const int slice = int(k % slices_of_tile<Type>());
+    const Scales scales = Type::scales(rows, slice);
 #pragma GCC unroll 8
-    for (int v = 0; v < Type::WORDS; v++) {
-      _mm_prefetch(reinterpret_cast<const char*>(tile) + PREFETCHED_BYTES_OF_TILES + 64 * v, _MM_HINT_T0);
-      const Words words = load_words(tile + 64 * v);
-#pragma GCC unroll 8
-      for (int part = 0; part < Type::PARTS; part += 2)
-        store_pairs(to + 32 * Type::column(v, part), _mm512_mul_ps(Type::value(words, part), scales),
-                    _mm512_mul_ps(Type::value(words, part + 1), scales));
+    for (int i = 0; i < 8; i++) {
+      const Line line = line_of<Type>(scales, i / 4);
+      const Words four = Type::four(rows, slice, i);
+      Floats values[4];
+#pragma GCC unroll 4
+      for (int column = 0; column < 4; column++)
+        values[column] = add_product(fraction<Type>(four, column), line.factor, line.start);
+      store_pairs(to + 128 * i, values[0], values[1]);
+      store_pairs(to + 128 * i + 64, values[2], values[3]);
     }
   }
 }
@@ -74,9 +79,9 @@ static inline void zero_sums() {
   _tile_zero(3);
 }
 
-// Add the products of 32 tokens, or of 16, and 32 rows, for as many tiles of columns as are given.
+// Add the products of 32 tokens, or of 16, and 32 rows, for as many slices as are given.
 static inline void add_products(const uint16_t* x, int64_t columns, const uint8_t* pairs, int64_t count, bool is_half) {
-  for (int64_t k = 0; k < count; k++, x += TILE_COLUMNS, pairs += PAIR_BYTES) {
+  for (int64_t k = 0; k < count; k++, x += SLICE_COLUMNS, pairs += PAIR_BYTES) {
     _tile_loadd(6, pairs, 64);
     _tile_loadd(7, pairs + AMX_TILE_BYTES, 64);
     _tile_loadd(4, x, columns * 2);
@@ -107,32 +112,31 @@ static void multiply_chunk_tiles(const void* argument, int64_t chunk) {
   static thread_local Scratch scratch;
   const TilesJob& job = *static_cast<const TilesJob*>(argument);
   const Product& p = job.p;
-  const int64_t num_columns = p.column_tiles(), row_tile = 2 * chunk;
+  const int64_t num_slices = p.slices(), row_tile = 2 * chunk;
   const bool keeps = p.tokens > AT_ONCE;
-  uint8_t* pairs = static_cast<uint8_t*>(scratch.at_least(size_t(keeps ? num_columns : FEW) * PAIR_BYTES));
+  uint8_t* pairs = static_cast<uint8_t*>(scratch.at_least(size_t(keeps ? num_slices : FEW) * PAIR_BYTES));
   if (pairs == nullptr) {
     job.has_failed->store(true);
     return;
   }
   const int num_halves = row_tile + 1 < p.row_tiles() ? 2 : 1;  // the last rows may be 16; then the rest is not used
-  const uint8_t* tiles = p.tiles + row_tile * num_columns * tile_bytes<Type>();
   const int64_t num_first = p.tokens < AT_ONCE ? p.tokens : AT_ONCE;
   const uint16_t* x = p.tokens < AT_ONCE ? job.last : job.x;
   configure_tiles();
   zero_sums();
-  for (int64_t k = 0; k < num_columns; k += FEW) {
-    const int64_t count = num_columns - k < FEW ? num_columns - k : FEW;
+  for (int64_t k = 0; k < num_slices; k += FEW) {
+    const int64_t count = num_slices - k < FEW ? num_slices - k : FEW;
     uint8_t* to = pairs + (keeps ? k * PAIR_BYTES : 0);
     for (int half = 0; half < num_halves; half++)
-      dequantise<Type>(tiles + (half * num_columns + k) * tile_bytes<Type>(), count, to + half * AMX_TILE_BYTES);
-    add_products(x + k * TILE_COLUMNS, p.columns, to, count, num_first <= 16);
+      dequantise<Type>(row_of_tiles<Type>(p, row_tile + half), k, count, to + half * AMX_TILE_BYTES);
+    add_products(x + k * SLICE_COLUMNS, p.columns, to, count, num_first <= 16);
   }
   put_sums(p, 0, num_first, row_tile, num_halves);
   for (int64_t token = AT_ONCE; token < p.tokens; token += AT_ONCE) {
     const int64_t left = p.tokens - token < AT_ONCE ? p.tokens - token : AT_ONCE;
     x = left < AT_ONCE ? job.last : job.x + token * p.columns;
     zero_sums();
-    add_products(x, p.columns, pairs, num_columns, left <= 16);
+    add_products(x, p.columns, pairs, num_slices, left <= 16);
     put_sums(p, token, left, row_tile, num_halves);
   }
   _tile_release();
@@ -145,8 +149,8 @@ static bool multiply_tiles(const Product& p) {
   if (!p.is_bfloat16) {
     uint16_t* rounded = static_cast<uint16_t*>(inputs.at_least(size_t(p.tokens * p.columns) * 2));
     if (rounded == nullptr) return false;
-    for (int64_t i = 0; i < p.tokens * p.columns; i += TILE_COLUMNS / 2)
-      store_first(rounded + i, _mm512_loadu_ps(static_cast<const float*>(p.x) + i), TILE_COLUMNS / 2);
+    for (int64_t i = 0; i < p.tokens * p.columns; i += SLICE_COLUMNS / 2)
+      store_first(rounded + i, _mm512_loadu_ps(static_cast<const float*>(p.x) + i), SLICE_COLUMNS / 2);
     x = rounded;
   }
   const int64_t num_last = p.tokens % AT_ONCE;

@@ -1,7 +1,8 @@
-// How the blocks of a matrix lie in memory: tiles of 16 rows x 32 columns, a row of tiles after the other.
+// How the blocks of a matrix lie in memory: tiles of 16 rows x one block, a row of tiles after the other.
 //
-// Word v (4 bytes) of row n stands at 64 v + 4 n, and behind all words stand the 16 scales, in float16. So one load
-// of 64 bytes is the same columns of 16 rows. No byte is added: a tile is 16 blocks of the file.
+// Word v (4 bytes) of row n stands at 64 v + 4 n, and behind all words stand the block's float16 numbers, those of 16
+// rows side by side. So one load of 64 bytes is the same columns of 16 rows. No byte is added: a tile is 16 blocks of
+// the file. It is read by slices of 32 columns.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 namespace herd {
 
 constexpr int TILE_ROWS = 16;
-constexpr int TILE_COLUMNS = 32;
+constexpr int SLICE_COLUMNS = 32;
 
 // A matrix in tiles, and one product with it.
 struct Product {
@@ -22,7 +23,7 @@ struct Product {
   int num_threads;
 
   int64_t row_tiles() const { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
-  int64_t column_tiles() const { return columns / TILE_COLUMNS; }
+  int64_t slices() const { return columns / SLICE_COLUMNS; }
 };
 
 }  // namespace herd

@@ -21,8 +21,20 @@ static inline Floats add_product(Floats a, Floats b, Floats sum) { return _mm512
 static inline Floats load_halves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-static inline Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p); }
 static inline void store(float* p, Floats values) { _mm512_storeu_ps(p, values); }
+static inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+static inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+static inline Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p); }
+static inline Words all_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
+static inline Words shift_left(Words words, int count) { return _mm512_sllv_epi32(words, all_words(uint32_t(count))); }
+static inline Words shift_right(Words words, int count) { return _mm512_srlv_epi32(words, all_words(uint32_t(count))); }
+static inline Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, b); }
+// Bits of a where the mask has ones, of b elsewhere.
+static inline Words choose(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xca); }
+static inline Floats as_floats(Words bits) { return _mm512_castsi512_ps(bits); }
+static inline Floats signed_byte(Words words, int number) {
+  return _mm512_cvtepi32_ps(_mm512_srai_epi32(shift_left(words, 24 - 8 * number), 24));
+}
 #else
 constexpr int LANES = 8;
 typedef __m256 Floats;
@@ -33,8 +45,21 @@ static inline Floats add_product(Floats a, Floats b, Floats sum) { return _mm256
 static inline Floats load_halves(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-static inline Words load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 static inline void store(float* p, Floats values) { _mm256_storeu_ps(p, values); }
+static inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+static inline Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
+static inline Words load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+static inline Words all_words(uint32_t value) { return _mm256_set1_epi32(int(value)); }
+static inline Words shift_left(Words words, int count) { return _mm256_sllv_epi32(words, all_words(uint32_t(count))); }
+static inline Words shift_right(Words words, int count) { return _mm256_srlv_epi32(words, all_words(uint32_t(count))); }
+static inline Words exclusive_or(Words a, Words b) { return _mm256_xor_si256(a, b); }
+static inline Words choose(Words mask, Words a, Words b) {
+  return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
+}
+static inline Floats as_floats(Words bits) { return _mm256_castsi256_ps(bits); }
+static inline Floats signed_byte(Words words, int number) {
+  return _mm256_cvtepi32_ps(_mm256_srai_epi32(shift_left(words, 24 - 8 * number), 24));
+}
 #endif
 
 static inline float from_bfloat16(uint16_t bits) {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType as GGMLType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from benchmarks.stored_blocks import stored_blocks
@@ -52,6 +52,8 @@ def threads() -> Iterator[None]:
 
 
 def weight(num_rows: int, columns: int, type: GGMLType = GGMLType.Q4_0) -> Weight:
+    """Of whole blocks, so with some columns more if need be."""
+    columns = -(-columns // GGML_QUANT_SIZES[type][0]) * GGML_QUANT_SIZES[type][0]
     values = np.random.default_rng(num_rows).standard_normal((num_rows, columns), dtype=np.float32)
     return Weight(type, (num_rows, columns), torch.from_numpy(stored_blocks(values, type)))
 
@@ -82,7 +84,7 @@ def test_every_kernel_multiplies_as_float64(
     stored = weight(num_rows, columns, type)
     segment, matrix = segment_of(kernels, stored), matrix_of(stored)
     for num_tokens in (*range(41), 512):
-        x = torch.randn(num_tokens, columns).to(dtype)
+        x = torch.randn(num_tokens, matrix.shape[1]).to(dtype)
         assert is_close(multiply(segment, x, kernel), x, matrix, kernel), num_tokens
 
 
@@ -98,10 +100,11 @@ def test_threads_change_no_bit(kernels: Kernels, kernel: Kernel, num_threads: in
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_a_row_has_the_same_bits_alone_and_among_others(
-    kernels: Kernels, kernel: Kernel, dtype: torch.dtype
+    kernels: Kernels, kernel: Kernel, type: GGMLType, dtype: torch.dtype
 ) -> None:
-    segment, x = segment_of(kernels, weight(100, 352)), torch.randn(70, 352).to(dtype)
+    segment, x = segment_of(kernels, weight(100, 512, type)), torch.randn(70, 512).to(dtype)
     alone = torch.cat([multiply(segment, row.unsqueeze(0), kernel) for row in x])
     for num_tokens in (*range(1, 41), 70):
         assert multiply(segment, x[:num_tokens], kernel).equal(alone[:num_tokens])
@@ -119,8 +122,11 @@ def test_inputs_may_lie_anywhere_and_inputs_between_others(kernels: Kernels, ker
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_not_finite_stays_in_its_token(kernels: Kernels, kernel: Kernel, value: float) -> None:
-    segment, x = segment_of(kernels, weight(40, 64)), torch.randn(35, 64).bfloat16()
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_what_is_not_finite_stays_in_its_token(
+    kernels: Kernels, kernel: Kernel, type: GGMLType, value: float
+) -> None:
+    segment, x = segment_of(kernels, weight(40, 256, type)), torch.randn(35, 256).bfloat16()
     good = multiply(segment, x, kernel)
     x[7, 33] = value
     y = multiply(segment, x, kernel)
@@ -130,12 +136,13 @@ def test_what_is_not_finite_stays_in_its_token(kernels: Kernels, kernel: Kernel,
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("type", "at"), [(GGMLType.Q4_0, 0), (GGMLType.Q6_K, 208)])
 def test_a_scale_that_is_not_finite_spoils_its_row_alone(
-    kernels: Kernels, kernel: Kernel, value: float
+    kernels: Kernels, kernel: Kernel, type: GGMLType, at: int, value: float
 ) -> None:
-    stored, x = weight(40, 64), torch.randn(35, 64)
+    stored, x = weight(40, 256, type), torch.randn(35, 256)
     good = multiply(segment_of(kernels, stored), x, kernel)
-    stored.blocks[5, :2] = torch.from_numpy(np.array([value], np.float16).view(np.uint8))
+    stored.blocks[5, at : at + 2] = torch.from_numpy(np.array([value], np.float16).view(np.uint8))
     y = multiply(segment_of(kernels, stored), x, kernel)
     assert not y[:, 5].isfinite().any()
     others = torch.arange(40) != 5
@@ -147,7 +154,7 @@ def test_rows_of_several_weights_are_looked_up_as_stored(kernels: Kernels, type:
     weights = [weight(num_rows, 4096, type) for num_rows in (5, 100, 64, 3)]
     segment, blocks = segment_of(kernels, *weights), torch.cat([weight.blocks for weight in weights])
     assert segment.tiles.nbytes == blocks.nbytes // 172 * 176
-    assert blocks_of(segment.tiles, torch.arange(172)).equal(blocks)
+    assert blocks_of(segment.tiles, torch.arange(172), type).equal(blocks)
     ids = torch.tensor([171, 0, 4, 5, 5, 104, 105])
     assert segment.rows(ids).equal(matrix_of(*weights)[ids])
     x = torch.randn(3, 4096)
@@ -200,7 +207,7 @@ def test_the_best_set_of_this_machine_is_loaded(kernels_folder: Path) -> None:
     if not usable:
         pytest.skip(INSTRUCTION_SETS[-1].complaint)
     found = load_kernels(kernels_folder)
-    assert found.note == f"{usable[0]} for {', '.join(type.name for type in TYPES)}"
+    assert found.note == f"{usable[0]} for {', '.join(sorted(type.name for type in TYPES))}"
 
 
 def test_a_set_that_this_machine_lacks_is_refused(
