@@ -33,6 +33,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "kernels_folder" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(600))  # the first of them compiles, others wait for it
+
+
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[EmbeddedRedis]:
     with EmbeddedRedis() as server:

@@ -5,6 +5,7 @@
 Whoever finds a library there needs no compiler, and never one that other sources made.
 """
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -32,9 +33,12 @@ def build(folder: Path) -> list[Path]:
     Raises BadInput if there is no compiler, if it fails, or if the folder cannot be written.
     """
     version = _compiler_version()
+    place = _folder_of(folder)
     try:
-        _folder_of(folder).mkdir(mode=0o755, parents=True, exist_ok=True)
-        return [_compiled(_folder_of(folder) / f"{set.name}.{version}.so", set) for set in INSTRUCTION_SETS]
+        place.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # who comes second finds all there
+            return [_compiled(place / f"{set.name}.{version}.so", set) for set in INSTRUCTION_SETS]
     except OSError as error:
         raise BadInput(f"native kernels cannot be kept in {folder}: {error}. Fix: HERD_KERNELS_DIR") from None
 
