@@ -16,6 +16,7 @@ TILE_ROWS = 16
 _HALVES = {
     GGMLType.Q4_0: slice(0, 2),
     GGMLType.Q8_0: slice(0, 2),
+    GGMLType.Q4_K: slice(0, 4),
     GGMLType.Q6_K: slice(208, 210),
 }
 TILED_TYPES = frozenset(_HALVES)

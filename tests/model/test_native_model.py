@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from llama_herd.model.cache import Cache
+from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile, open_model
 from llama_herd.model.form import Form
 from llama_herd.model.kernels.native import Kernels, load_kernels
@@ -15,6 +16,7 @@ from llama_herd.model.native_segment import NativeSegment
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.model.forwards import greedy, logits_after, random_ids
 from tests.model.requantised import Requantised
+from tests.tiny import WIDE, load_tiny, write_tiny_gguf
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,18 @@ def test_in_float32_it_says_the_same_as_its_numbers(kernels: Kernels, types: str
     assert greedy(native, prompts, 32) == greedy(dense, prompts, 32)
     ids = random_ids(40)
     torch.testing.assert_close(logits_after(native, ids), logits_after(dense, ids), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("types", ["Q4_K Q6_K", "Q4_0 Q6_K Q8_0 Q5_1 Q4_K F16 Q4_0"])
+def test_types_may_differ_within_a_layer(kernels: Kernels, tmp_path: Path, types: str) -> None:
+    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf", type=types, **WIDE), random_ids(40)
+    with GGUFModel.open(path) as file:
+        native = Llama.load(file, form=Form.FASTEST.with_kernels(kernels))
+    kinds = [[type(segment) for segment in block.attention.qkv.segments] for block in native.blocks]
+    assert any(len(found) > 1 and NativeSegment in found for found in kinds)
+    torch.testing.assert_close(
+        logits_after(native, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0
+    )
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@
 
 namespace {
 
-enum Type { Q4_0 = 2, Q8_0 = 8, Q6_K = 14 };  // as GGUF numbers them
+enum Type { Q4_0 = 2, Q8_0 = 8, Q4_K = 12, Q6_K = 14 };  // as GGUF numbers them
 enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2 };
 
 template <class T>
@@ -56,6 +56,8 @@ API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows,
       return multiply<herd::Q4_0>(p, kernel);
     case Q8_0:
       return multiply<herd::Q8_0>(p, kernel);
+    case Q4_K:
+      return multiply<herd::Q4_K>(p, kernel);
     case Q6_K:
       return multiply<herd::Q6_K>(p, kernel);
     default:

@@ -20,7 +20,9 @@ struct Rows {
   int first;
 
   Words word(int number) const { return load_words(tile + 64 * number + 4 * first); }
-  Floats half(int num_words) const { return load_halves(tile + 64 * num_words + 2 * first); }
+  Floats half(int num_words, int number = 0) const {
+    return load_halves(tile + 64 * num_words + 2 * (TILE_ROWS * number + first));
+  }
 };
 
 // 16 bytes: values 0-15 in their low nibbles, 16-31 above.
@@ -65,6 +67,29 @@ struct Q6_K {
     const Words two = shift_right(rows.word(48 + slice / 2), 16 * (slice % 2));
     const Floats scale = rows.half(52);
     return {{multiply(scale, signed_byte(two, 0)), multiply(scale, signed_byte(two, 1))}, zeros()};
+  }
+};
+
+// 12 bytes of scales and minima, 128 of nibbles, and the scales of both. Each 8 words of nibbles serve two slices.
+struct Q4_K {
+  static constexpr int BLOCK = 256, BLOCK_BYTES = 144, BITS = 4, ZERO = 0;
+  static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = true;
+
+  static inline Words four(Rows rows, int slice, int i) {
+    return shift_right(rows.word(3 + slice / 2 * 8 + i), 4 * (slice % 2));
+  }
+  // Scales and minima have 6 bits. Of slices 0-3 these are the lowest of words 0 and 1; of slices 4-7 four stand in
+  // word 2, and the two above them in the highest of words 0 and 1.
+  static inline Scales scales(Rows rows, int slice) {
+    const int shift = 8 * (slice % 4);
+    Words scale = shift_right(rows.word(0), shift), minimum = shift_right(rows.word(1), shift);
+    if (slice >= 4) {
+      const Words both = shift_right(rows.word(2), shift), low = all_words(15);
+      scale = choose(low, both, shift_right(scale, 2));
+      minimum = choose(low, shift_right(both, 4), shift_right(minimum, 2));
+    }
+    const Floats coarse = rows.half(35), scaled = multiply(coarse, whole(scale, 63));
+    return {{scaled, scaled}, multiply(rows.half(35, 1), whole(minimum, 63))};
   }
 };
 

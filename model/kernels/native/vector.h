@@ -32,6 +32,9 @@ static inline Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, 
 // Bits of a where the mask has ones, of b elsewhere.
 static inline Words choose(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xca); }
 static inline Floats as_floats(Words bits) { return _mm512_castsi512_ps(bits); }
+static inline Floats whole(Words words, uint32_t mask) {
+  return _mm512_cvtepi32_ps(_mm512_and_si512(words, all_words(mask)));
+}
 static inline Floats signed_byte(Words words, int number) {
   return _mm512_cvtepi32_ps(_mm512_srai_epi32(shift_left(words, 24 - 8 * number), 24));
 }
@@ -57,6 +60,9 @@ static inline Words choose(Words mask, Words a, Words b) {
   return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
 }
 static inline Floats as_floats(Words bits) { return _mm256_castsi256_ps(bits); }
+static inline Floats whole(Words words, uint32_t mask) {
+  return _mm256_cvtepi32_ps(_mm256_and_si256(words, all_words(mask)));
+}
 static inline Floats signed_byte(Words words, int number) {
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(shift_left(words, 24 - 8 * number), 24));
 }

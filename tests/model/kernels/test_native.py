@@ -136,7 +136,9 @@ def test_what_is_not_finite_stays_in_its_token(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize(("type", "at"), [(GGMLType.Q4_0, 0), (GGMLType.Q6_K, 208)])
+@pytest.mark.parametrize(
+    ("type", "at"), [(GGMLType.Q4_0, 0), (GGMLType.Q4_K, 0), (GGMLType.Q4_K, 2), (GGMLType.Q6_K, 208)]
+)
 def test_a_scale_that_is_not_finite_spoils_its_row_alone(
     kernels: Kernels, kernel: Kernel, type: GGMLType, at: int, value: float
 ) -> None:
