@@ -30,7 +30,7 @@ class Kernel(IntEnum):
     TILES = 2  # inputs and weights as bfloat16, by AMX; the fastest for many tokens
 
 
-#: From so many tokens on TILES is as fast as INT8, or faster. Measured on 2,048 x 11,264 and 2,048 x 2,048.
+#: From so many tokens on TILES is as fast as INT8, or faster, for every type (benchmarks/kernels.py).
 MANY_TOKENS = 13
 
 
