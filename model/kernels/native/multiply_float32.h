@@ -9,7 +9,7 @@
 namespace herd {
 
 constexpr int SUMS_AT_ONCE = LANES;  // half as many as there are registers
-constexpr int MAX_TOKENS_AT_ONCE = SUMS_AT_ONCE / 2;
+constexpr int MAX_TOKENS_AT_ONCE = 8;
 constexpr int CHUNK_TILES = 4;  // of 16 rows
 constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;  // groups of rows that one vector holds
 

@@ -113,8 +113,8 @@ template <class Type>
 static inline Floats fraction(Words four, int column) {
   const int shift = 23 - Type::BITS - 8 * column;
   const Words placed = shift < 0 ? shift_right(four, -shift) : shift_left(four, shift);
-  const Words bits = choose(all_words(((1 << Type::BITS) - 1) << (23 - Type::BITS)), placed, all_words(0x3f800000));
-  return as_floats(bits);
+  const Words mask = all_words(((1 << Type::BITS) - 1) << (23 - Type::BITS));
+  return as_floats(masked_or(mask, placed, all_words(0x3f800000)));
 }
 
 // The way from fractions to values of half a slice: value = fraction x factor + start, in one step.
