@@ -17,9 +17,9 @@ _OURS = ("HERD_", "CELERY_", "REDIS_URL")
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """What a command sees; one thread each, since tests share the machine's cores."""
+    """What a command sees; one thread each, since tests share the cores, and no kernels of the user's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return kept | {"HERD_THREADS": "1"} | variables
+    return kept | {"HERD_THREADS": "1", "HERD_KERNELS_DIR": "/nowhere"} | variables
 
 
 def start_herd(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
