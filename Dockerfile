@@ -7,6 +7,8 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/herd
 ENV PATH=/opt/herd/bin:$PATH
 WORKDIR /build
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY constraints.txt ./
 # torch first and alone: an extra index never sees the other names, and the big layer outlives changes of ours.
 RUN pip install ${TORCH_INDEX_URL:+--retries 0 --timeout 5 --extra-index-url "$TORCH_INDEX_URL"} -c constraints.txt torch
@@ -16,7 +18,7 @@ COPY src/ src/
 COPY model/ model/
 COPY tasks/ tasks/
 COPY worker/ worker/
-RUN pip install -c constraints.txt '.[worker]'
+RUN pip install -c constraints.txt '.[worker]' && HERD_KERNELS_DIR=/opt/herd/kernels herd kernels build
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="llama-herd" \
@@ -26,7 +28,7 @@ LABEL org.opencontainers.image.title="llama-herd" \
 RUN useradd --uid 10001 --no-log-init --no-create-home --shell /usr/sbin/nologin herd
 COPY --from=build /opt/herd /opt/herd
 # The root file system may be read-only: caches of CUDA and torch go where a tmpfs is mounted.
-ENV PATH=/opt/herd/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1
+ENV PATH=/opt/herd/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 HERD_KERNELS_DIR=/opt/herd/kernels
 WORKDIR /tmp
 USER 10001:10001
 HEALTHCHECK --interval=30s --timeout=10s --start-period=300s CMD ["herd", "health"]

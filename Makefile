@@ -17,7 +17,7 @@ comma := ,
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo ## run eight jobs through a real worker, on the CPU, with an embedded Redis
+demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on the CPU, with an embedded Redis
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
@@ -59,7 +59,7 @@ format: $(VENV)/.ready ## sort imports and lay out the code
 model: $(VENV)/.ready ## train the bundled model again (about half an hour)
 	@$(BIN)/python -m training.train
 
-bench: $(VENV)/.ready ## measure the bundled model, engine alone and through the queue
+bench: $(VENV)/.ready $(VENV)/.kernels ## measure the bundled model, engine alone and through the queue
 	@$(BIN)/python -m benchmarks.throughput --write
 
 clean: ## remove the environment
@@ -95,4 +95,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(VENV)/.torch
 
 $(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) install -q -c constraints.txt build twine
+	@touch $@
+
+# Without g++ there are no kernels; with it, an error of it is ours.
+$(VENV)/.kernels: $(wildcard model/kernels/*.py model/kernels/native/*) | $(VENV)/.demo
+	@if command -v g++ >/dev/null; then echo "Compiling the kernels ..."; $(BIN)/herd kernels build >/dev/null; else \
+	  echo "No g++: without native kernels quantised models are slower. Fix (Debian): apt install g++, herd kernels build"; fi
 	@touch $@
