@@ -12,7 +12,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-faults chaos chaos-full check dist format model bench clean
+.PHONY: help demo quick test test-faults chaos chaos-full check dist format model bench bench-quick bench-peers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,8 +59,15 @@ format: $(VENV)/.ready ## sort imports and lay out the code
 model: $(VENV)/.ready ## train the bundled model again (about half an hour)
 	@$(BIN)/python -m training.train
 
-bench: $(VENV)/.ready $(VENV)/.kernels ## measure the bundled model, engine alone and through the queue
+bench: $(VENV)/.ready $(VENV)/.kernels ## measure this processor: ours, the peers that are there, and the floor (twenty minutes)
+	@$(BIN)/python -m benchmarks.speed --write
 	@$(BIN)/python -m benchmarks.throughput --write
+
+bench-quick: $(VENV)/.ready $(VENV)/.kernels ## the same on one file, in two minutes
+	@$(BIN)/python -m benchmarks.speed --quick
+
+bench-peers: $(VENV)/.ready ## compile llama.cpp for `make bench` (a quarter of an hour)
+	@$(BIN)/python -m benchmarks.speed.peers
 
 clean: ## remove the environment
 	rm -rf $(VENV)

@@ -34,8 +34,7 @@ class Shape:
         return write_random_model(path, self.config, GGMLQuantizationType.Q8_0, torch.device("cpu"))
 
 
-def random_shape(
-    name: str,
+def random_config(
     *,
     hidden_size: int,
     num_layers: int,
@@ -44,10 +43,10 @@ def random_shape(
     num_kv_heads: int | None = None,
     vocab_size: int = 32_000,
     context_length: int = 8_192,
-) -> Shape:
-    """Random weights; as many kv heads as heads unless told otherwise."""
+) -> LlamaConfig:
+    """As many kv heads as heads unless told otherwise."""
     head_dim = hidden_size // num_heads
-    config = LlamaConfig(
+    return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_layers=num_layers,
@@ -60,7 +59,11 @@ def random_shape(
         rope_base=10_000.0,
         rope_dim=head_dim,
     )
-    return Shape(name, config)
+
+
+def random_shape(name: str, **sizes: int) -> Shape:
+    """A shape of random weights; `sizes` are those of `random_config`."""
+    return Shape(name, random_config(**sizes))
 
 
 BUNDLED = Shape("bundled")

@@ -25,9 +25,9 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 
 from benchmarks.conditions import conditions
-from benchmarks.gpu.random_model import write_random_model
 from benchmarks.measured import Report, Table, run_command
-from benchmarks.shapes import PLAIN_IDS, random_shape
+from benchmarks.shapes import PLAIN_IDS
+from benchmarks.speed.files import MEDIUM, PRESETS, RandomFile
 from benchmarks.stored_blocks import stored_blocks
 from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
 from llama_herd.tasks.job import GenerationJob
@@ -35,32 +35,11 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
-SHAPE = random_shape(
-    "random-1.1b", hidden_size=2048, num_layers=22, num_heads=32, num_kv_heads=4, ffn_size=5_632
-)
 VALUES = (1024, 4096)
 ROUNDS = 5
 PROMPT_TOKENS = 512
 ROWS = (1, 8, 32)
 STEPS = 16
-
-
-def q4_k_m(name: str) -> GGMLType:
-    """Half of the layers have a finer value and down projection, and so has the output."""
-    is_finer = name.split(".")[-2] in ("attn_v", "ffn_down") and int(name.split(".")[1]) % 2 == 0
-    return GGMLType.Q6_K if is_finer or name == "output.weight" else GGMLType.Q4_K
-
-
-def q4_0(name: str) -> GGMLType:
-    return GGMLType.Q6_K if name == "output.weight" else GGMLType.Q4_0
-
-
-PRESETS: dict[str, GGMLType | Callable[[str], GGMLType]] = {
-    "Q4_0": q4_0,
-    "Q4_K_M": q4_k_m,
-    "Q8_0": GGMLType.Q8_0,
-    "BF16": GGMLType.BF16,
-}
 
 
 @dataclass(frozen=True)
@@ -80,11 +59,7 @@ SETTINGS = (
 
 def measure() -> Report:
     with TemporaryDirectory() as folder:
-        files = {
-            name: write_random_model(Path(folder) / f"{name}.gguf", SHAPE.config, type, torch.device("cpu"))
-            for name, type in PRESETS.items()
-            if SHAPE.config
-        }
+        files = {preset: RandomFile("1.1B", MEDIUM, preset).write(Path(folder)) for preset in PRESETS}
         starts = [
             {"file": name, "bytes": path.stat().st_size, "settings": setting.name, **start(path, setting)}
             for name, path in files.items()

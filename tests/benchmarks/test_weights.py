@@ -8,7 +8,8 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.shapes import random_shape
-from benchmarks.weights import PRESETS, Setting, engine_speed, start, tables, type_speed
+from benchmarks.speed.files import PRESETS
+from benchmarks.weights import Setting, engine_speed, start, tables, type_speed
 
 pytestmark = pytest.mark.long
 

@@ -1,0 +1,99 @@
+"""`python -m benchmarks.speed [--quick] [--write]`, see the package."""
+
+import argparse
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.conditions import conditions
+from benchmarks.measured import ROOT, Report, for_readers, keep
+from benchmarks.speed.contender import CONTENDERS, Contender
+from benchmarks.speed.files import FILES, QUICK_FILES, RandomFile
+from benchmarks.speed.machine import Ceilings
+from benchmarks.speed.peers import PEERS
+from benchmarks.speed.rounds import CELLS, Outcome, measure_file
+from benchmarks.speed.tables import tables
+
+PICTURE = ROOT / "docs" / "speed.svg"
+
+ROUNDS, QUICK_ROUNDS = 5, 2
+#: Decoded in each round. A row decodes 128 tokens at most.
+STEPS = 8
+
+
+def measure(
+    files: Iterable[RandomFile],
+    rounds: int,
+    contenders: Sequence[Contender] = CONTENDERS,
+    threads: int = len(os.sched_getaffinity(0)),
+) -> Report:
+    ceilings = Ceilings.measure()
+    console, shapes_done, runs = Console(stderr=True), set[str](), []
+    for file in files:
+        console.print(f"{file.shape} {file.preset} ...")
+        there = [one for one in contenders if one.is_there]
+        taking_part = [one for one in there if not (one.reads_any_file_alike and file.shape in shapes_done)]
+        shapes_done.add(file.shape)
+        with TemporaryDirectory() as folder:
+            path = file.write(Path(folder))
+            num_bytes = path.stat().st_size
+            outcomes = measure_file(path, taking_part, threads, rounds, STEPS)
+        runs.append(_run(file, num_bytes, ceilings, outcomes))
+    return {
+        "benchmark": "speed",
+        "threads": threads,
+        "rounds": rounds,
+        "steps": STEPS,
+        "ceilings": asdict(ceilings),
+        "conditions": conditions(),
+        "runs": runs,
+    }
+
+
+def _run(file: RandomFile, num_bytes: int, ceilings: Ceilings, outcomes: Iterable[Outcome]) -> dict[str, Any]:
+    floors = {
+        cell.name: cell.num_tokens / ceilings.step_s(file.config, num_bytes, cell.num_tokens)
+        for cell in CELLS
+    }
+    return {
+        "shape": file.shape,
+        "preset": file.preset,
+        "bytes": num_bytes,
+        "floor_tokens_per_s": floors,
+        "contenders": [
+            {**asdict(outcome), "tokens_per_s": {cell.name: outcome.tokens_per_s(cell) for cell in CELLS}}
+            for outcome in outcomes
+        ],
+    }
+
+
+def draw(report: Report) -> None:
+    """Draw docs/speed.svg, where the environment with the peers is there."""
+    python = PEERS / "bin" / "python"
+    if python.exists():
+        command = [python, Path(__file__).with_name("plot.py"), PICTURE]
+        subprocess.run(command, input=json.dumps(report), text=True, check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one file, two rounds")
+    parser.add_argument("--write", action="store_true", help="keep report, tables and plot")
+    given = parser.parse_args()
+    report = measure(QUICK_FILES, QUICK_ROUNDS) if given.quick else measure(FILES, ROUNDS)
+    text = for_readers(report, tables(report))
+    print(text)
+    if given.write:
+        keep(report, text)
+        draw(report)
+
+
+if __name__ == "__main__":
+    main()

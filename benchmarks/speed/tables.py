@@ -1,0 +1,47 @@
+"""The report for readers: a table a file, with what each contender reached and how we stand."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.measured import Report, Table
+from benchmarks.speed.contender import OURS
+from benchmarks.speed.rounds import CELLS
+
+#: More cores than this that something else kept busy make a row doubtful.
+QUIET_CORES = 0.1
+
+
+def tables(report: Report) -> Iterator[Table]:
+    for run in report["runs"]:
+        head = [f"{run['shape']} {run['preset']}", *(cell.name for cell in CELLS), "first token s", "peak GB"]
+        rows = [_speeds(one) for one in run["contenders"]]
+        yield Table(head, [*rows, *_standing(run)], "Tokens a second")
+
+
+def _speeds(one: dict[str, Any]) -> list[str | float]:
+    """A row of tokens a second; of a contender that died, of what."""
+    noise = f" (others took {one['others_cores']:.1f} cores)" if one["others_cores"] > QUIET_CORES else ""
+    cells = [one["tokens_per_s"][cell.name] or "-" for cell in CELLS]
+    name = f"{one['contender']}{noise}" + (f": {one['death']}" if one["death"] else "")
+    peak_bytes = one["peak_bytes"]
+    return [name, *cells, one["start_s"] or "-", peak_bytes / 1e9 if peak_bytes else "-"]
+
+
+def _standing(run: dict[str, Any]) -> Iterator[list[str | float]]:
+    """Ours in percent of the floor, and as a multiple of the best peer in each cell."""
+    ours = next(one for one in run["contenders"] if one["contender"] == OURS.name)["tokens_per_s"]
+    floors = run["floor_tokens_per_s"]
+    yield [
+        "percent of the floor",
+        *(_ratio(ours[cell.name], floors[cell.name], 100) for cell in CELLS),
+        "",
+        "",
+    ]
+    peers = [one for one in run["contenders"] if one["contender"] != OURS.name]
+    if peers:
+        best = {cell.name: max(one["tokens_per_s"][cell.name] or 0 for one in peers) for cell in CELLS}
+        yield ["times the best peer", *(_ratio(ours[cell.name], best[cell.name]) for cell in CELLS), "", ""]
+
+
+def _ratio(own: float | None, other: float, unit: float = 1) -> str | float:
+    return unit * own / other if own and other else "-"
