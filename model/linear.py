@@ -52,6 +52,11 @@ class Linear:
 
         return cls(tuple(segment(kept, list(group)) for kept, group in groupby(weights, kept_type)))
 
+    @property
+    def is_native(self) -> bool:
+        """Whether a native kernel multiplies all of it."""
+        return all(isinstance(segment, NativeSegment) for segment in self.segments)
+
     def __call__(self, x: Tensor) -> Tensor:
         parts = [segment(x) for segment in self.segments]  # (T, rows) each
         y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)  # (T, N)

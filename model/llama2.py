@@ -131,6 +131,12 @@ class Block:
     scale: float  # of what is added
     has_window: bool
 
+    @property
+    def is_native(self) -> bool:
+        """Whether native kernels multiply by all its matrices."""
+        linears = (self.attention.qkv, self.attention.output, self.mlp.gate_up, self.mlp.down)
+        return all(linear.is_native for linear in linears)
+
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
         config = loader.file.config
@@ -203,6 +209,11 @@ class Llama:
         tied = "output.weight" not in file
         output = Linear((embedding,)) if tied else loader.linear("output.weight")
         return cls(file.config, tiling, embedding, tuple(blocks), norm, output)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native kernels, which have threads of their own, multiply by all matrices."""
+        return self.output.is_native and all(block.is_native for block in self.blocks)
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:

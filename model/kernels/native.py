@@ -50,6 +50,7 @@ class Kernels:
     types: frozenset[GGMLType] = frozenset()
     library: ctypes.CDLL | None = None
     kernels: frozenset[Kernel] = frozenset()  # the ways to multiply that it has
+    num_threads: int = 0  # 0: as many as torch has
 
     def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
         """The fastest way for so many tokens that is about as exact as their type."""
@@ -77,7 +78,7 @@ class Kernels:
             y.data_ptr(),
             len(x),
             x.dtype is torch.bfloat16,
-            torch.get_num_threads(),
+            self.num_threads or torch.get_num_threads(),
         )
         if not is_done:
             raise torch.OutOfMemoryError(f"native kernel for {type.name}: no memory to work in")

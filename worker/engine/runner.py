@@ -4,6 +4,7 @@ Letters: R rows of logits, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence as Rows
+from contextlib import nullcontext
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from llama_herd.model.upload import upload
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sampling.sampler import sample, sample_each, score
 from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.torch_threads import one_for_few
 
 
 class Reading(NamedTuple):
@@ -37,6 +39,7 @@ class ModelRunner:
     def __init__(self, llama: Llama, cache: Cache) -> None:
         self._llama = llama
         self._cache = cache
+        self._is_native = llama.is_native
         #: Called after each layer of a forward.
         self.on_layer: Callable[[], None] | None = None
 
@@ -48,7 +51,8 @@ class ModelRunner:
         """Compute the rows' tokens, keep their keys and values, draw the next tokens."""
         cache, tiling = self._cache, self._llama.tiling
         batch = Batch.of([_chunk(row) for row in rows], cache.device, tiling.span_tokens)
-        logits = self._llama.forward(batch, cache, self.on_layer)  # (R, V)
+        with one_for_few(len(batch.ids)) if self._is_native else nullcontext():
+            logits = self._llama.forward(batch, cache, self.on_layer)  # (R, V)
         stops = list(accumulate(row.num_logits for row in rows))
         sampled = [row.sequence.sampling_row() for row in rows if row.is_complete]
         last = logits

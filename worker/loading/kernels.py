@@ -1,10 +1,12 @@
 """The native kernels that multiply this process's model."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from llama_herd.model.kernels.native import Kernels, load_kernels, no_kernels
 from llama_herd.worker.loading.kernels_folder import kernels_folder
+from llama_herd.worker.loading.threads import num_threads
 from llama_herd.worker.settings import WorkerSettings
 
 
@@ -16,7 +18,7 @@ def kernels_of(settings: WorkerSettings, device: str) -> Kernels:
         return no_kernels("HERD_DETERMINISTIC=true takes the plain path")
     if settings.weights == "dense":
         return no_kernels("HERD_WEIGHTS=dense leaves them nothing to multiply")
-    return _loaded(kernels_folder(settings))
+    return replace(_loaded(kernels_folder(settings)), num_threads=num_threads(settings))
 
 
 @cache

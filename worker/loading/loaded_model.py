@@ -1,6 +1,5 @@
 """A model that is ready to run on this process's device, with its tokenizer and its cache."""
 
-import os
 from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Self
@@ -29,6 +28,7 @@ from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.plan_notes import PlanNotes
 from llama_herd.worker.loading.servable_model import ServableModel
+from llama_herd.worker.loading.threads import num_threads
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ class LoadedModel:
         `on_progress(done, total)` is told bytes of the file as weights are laid out. A terminal shows a bar.
         Raises ModelFileError or SettingsError, each with the numbers and the fix.
         """
-        torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) - 1))
+        torch.set_num_threads(num_threads(settings))
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
