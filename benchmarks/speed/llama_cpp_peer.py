@@ -31,10 +31,10 @@ class CppBatch:
         self._places = list(lengths)
         decode(self._context, ids(max(lengths)), range(max(lengths)), [0] * max(lengths))
         memory = cpp.llama_get_memory(self._context)
+        for row in range(1, len(lengths)):
+            cpp.llama_memory_seq_cp(memory, 0, row, -1, -1)  # caches of their own can be copied whole only
         for row, length in enumerate(lengths):
-            if row:
-                cpp.llama_memory_seq_cp(memory, 0, row, 0, length)
-        cpp.llama_memory_seq_rm(memory, 0, lengths[0], -1)
+            cpp.llama_memory_seq_rm(memory, row, length, -1)
         self._last = [ids(length)[-1] for length in lengths]
 
     def step(self) -> float:

@@ -13,7 +13,7 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 #: More rows than any batch has, longer than any becomes; and tokens that a row may decode.
-SLOTS, CONTEXT_TOKENS, MAX_TOKENS = 32, 1_024, 128
+SLOTS, CONTEXT_TOKENS, MAX_TOKENS = 32, 1_024, 384
 
 
 class OurBatch:
