@@ -13,7 +13,9 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 #: More rows than any batch has, longer than any becomes; and tokens that a row may decode.
-SLOTS, CONTEXT_TOKENS, MAX_TOKENS = 32, 1_024, 384
+SLOTS, CONTEXT_TOKENS, MAX_TOKENS = 32, 1_024, 128
+#: Prompts of a batch are computed at once, so that no row decodes before the others.
+WHOLE_PROMPTS = 1 << 16
 
 
 class OurBatch:
@@ -25,7 +27,7 @@ class OurBatch:
         def note(outputs: list[StepOutput]) -> None:
             decoding.update(output.sequence.job_id for output in outputs if output.tokens)
 
-        self._engine = model.engine(settings, note)
+        self._engine = model.engine(settings.model_copy(update={"prefill_tokens": WHOLE_PROMPTS}), note)
         sampling = SamplingParams(max_tokens=MAX_TOKENS, temperature=0, ignore_eos=True)
         for row, length in enumerate(lengths):
             job = GenerationJob(prompt_ids=tuple(ids(length, row)), sampling=sampling)
