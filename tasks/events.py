@@ -65,6 +65,8 @@ Score = Annotated[float, BeforeValidator(_finite)]
 Scores = tuple[Score, ...]
 #: For each position, pairs of id and log-probability.
 TopScores = tuple[tuple[tuple[int, Score], ...], ...]
+#: What ids stand for, each byte as the character of its number: a token need not be whole characters.
+Pieces = dict[int, str]
 
 
 class _Event(BaseModel):
@@ -127,6 +129,11 @@ class Token(_Event):
     )
     top_prompt_logprobs: TopScores | None = Field(
         default=None, description="For each of these the most likely tokens at its position."
+    )
+    pieces: Pieces | None = Field(
+        default=None,
+        description="With scores: what each id in this event stands for, each byte as the character of its "
+        "number (ISO 8859-1), since a token need not be whole characters.",
     )
 
     def to_json(self) -> str:

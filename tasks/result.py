@@ -15,6 +15,7 @@ from llama_herd.tasks.events import (
     Event,
     Failure,
     FinishReason,
+    Pieces,
     Started,
     StopReason,
     Timings,
@@ -77,6 +78,8 @@ class Result(BaseModel):
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
     prompt_logprobs: tuple[float, ...] | None = None
     top_prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    #: With scores: what each id stands for, each byte as the character of its number.
+    pieces: Pieces | None = None
     choices: tuple[Choice, ...] | None = None
 
     @classmethod
@@ -110,6 +113,7 @@ class Result(BaseModel):
             top_logprobs=choices[0].top_logprobs,
             prompt_logprobs=_joined(token.prompt_logprobs for token in tokens),
             top_prompt_logprobs=_joined(token.top_prompt_logprobs for token in tokens),
+            pieces=_united(token.pieces for token in tokens),
             choices=tuple(choices) if len(choices) > 1 else None,
             finish_reason=end.finish_reason,
             stop_reason=end.stop_reason,
@@ -134,3 +138,8 @@ def _joined(parts: Iterable[tuple[T, ...] | None]) -> tuple[T, ...] | None:
     """All parts that are not None, joined; None if there is none."""
     found = [part for part in parts if part is not None]
     return tuple(value for part in found for value in part) if found else None
+
+
+def _united(parts: Iterable[Pieces | None]) -> Pieces | None:
+    """All pieces; None if there are none."""
+    return {token_id: piece for part in parts for token_id, piece in (part or {}).items()} or None

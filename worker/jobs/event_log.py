@@ -13,6 +13,7 @@ from llama_herd.tasks.events import (
     Event,
     Failure,
     FinishReason,
+    Pieces,
     Started,
     StopReason,
     Timings,
@@ -46,15 +47,16 @@ class Recorded(NamedTuple):
 
 
 class Author(NamedTuple):
-    """Who writes events: a worker, the model that it serves, and for which tenant."""
+    """Who writes events: a worker, the model that it serves with the bytes of each id, and for which tenant."""
 
     worker: str
     model: str
     tenant: str = "default"
+    pieces: Sequence[bytes] = ()
 
     def line(self, job_id: str, attempt: int | None, trace_id: str | None) -> JobLine:
         """What this worker's log says of a job in each line."""
-        return JobLine(job_id, attempt, *self, trace_id)
+        return JobLine(job_id, attempt, self.worker, self.model, self.tenant, trace_id)
 
 
 @dataclass(slots=True)
@@ -172,12 +174,21 @@ class EventLog:
             top_logprobs=_top_logprobs(gathered.tokens),
             prompt_logprobs=_logprobs(gathered.prompt_scores),
             top_prompt_logprobs=_top_logprobs(gathered.prompt_scores),
+            pieces=self._pieces(gathered),
         )
         entry = self._number(token)
         self._num_ids_of[choice] += entry.num_ids
         self._text_hash = self._text_hash.copy()
         self._text_hash.update(gathered.text.encode())
         return entry
+
+    def _pieces(self, gathered: _Gathered) -> Pieces | None:
+        """What the ids beside scores stand for."""
+        scored = [token for token in gathered.tokens if token.logprob is not None]
+        scored += gathered.prompt_scores or ()
+        ids = {token_id for token in scored for token_id in (token.token_id, *(one for one, _ in token.top))}
+        known = self._author.pieces
+        return {one: known[one].decode("latin-1") for one in sorted(ids) if one < len(known)} or None
 
     def end(
         self,

@@ -64,7 +64,7 @@ class Service:
             queue: Tenancy(
                 own,
                 redis,
-                author=Author(worker, settings.served_model, own.tenant),
+                author=Author(worker, settings.served_model, own.tenant, model.tokenizer.pieces),
                 model=model,
                 engine=self._engine,
                 gate=gate,

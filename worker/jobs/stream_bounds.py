@@ -8,8 +8,10 @@ from llama_herd.tasks.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS
 TOKEN_BYTES = 11 + 256
 #: The other fields of an event, with a job id of 128 characters.
 EVENT_BYTES = 320
-#: A log-probability, and the likeliest tokens with theirs.
-SCORE_BYTES = 25 + 36 * MAX_TOP_LOGPROBS
+#: An id and what it stands for; on average, since long ones are few.
+PIECE_BYTES = 24
+#: A log-probability, the likeliest tokens with theirs, and what all of these stand for.
+SCORE_BYTES = 25 + 36 * MAX_TOP_LOGPROBS + PIECE_BYTES * (1 + MAX_TOP_LOGPROBS)
 #: Events without tokens: some thousand starts, and an end with its error.
 REST_BYTES = 1 << 20
 #: Most tokens of one event: those of a minute.

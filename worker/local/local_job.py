@@ -33,7 +33,7 @@ class LocalJob:
         self._job = job
         self._model = model
         self._settings = settings
-        author = Author(f"local@{socket.gethostname()}", settings.served_model)
+        author = Author(f"local@{socket.gethostname()}", settings.served_model, model.tokenizer.pieces)
         stream = EventLog(str(uuid.uuid4()), _FIRST_CLAIM, Recorded.of([]), author)
         self._attempt = Attempt(stream, deliveries=[])
 

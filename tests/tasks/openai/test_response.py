@@ -93,6 +93,28 @@ def test_log_probabilities_have_the_form_of_their_endpoint() -> None:
     assert content[1]["top_logprobs"][0] == {"token": "token_id:7", "logprob": -1.0, "bytes": None}
 
 
+#: The second token is the first byte of a character of two.
+PIECES = {5: " the", 6: "\xc3", 7: "q", 8: "\u0429", 9: " a"}
+
+
+def test_a_score_has_the_text_and_the_bytes_of_its_token() -> None:
+    found = body(CHAT, **TOPS, pieces=PIECES)["choices"][0]["logprobs"]["content"]
+    assert [(one["token"], one["bytes"]) for one in found] == [
+        (" the", [32, 116, 104, 101]),
+        ("\ufffd", [0xC3]),
+    ]
+    first, foreign = found[1]["top_logprobs"]
+    assert (first["token"], first["bytes"]) == ("q", [113])
+    assert (foreign["token"], foreign["bytes"]) == ("token_id:8", None)
+
+
+def test_a_completion_says_where_its_tokens_begin() -> None:
+    found = body(COMPLETIONS, **TOPS, pieces=PIECES)["choices"][0]["logprobs"]
+    assert found["tokens"] == [" the", "\ufffd"]
+    assert found["text_offset"] == [0, 4]
+    assert found["top_logprobs"][0] == {" the": -0.5, " a": -2.0}
+
+
 def test_the_prompts_log_probabilities_stand_with_each_choice() -> None:
     found = body(COMPLETIONS, prompt_logprobs=(-0.1,), top_prompt_logprobs=(((3, -0.05),),))
     assert found["choices"][0]["prompt_logprobs"] == [None, {"logprob": -0.1, "top": {"token_id:3": -0.05}}]

@@ -21,7 +21,7 @@ BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=8192)
 LEDGER = Ledger()
 JOB = "job"
 #: Of a forged stream, and what reading it may take.
-FORGED_BYTES, MAX_BYTES = 25_000_000, 10_000_000
+FORGED_BYTES, MAX_BYTES = 25_000_000, 13_000_000
 
 
 @pytest.fixture

@@ -55,3 +55,24 @@ def test_a_prompt_that_is_too_long_ends_as_in_a_worker(tiny_settings: WorkerSett
 def test_a_wrong_field_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(InvalidJob, match="prompt: must not be empty"):
         LocalJob.load({"prompt": ""}, WorkerSettings(model=tmp_path / "none.gguf"))
+
+
+def test_scores_come_with_what_their_ids_stand_for(tiny_settings: WorkerSettings) -> None:
+    asked = {"max_tokens": 8, "seed": 5, "logprobs": True, "top_logprobs": 2, "prompt_logprobs": 1}
+    job = local_job(tiny_settings, sampling=asked)
+    result = Result.from_events(job.events())
+    named = {
+        token_id
+        for tops in (result.top_logprobs, result.top_prompt_logprobs)
+        for top in tops or ()
+        for token_id, _ in top
+    }
+    assert result.pieces is not None
+    assert result.pieces.keys() >= named.union(result.ids)
+    joined = b"".join(result.pieces[token_id].encode("latin-1") for token_id in result.ids)
+    assert joined.decode(errors="replace") == result.text
+
+
+def test_without_scores_nothing_is_said_of_ids(tiny_settings: WorkerSettings) -> None:
+    events = [event for event in local_job(tiny_settings).events() if isinstance(event, Token)]
+    assert all(event.pieces is None for event in events)

@@ -1,0 +1,95 @@
+"""A job's events as the chunks of an OpenAI stream."""
+
+from collections.abc import Iterator
+from time import time
+from typing import Any
+
+from llama_herd.tasks.events import End, Event, FinishReason, Started, StopReason, Token
+from llama_herd.tasks.openai.logprobs import logprobs_of, num_token_chars
+from llama_herd.tasks.openai.request import CHAT, Endpoint
+from llama_herd.tasks.openai.response import FINGERPRINT, answer_id
+
+#: How a stream may end that is an answer. Other ends are errors.
+GOOD_ENDS = ("stop", "length")
+
+
+class Chunks:
+    """Turns one job's events, in order, into chunks.
+
+    Each output begins with its role, in a chat, and ends with its `finish_reason`. With `has_usage` the last
+    chunk has no outputs, but the tokens of the whole job.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, job_id: str, model: str | None, *, has_usage: bool = False
+    ) -> None:
+        is_chat = endpoint == CHAT
+        self._endpoint = endpoint
+        self._has_usage = has_usage
+        self._head = {
+            "id": answer_id(endpoint, job_id),
+            "object": "chat.completion.chunk" if is_chat else "text_completion",
+            "created": int(time()),
+            "model": model,
+            "system_fingerprint": FINGERPRINT,
+        }
+        self._tail: dict[str, Any] = {"usage": None} if has_usage else {}
+        self._begun: set[int] = set()
+        self._ended: set[int] = set()
+        self._num_choices = 1
+        self._num_chars: dict[int, int] = {}
+
+    def of(self, event: Event) -> Iterator[dict[str, Any]]:
+        """The chunks of the next event. An end that is an error has none."""
+        match event:
+            case Started():
+                self._num_choices = event.n
+            case Token():
+                yield from self._tokens(event)
+            case End() if event.finish_reason in GOOD_ENDS:
+                yield from self._end(event)
+
+    def _tokens(self, event: Token) -> Iterator[dict[str, Any]]:
+        index = event.choice or 0
+        if event.text or event.logprobs is not None:
+            yield from self._begin(index)
+            num_chars = self._num_chars.get(index, 0)
+            scores = logprobs_of(self._endpoint, event, event.pieces, num_chars)
+            if scores is not None:
+                self._num_chars[index] = num_chars + num_token_chars(event.ids, event.pieces)
+            yield self._chunk(self._choice(index, event.text, scores))
+        if event.finish_reason:
+            yield from self._finish(index, event.finish_reason, event.stop_reason)
+
+    def _end(self, end: End) -> Iterator[dict[str, Any]]:
+        for index in range(self._num_choices):
+            if index not in self._ended:
+                yield from self._finish(index, end.finish_reason, end.stop_reason)
+        if self._has_usage:
+            usage = None if end.usage is None else end.usage.model_dump()
+            yield {**self._head, "choices": [], "usage": usage}
+
+    def _begin(self, index: int) -> Iterator[dict[str, Any]]:
+        """An output's first chunk: in a chat it says who speaks."""
+        if index not in self._begun:
+            self._begun.add(index)
+            if self._endpoint == CHAT:
+                choice = self._choice(index, "")
+                choice["delta"] = {"role": "assistant", "content": "", "refusal": None}
+                yield self._chunk(choice)
+
+    def _finish(self, index: int, reason: FinishReason, stop_reason: StopReason) -> Iterator[dict[str, Any]]:
+        yield from self._begin(index)
+        self._ended.add(index)
+        choice = self._choice(index, "")
+        if self._endpoint == CHAT:
+            choice["delta"] = {}
+        choice |= {"finish_reason": reason, "stop_reason": stop_reason if reason == "stop" else None}
+        yield self._chunk(choice)
+
+    def _choice(self, index: int, text: str, scores: dict[str, Any] | None = None) -> dict[str, Any]:
+        words = {"delta": {"content": text}} if self._endpoint == CHAT else {"text": text}
+        return {"index": index, **words, "logprobs": scores, "finish_reason": None}
+
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return {**self._head, "choices": [choice], **self._tail}

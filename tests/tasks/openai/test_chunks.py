@@ -1,0 +1,90 @@
+"""Events as the chunks of an OpenAI stream."""
+
+from typing import Any
+
+import pytest
+
+from llama_herd.tasks.events import End, Event, Started, Token, Usage
+from llama_herd.tasks.openai.chunks import Chunks
+from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
+
+COMMON: dict[str, Any] = {"job": "j", "epoch": 1}
+USAGE = Usage(prompt_tokens=3, completion_tokens=2, total_tokens=5)
+
+
+def started(n: int = 1) -> Started:
+    return Started(seq=1, attempt=1, worker="w", model="m", seed=7, n=n, **COMMON)
+
+
+def token(seq: int, text: str, *ids: int, **fields: Any) -> Token:
+    return Token(seq=seq, i=0, ids=ids or (seq,), text=text, **COMMON, **fields)
+
+
+def end(seq: int, **fields: Any) -> End:
+    return End(seq=seq, n=2, usage=USAGE, attempts=1, **{"finish_reason": "stop", **COMMON, **fields})
+
+
+def chunks(endpoint: Endpoint, *events: Event, has_usage: bool = False) -> list[dict[str, Any]]:
+    made = Chunks(endpoint, "j", "tales", has_usage=has_usage)
+    return [chunk for event in events for chunk in made.of(event)]
+
+
+def test_a_chat_says_who_speaks_then_the_text_then_why_it_ended() -> None:
+    found = chunks(CHAT, started(), token(2, "Hel"), token(3, "lo"), end(4, stop_reason="END"))
+    choices = [chunk["choices"][0] for chunk in found]
+    assert [one["delta"] for one in choices] == [
+        {"role": "assistant", "content": "", "refusal": None},
+        {"content": "Hel"},
+        {"content": "lo"},
+        {},
+    ]
+    assert [one["finish_reason"] for one in choices] == [None, None, None, "stop"]
+    assert choices[-1]["stop_reason"] == "END"
+    assert {chunk["id"] for chunk in found} == {"chatcmpl-j"}
+    assert {chunk["object"] for chunk in found} == {"chat.completion.chunk"}
+
+
+def test_a_completion_is_its_text() -> None:
+    found = chunks(COMPLETIONS, started(), token(2, "Hel"), token(3, "lo"), end(4, finish_reason="length"))
+    assert [one["choices"][0]["text"] for one in found] == ["Hel", "lo", ""]
+    assert found[-1]["choices"][0]["finish_reason"] == "length"
+    assert found[0]["object"] == "text_completion"
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_the_usage_comes_last_and_only_if_asked_for(endpoint: Endpoint) -> None:
+    events = (started(), token(2, "a"), end(3))
+    assert all("usage" not in chunk for chunk in chunks(endpoint, *events))
+    found = chunks(endpoint, *events, has_usage=True)
+    assert (found[-1]["choices"], found[-1]["usage"]) == ([], USAGE.model_dump())
+    assert all(chunk["usage"] is None for chunk in found[:-1])
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_each_of_several_outputs_ends_once(endpoint: Endpoint) -> None:
+    """Also one that has said nothing."""
+    last = {"finish_reason": "length", "stop_reason": "max_tokens"}
+    found = chunks(endpoint, started(3), token(2, "a", choice=1, **last), token(3, "b", choice=0), end(4))
+    choices = [chunk["choices"][0] for chunk in found]
+    ends = {one["index"]: one["finish_reason"] for one in choices if one["finish_reason"]}
+    assert ends == {0: "stop", 1: "length", 2: "stop"}
+    assert sum(one["finish_reason"] is not None for one in choices) == 3
+
+
+def test_scores_come_with_their_tokens_though_no_character_is_whole() -> None:
+    scored = {"logprobs": (-0.5,), "top_logprobs": (((3, -0.5),),)}
+    events = (token(2, "", 3, pieces={3: "\xc3"}, **scored), token(3, "é", 4, pieces={4: "\xa9"}, **scored))
+    found = chunks(CHAT, started(), *events)
+    scores = [chunk["choices"][0]["logprobs"] for chunk in found[1:]]
+    assert [one["content"][0]["bytes"] for one in scores] == [[0xC3], [0xA9]]
+
+
+def test_offsets_go_on_from_event_to_event() -> None:
+    scored = {"logprobs": (-0.5, -0.5), "pieces": {3: "ab", 4: "c"}}
+    found = chunks(COMPLETIONS, started(), token(2, "abc", 3, 4, **scored), token(3, "cab", 4, 3, **scored))
+    assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in found] == [[0, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("finish_reason", ["cancelled", "deadline", "error"])
+def test_an_end_that_is_no_answer_has_no_chunk(finish_reason: str) -> None:
+    assert chunks(CHAT, started(), end(2, finish_reason=finish_reason)) == []
