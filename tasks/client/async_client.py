@@ -20,7 +20,7 @@ from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_e
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import SubmitFields
-from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter
+from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 from llama_herd.tasks.result import Result
@@ -94,6 +94,10 @@ class AsyncClient:
         wait = wait or timeout_s is not None
         events = self.stream(job_id, timeout_s=timeout_s, wait=wait)
         return Result.from_events([event async for event in events])
+
+    async def place(self, job_id: str) -> Place | None:
+        """Where a job stands that waits for a worker."""
+        return await self._run(self._core.place(job_id))
 
     async def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early."""

@@ -22,7 +22,7 @@ from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import SubmitFields
-from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter
+from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue
 from llama_herd.tasks.result import Result
@@ -121,6 +121,13 @@ class Client:
         """
         wait = wait or timeout_s is not None
         return Result.from_events(self.stream(job_id, timeout_s=timeout_s, wait=wait))
+
+    def place(self, job_id: str) -> Place | None:
+        """Where a job stands that waits for a worker, and for how long; None if it does not wait.
+
+        Waiting jobs are counted by the time they were accepted, whatever their priority.
+        """
+        return self._run(self._core.place(job_id))
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early. Its text so far is kept."""

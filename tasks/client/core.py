@@ -26,7 +26,7 @@ from llama_herd.tasks.client.submission import (
 from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.ledger.answers import Cancellation, Place
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.notice import CancelReason
@@ -91,11 +91,16 @@ class ClientCore:
     def follower(self, job_id: str, after: int, timeout_s: float | None, waits: bool) -> Follower:
         return Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=waits)
 
-    def catch_up(self, follower: Follower) -> Dialogue[list[Event]]:
-        """Read new events from the stream. If there are none, check whether any can still come."""
+    def catch_up(self, follower: Follower, limit: int = 0) -> Dialogue[list[Event]]:
+        """Read new events from the stream. If there are none, check whether any can still come.
+
+        limit: read no more than so many; there may be more if there are as many.
+        """
         job_id = follower.job_id
-        events = follower.stored((yield self.ledger.read(job_id, follower.last)))
-        if not events:
+        events = follower.stored((yield self.ledger.read(job_id, follower.last, limit)))
+        if limit and len(events) == limit:
+            follower.is_behind = not follower.has_ended
+        elif not events:
             try:
                 follower.check_record((yield self.ledger.record(job_id)))
             except NoPermissionError:  # a user in the role of a subscriber
@@ -111,6 +116,9 @@ class ClientCore:
         except (RedisError, JobNotFound):
             return ""
         return f": {note}" if note else ""
+
+    def place(self, job_id: str) -> Dialogue[Place | None]:
+        return ask(self.ledger.place(checked_id(job_id)))
 
     def cancel(self, job_id: str, reason: CancelReason) -> Dialogue[Cancellation]:
         return ask(self.ledger.cancel(checked_id(job_id), reason))

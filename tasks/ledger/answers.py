@@ -244,6 +244,16 @@ class Origin(NamedTuple):
     trace_id: str | None
 
 
+class Place(NamedTuple):
+    """Where a waiting job stands: 1 is next. wait_s: how long at the rate of late; None if nothing was taken.
+
+    Jobs of a higher priority that came later are not counted, and those of a lower one that came before are.
+    """
+
+    position: int
+    wait_s: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that could not be read. raw: its beginning. num_bytes: its full length."""

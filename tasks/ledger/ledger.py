@@ -20,6 +20,7 @@ from llama_herd.tasks.ledger.answers import (
     Emitted,
     Origin,
     Part,
+    Place,
     Purge,
     Record,
     Release,
@@ -39,6 +40,7 @@ from llama_herd.tasks.ledger.replies import (
     read_emit,
     read_origin,
     read_part,
+    read_place,
     read_record,
     read_settling,
     read_state,
@@ -80,6 +82,7 @@ _PURGE = Script("purge", "clock", "waiting", "end")
 _SWEEP = Script("sweep", "clock", "queue", "push", "front", "waiting", "end")
 _READ = Script("read")
 _DEPTH = Script("depth", "queue")
+_PLACE = Script("place", "clock")
 
 #: The scripts that producers run. Their role may not load scripts, so the workers keep these loaded.
 PRODUCER_SCRIPTS = (_SUBMIT, _CANCEL)
@@ -292,12 +295,13 @@ class Ledger(Keys):
 
     # Reading
 
-    def read(self, job_id: str, after: int = 0) -> Call[list[Event]]:
-        """The events of a job after event number `after`."""
+    def read(self, job_id: str, after: int = 0, limit: int = 0) -> Call[list[Event]]:
+        """The events of a job after event number `after`, at most `limit` of them. 0: all."""
+        span = (f"({after}-0" if after else "-", "+")
         return Call(
             "XRANGE",
             (self.events_key(job_id),),
-            (f"({after}-0" if after else "-", "+"),
+            (*span, "COUNT", limit) if limit else span,
             lambda reply: [parse_event(fields[b"e"]) for _, fields in reply],
         )
 
@@ -341,6 +345,12 @@ class Ledger(Keys):
         """Where a job comes from, for the log."""
         read = partial(read_origin, queue_name("", self.tenant))
         return Call("HMGET", (self.job_key(job_id),), ("queue", "starts", "envelope"), read)
+
+    def place(self, job_id: str) -> Call[Place | None]:
+        """Where a waiting job stands; None if it does not wait."""
+        return Call(
+            _PLACE, (self.job_key(job_id), self.key("pending"), self.key("waiting")), (job_id,), read_place
+        )
 
     def queue_depth(self, queue: str) -> Call[int]:
         """Number of messages in a queue."""

@@ -22,6 +22,7 @@ from llama_herd.tasks.ledger.answers import (
     Ended,
     Origin,
     Part,
+    Place,
     Record,
     Settled,
     Settling,
@@ -59,6 +60,17 @@ def read_submitted(reply: list[Any]) -> Submitted:
     # A span of less than a second gives no useful rate.
     taken_per_s = num_taken / max(span_ms / 1000, 1.0)
     return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s, tuple(map(text, served)))
+
+
+def read_place(reply: list[int] | None) -> Place | None:
+    """The wait counts the job itself: it ends when the job is taken."""
+    if reply is None:
+        return None
+    position, due_in_ms, num_taken, span_ms = reply
+    if not num_taken:
+        return Place(position, None)
+    wait_s = position * max(span_ms / 1000, 1.0) / num_taken
+    return Place(position, round(max(wait_s, due_in_ms / 1000), 3))
 
 
 #: Anybody may have written a record. A worker could not continue with numbers out of this range.
