@@ -7,6 +7,7 @@ import pytest
 from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 
+from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -19,7 +20,11 @@ def variable(name: str, field: FieldInfo) -> str:
     return str(alias.choices[0]) if isinstance(alias, AliasChoices) else f"HERD_{name.upper()}"
 
 
-VARIABLES = {variable(name, field): field for name, field in WorkerSettings.model_fields.items()}
+VARIABLES = {
+    variable(name, field): field
+    for kind in (WorkerSettings, GatewaySettings)
+    for name, field in kind.model_fields.items()
+}
 
 
 def test_it_names_every_setting_once_and_no_other() -> None:
@@ -36,6 +41,7 @@ def test_its_values_are_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyP
     read = WorkerSettings(_env_file=filled_in)
     default = WorkerSettings(_env_file=None)
     assert read.model_copy(update={"model": read.model.resolve()}) == default
+    assert GatewaySettings(_env_file=filled_in) == GatewaySettings(_env_file=None)
 
 
 @pytest.mark.parametrize(("name", "field"), VARIABLES.items())

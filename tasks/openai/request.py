@@ -20,7 +20,7 @@ COMPLETIONS, CHAT = ENDPOINTS
 BODY = "body"
 
 #: Fields that are ignored, each with the values that may be ignored; None: any value.
-_NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
+NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
     "user": None,
     "metadata": None,
     "service_tier": None,
@@ -39,12 +39,12 @@ _NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
 }
 
 #: Names that only chats have, each with our name.
-_CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
+CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
 #: vLLM's fields of a chat that mean the same here; a `chat_template` is a name, no text.
-_CHAT_SAME = frozenset(("documents", "chat_template", "chat_template_kwargs"))
+CHAT_SAME = frozenset(("documents", "chat_template", "chat_template_kwargs"))
 
 #: Sampling fields with the same name and meaning at both endpoints.
-_SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
+SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
 
 
 class RequestBody:
@@ -95,14 +95,14 @@ class RequestBody:
 
     def _take(self, name: str, value: Any) -> None:
         is_chat = self._endpoint == CHAT
-        ours = _CHAT_NAMES.get(name, name) if is_chat else name
-        if ours in _SAME or (is_chat and name == "top_logprobs"):
+        ours = CHAT_NAMES.get(name, name) if is_chat else name
+        if ours in SAME or (is_chat and name == "top_logprobs"):
             self.sampling[ours] = value
-        elif is_chat and name in _CHAT_SAME:
+        elif is_chat and name in CHAT_SAME:
             self.fields[name] = value
-        elif name not in _NEUTRAL:
+        elif name not in NEUTRAL:
             self._refuse(name, "not supported")
-        elif (neutral := _NEUTRAL[name]) is not None and value not in neutral:
+        elif (neutral := NEUTRAL[name]) is not None and value not in neutral:
             self._refuse(name, f"only supported as {' or '.join(map(json.dumps, neutral))}")
 
     def _prompt(self, value: Any) -> None:

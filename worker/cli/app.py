@@ -20,11 +20,13 @@ from llama_herd.worker.cli.chaos import chaos
 from llama_herd.worker.cli.dead import dead
 from llama_herd.worker.cli.demo import demo
 from llama_herd.worker.cli.doctor import doctor
+from llama_herd.worker.cli.gateway import gateway
 from llama_herd.worker.cli.generate import generate
 from llama_herd.worker.cli.health import health
 from llama_herd.worker.cli.inspect import inspect
 from llama_herd.worker.cli.jobs import jobs
 from llama_herd.worker.cli.kernels import kernels
+from llama_herd.worker.cli.keys import keys
 from llama_herd.worker.cli.purge import purge
 from llama_herd.worker.cli.settings import settings
 from llama_herd.worker.cli.status import status
@@ -61,6 +63,7 @@ app = typer.Typer(
 for command in (
     demo,
     worker,
+    gateway,
     generate,
     batch,
     watch,
@@ -77,6 +80,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(dead, name="dead")
+app.add_typer(keys, name="keys")
 app.add_typer(chaos, name="chaos")
 app.add_typer(kernels, name="kernels")
 

@@ -7,12 +7,15 @@ def settings() -> None:
     Defaults are commented out. Secrets are masked.
     """
     from llama_herd.tasks.connection import masked
+    from llama_herd.tasks.gateway.settings import GatewaySettings
     from llama_herd.worker.local.environment import read, variable
     from llama_herd.worker.settings import WorkerSettings
 
-    found = read(WorkerSettings)
-    password = "***" if found.redis_password else ""
-    shown = found.model_copy(update={"redis_url": masked(found.redis_url), "redis_password": password})
-    for name, value in shown.model_dump().items():
-        mark = "" if name in found.model_fields_set else "#"
-        print(f"{mark}{variable(name)}={value}")
+    shown = set[str]()
+    for found in (read(WorkerSettings), GatewaySettings.read()):
+        password = "***" if found.redis_password else ""
+        safe = found.model_copy(update={"redis_url": masked(found.redis_url), "redis_password": password})
+        for name, value in safe.model_dump(exclude=shown).items():
+            mark = "" if name in found.model_fields_set else "#"
+            print(f"{mark}{variable(name)}={value}")
+            shown.add(name)

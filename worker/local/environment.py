@@ -5,11 +5,15 @@ import sys
 from difflib import get_close_matches
 from typing import TypeVar
 
+from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.secret_files import secret_variables, warn_of_exposed_files
 from llama_herd.tasks.settings import PREFIX, Settings
 from llama_herd.worker.settings import WorkerSettings
 
 S = TypeVar("S", bound=Settings)
+
+#: Everything that a command may be set to.
+KINDS: tuple[type[Settings], ...] = (WorkerSettings, GatewaySettings)
 
 #: Names under which Celery would find another Redis.
 _FOREIGN = ("CELERY_", "REDIS_URL")
@@ -17,7 +21,8 @@ _FOREIGN = ("CELERY_", "REDIS_URL")
 
 def variable(field: str) -> str:
     """The variable of a setting."""
-    return WorkerSettings.variables(field)[0]
+    kind = next(kind for kind in KINDS if field in kind.model_fields)
+    return kind.variables(field)[0]
 
 
 def override(**options: object) -> None:
@@ -44,6 +49,7 @@ def child_environment(settings: WorkerSettings) -> dict[str, str]:
 
 def unknown_variables() -> dict[str, str]:
     """Variables that look like settings but are not, each with the nearest setting's name."""
-    known = [*map(variable, WorkerSettings.model_fields), *secret_variables(WorkerSettings)]
+    fields = {field for kind in KINDS for field in kind.model_fields}
+    known = sorted({*map(variable, fields), *(name for kind in KINDS for name in secret_variables(kind))})
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return {name: get_close_matches(name, known, n=1, cutoff=0.0)[0] for name in unknown}

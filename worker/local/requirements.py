@@ -13,6 +13,9 @@ CLI_MODULES = ("rich", "typer")
 #: Modules of the extra `worker`.
 WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
 
+#: Modules of the extra `gateway`.
+GATEWAY_MODULES = ("starlette", "uvicorn")
+
 
 def install_command(extra: str) -> str:
     """The command that installs an extra. It names a checkout, since no package index has llama-herd."""
@@ -36,6 +39,13 @@ def need_worker_extra(command: str) -> None:
         raise BadInput(
             f"`{command}` runs a model here and needs {', '.join(missing)}. Fix: {install_command('worker')}"
         )
+
+
+def need_gateway_extra(command: str) -> None:
+    """Raise BadInput, with the fix, when the packages that the gateway needs are not installed."""
+    missing = [name for name in GATEWAY_MODULES if find_spec(name) is None]
+    if missing:
+        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: pip install 'llama-herd[gateway]'")
 
 
 def load_torch() -> None:

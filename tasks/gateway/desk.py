@@ -1,0 +1,115 @@
+"""One tenant's queue as the gateway sees it, and the connections that all tenants share."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from time import monotonic
+from typing import TypeVar
+
+import redis.asyncio
+
+from llama_herd.errors import RedisUnavailable
+from llama_herd.tasks.client.core import ClientCore
+from llama_herd.tasks.connection import connect_async, redis_errors
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.gateway.hub import Hub
+from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
+from llama_herd.tasks.worker_status import WorkerStatus
+
+T = TypeVar("T")
+
+#: Most calls to Redis that are under way at a time. More wait here, not as connections of Redis.
+MAX_CALLS = 64
+#: Events that are read together: what a slow reader costs.
+PAGE = 64
+#: How long a stream waits for a Redis that is away, and how often it asks.
+OUTAGE_S, RETRY_S = 60.0, 0.5
+#: How long the list of workers is taken for true.
+FRESH_S = 1.0
+
+
+class Line:
+    """The connections to Redis: some for calls, and one for all subscriptions."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.url = settings.redis_url
+        self._redis: redis.asyncio.Redis = connect_async(self.url)
+        self._calls = asyncio.Semaphore(MAX_CALLS)
+        self.hub = Hub(self._redis)
+
+    async def run(self, dialogue: Dialogue[T]) -> T:
+        """Run a dialogue. Raises RedisUnavailable, and what the dialogue raises."""
+        async with self._calls:
+            with redis_errors(self.url):
+                return await run_dialogue_async(self._redis, dialogue)
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+
+class Desk:
+    """One tenant's jobs."""
+
+    def __init__(self, settings: GatewaySettings, tenant: str, line: Line) -> None:
+        self.settings = settings.model_copy(update={"tenant": tenant})
+        self.core = ClientCore(None, None, None, self.settings, None)
+        self.run = line.run
+        self._hub = line.hub
+        self._workers: list[WorkerStatus] = []
+        self._asked_s = float("-inf")
+
+    async def workers(self) -> list[WorkerStatus]:
+        """All live workers, as of a second ago at most."""
+        if monotonic() - self._asked_s > FRESH_S:
+            self._workers = await self.run(self.core.workers())
+            self._asked_s = monotonic()
+        return self._workers
+
+    async def models(self) -> list[str]:
+        """Names of the models that jobs are taken for."""
+        served = {worker.model for worker in await self.workers()}
+        return sorted(served.union(self.settings.standing_models))
+
+    async def events(
+        self, job_id: str, *, after: int = 0, tick_s: float = 5.0, waits: bool = False
+    ) -> AsyncGenerator[list[Event]]:
+        """The job's events after number `after`, in order, each once, up to its end.
+
+        After `tick_s` without one the list is empty, and at once if none is there yet. An outage of Redis is
+        waited out. Raises JobNotFound, RecordUnreadable, and RedisUnavailable after a long outage.
+        """
+        follower = self.core.follower(job_id, after, None, waits)
+        away_s: float | None = None
+        async with self._hub.listening(self.core.ledger.channel(job_id)) as inbox:
+            while not follower.has_ended:
+                events: list[Event] = []
+                if not follower.is_behind:
+                    messages: Sequence[bytes | None] = await inbox.take(tick_s) or (None,)
+                    for message in messages:
+                        found = None if message is None else {"type": "message", "data": message}
+                        events += follower.live(found)
+                if follower.is_behind:
+                    try:
+                        events += await self.run(self.core.catch_up(follower, PAGE))
+                        away_s = None
+                    except RedisUnavailable:
+                        away_s = away_s or monotonic()
+                        if monotonic() - away_s > OUTAGE_S:
+                            raise
+                        await asyncio.sleep(RETRY_S)
+                if events or not follower.has_ended:
+                    yield events
+
+
+class Desks:
+    """A desk for each tenant, made when somebody comes for it."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.line = Line(settings)
+        self._desks: dict[str, Desk] = {}
+
+    def of(self, tenant: str) -> Desk:
+        if tenant not in self._desks:
+            self._desks[tenant] = Desk(self.settings, tenant, self.line)
+        return self._desks[tenant]

@@ -1,0 +1,73 @@
+"""What all requests share: the desks, the places, and what goes on after a client has gone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.requests import Request
+
+from llama_herd.errors import HerdError
+from llama_herd.tasks.gateway.desk import OUTAGE_S, Desk, Desks
+from llama_herd.tasks.gateway.ending import end
+from llama_herd.tasks.gateway.identity import Caller, caller_of
+from llama_herd.tasks.gateway.limits import Places
+from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.security.api_keys import KeyRole
+
+#: Pause before a cancel that Redis has not taken is repeated.
+RETRY_S = 1.0
+
+
+class Door:
+    """One gateway's life."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.desks = Desks(settings)
+        self.places = Places(settings)
+        #: Set once the gateway is to end: streams that can be picked up elsewhere end at once.
+        self.is_closing = asyncio.Event()
+        self._chores: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Hold the connections to Redis."""
+        hub = asyncio.create_task(self.desks.line.hub.run())
+        try:
+            yield
+        finally:
+            if self._chores:
+                await asyncio.wait(self._chores, timeout=RETRY_S)
+            await end(hub, *self._chores)
+            await self.desks.line.close()
+
+    async def admit(self, request: Request, needs: KeyRole) -> tuple[Caller, Desk]:
+        """Who is calling, and the desk of that tenant. Raises Problem."""
+        caller = await caller_of(request, self.desks, needs)
+        return caller, self.desks.of(caller.tenant)
+
+    def leave(self, desk: Desk, job_id: str) -> None:
+        """Cancel the job of a client that has gone away."""
+        self._spawn(_cancel(desk, job_id))
+
+    def _spawn(self, chore: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+
+def door_of(request: Request) -> Door:
+    door: Door = request.app.state.door
+    return door
+
+
+async def _cancel(desk: Desk, job_id: str) -> None:
+    """Repeated while Redis is away."""
+    for _ in range(int(OUTAGE_S / RETRY_S)):
+        try:
+            await desk.run(desk.core.cancel(job_id, "cancelled"))
+        except HerdError:
+            await asyncio.sleep(RETRY_S)
+        else:
+            return

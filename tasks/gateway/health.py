@@ -1,0 +1,38 @@
+"""Is this process alive, and would a job be run?"""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from llama_herd.errors import HerdError
+from llama_herd.tasks.gateway.door import Door, door_of
+from llama_herd.tasks.ledger.api_keys import all_keys
+from llama_herd.tasks.ledger.redis_call import ask
+
+
+async def live(request: Request) -> Response:
+    """200 as long as the process answers."""
+    return JSONResponse({"status": "live"})
+
+
+async def ready(request: Request) -> Response:
+    """200 when Redis is there and a worker serves; else 503 with the reason."""
+    reason = await _reason_against(door_of(request))
+    if reason:
+        return JSONResponse({"status": "not ready", "reason": reason}, 503)
+    return JSONResponse({"status": "ready"})
+
+
+async def _reason_against(door: Door) -> str:
+    """Why a job would not be run; empty if one would."""
+    desks = door.desks
+    if door.is_closing.is_set():
+        return "the gateway is about to end"
+    try:
+        keys = await desks.line.run(ask(all_keys()))
+        tenants = {door.settings.tenant, *(key.tenant for key in keys)}
+        for tenant in tenants:
+            if any(worker.state == "ready" for worker in await desks.of(tenant).workers()):
+                return ""
+    except HerdError:
+        return "Redis is away"
+    return "no worker is ready"

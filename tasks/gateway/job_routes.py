@@ -1,0 +1,226 @@
+"""Our own endpoints: a job, its state, its events as they come, and its end."""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llama_herd.errors import HerdError, InvalidJob, JobNotFound
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.gateway.desk import Desk
+from llama_herd.tasks.gateway.door import Door, door_of
+from llama_herd.tasks.gateway.errors import Problem, bad_request
+from llama_herd.tasks.gateway.limits import read_object
+from llama_herd.tasks.gateway.openai_routes import JOB_HEADER, KEY_HEADER
+from llama_herd.tasks.gateway.pump import pump
+from llama_herd.tasks.gateway.sse import EventStream, sse
+from llama_herd.tasks.job import GenerationJob, is_job_id
+from llama_herd.tasks.ledger.answers import Cancellation, Place, Record
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.security.api_keys import KeyRole
+
+#: What an EventSource waits before it comes again, in milliseconds.
+RECONNECT_MS = 1000
+#: How often a waiting job's place is looked up.
+QUEUED_S = 5.0
+LAST_ID_HEADER = "Last-Event-ID"
+
+
+class JobView(BaseModel):
+    """A job as it is now."""
+
+    id: str
+    state: Literal["queued", "running", "done", "failed", "cancelled"]
+    queue: str = Field(description="Its model's queue.")
+    worker: str | None = Field(description="The last worker that had it.")
+    starts: int = Field(description="How often it was started.")
+    num_events: int = Field(description="Number of its last event.")
+    num_tokens: int = Field(description="Tokens that it has said.")
+    submitted_ms: int = Field(description="When it was accepted, in unix milliseconds.")
+    due_ms: int = Field(description="From when it may run.")
+    deadline_ms: int | None = Field(description="When it is ended.")
+    position: int | None = Field(description="How many jobs are waiting up to it; null if it does not wait.")
+    estimated_wait_s: float | None = Field(
+        description="How long it will wait at the rate of late; null if unknown, or if it does not wait."
+    )
+    result: Result | None = Field(description="How it ended, and all that it said; null before.")
+
+    @classmethod
+    def of(cls, job_id: str, record: Record, place: Place | None, result: Result | None) -> "JobView":
+        same = ("state", "queue", "worker", "starts", "submitted_ms", "due_ms", "deadline_ms")
+        return cls(
+            id=job_id,
+            num_events=record.seq,
+            num_tokens=record.n,
+            position=place and place.position,
+            estimated_wait_s=place and place.wait_s,
+            result=result,
+            **{name: getattr(record, name) for name in same},
+        )
+
+
+class Accepted(BaseModel):
+    """A job that is in the queue now."""
+
+    id: str
+    events: str = Field(description="Where its events are.")
+
+
+class Queued(BaseModel):
+    """The event `queued`: where a job stands while no worker has it. It has no id: it is not of the job."""
+
+    position: int = Field(
+        description="1: it is next. Counted by the time of acceptance, whatever the priority."
+    )
+    estimated_wait_s: float | None = Field(description="At the rate of late; null if nothing was taken.")
+
+
+class Cancelled(BaseModel):
+    """What has become of a request to end a job."""
+
+    id: str
+    cancellation: Cancellation = Field(
+        description="cancelled: it has ended. asked: its worker ends it soon. finished: it had ended."
+    )
+
+
+async def submit(request: Request) -> Response:
+    """Put a job into the queue."""
+    door = door_of(request)
+    _, desk = await door.admit(request, KeyRole.PRODUCER)
+    fields = await read_object(request, door.settings)
+    try:
+        job = GenerationJob.parse(fields, desk.settings)
+        job_id = await desk.run(desk.core.submit(job, {}, None, request.headers.get(KEY_HEADER)))
+    except InvalidJob as error:
+        raise Problem.of(error, bad_status=422) from None
+    place = f"/v1/jobs/{job_id}"
+    accepted = Accepted(id=job_id, events=f"{place}/events")
+    return JSONResponse(accepted.model_dump(), 202, headers={"Location": place, JOB_HEADER: job_id})
+
+
+async def show(request: Request) -> Response:
+    """A job's state; once it is over, its result."""
+    desk, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
+    record, place = await desk.run(_look(desk, job_id))
+    result = Result.from_events(await _all_events(desk, job_id)) if record.is_final else None
+    return Response(
+        JobView.of(job_id, record, place, result).model_dump_json(), media_type="application/json"
+    )
+
+
+async def _all_events(desk: Desk, job_id: str) -> list[Event]:
+    return [event async for found in desk.events(job_id) for event in found]
+
+
+def _look(desk: Desk, job_id: str) -> Any:
+    """A dialogue: a job's record and its place. Raises JobNotFound."""
+    record, place = yield [desk.core.ledger.record(job_id), desk.core.ledger.place(job_id)]
+    if record is None:
+        raise JobNotFound.of(job_id)
+    return record, place
+
+
+async def events(request: Request) -> ASGIApp:
+    """A job's events: those there are, then those that come, up to its end."""
+    door = door_of(request)
+    desk, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
+    after = _after(request)
+    record, _ = await desk.run(_look(desk, job_id))
+    if record.is_final and after >= record.seq:
+        return Response(status_code=204)  # an EventSource that has all of it does not come again
+    return _Watched(door, desk, job_id, after)
+
+
+class _Watched:
+    """The answer: a stream that holds a place."""
+
+    def __init__(self, door: Door, desk: Desk, job_id: str, after: int) -> None:
+        self._door = door
+        self._desk = desk
+        self._job_id = job_id
+        self._after = after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        settings = self._door.settings
+        with self._door.places.taken(self._desk.settings.tenant):
+            answer = EventStream(
+                self._parts(),
+                headers={JOB_HEADER: self._job_id},
+                stall_s=settings.gateway_idle_s,
+                until=self._door.is_closing,
+            )
+            await answer(scope, receive, send)
+
+    async def _parts(self) -> AsyncGenerator[bytes]:
+        heartbeat_s = self._door.settings.gateway_heartbeat_s
+        waiting = _Waiting(self._desk, self._job_id, is_over=self._after > 0)
+        events = self._desk.events(self._job_id, after=self._after, tick_s=min(heartbeat_s, QUEUED_S))
+        yield f"retry: {RECONNECT_MS}\n\n".encode()
+        async with aclosing(pump(events, waiting.written, heartbeat_s=heartbeat_s, idle=waiting)) as parts:
+            async for part in parts:
+                yield part
+
+
+class _Waiting:
+    """Says where a job stands, as long as it has not begun."""
+
+    def __init__(self, desk: Desk, job_id: str, *, is_over: bool) -> None:
+        self._desk = desk
+        self._job_id = job_id
+        self._is_over = is_over
+        self._last: Place | None = None
+
+    def written(self, event: Event) -> Iterator[bytes]:
+        self._is_over = True
+        yield sse(event.to_json(), name=event.type, number=event.seq)
+
+    async def __call__(self) -> bytes:
+        """An event if the place has changed."""
+        if self._is_over:
+            return b""
+        with suppress(HerdError):
+            place = await self._desk.run(self._desk.core.place(self._job_id))
+            if place is not None and place != self._last:
+                self._last = place
+                queued = Queued(position=place.position, estimated_wait_s=place.wait_s)
+                return sse(queued.model_dump_json(), name="queued")
+        return b""
+
+
+async def cancel(request: Request) -> Response:
+    """End a job early. What it has said is kept."""
+    desk, job_id = await _job_of(request, KeyRole.PRODUCER)
+    outcome = await desk.run(desk.core.cancel(job_id, "cancelled"))
+    if outcome is Cancellation.UNKNOWN:
+        raise JobNotFound.of(job_id)
+    return JSONResponse(Cancelled(id=job_id, cancellation=outcome).model_dump(), 202)
+
+
+async def purge(request: Request) -> Response:
+    """Forget a job: no key of Redis keeps a byte of its prompt and its output."""
+    desk, job_id = await _job_of(request, KeyRole.OPERATOR)
+    await desk.run(desk.core.purge(job_id))
+    return Response(status_code=204)
+
+
+async def _job_of(request: Request, needs: KeyRole) -> tuple[Desk, str]:
+    """The desk of the caller's tenant, and the id in the path. Another tenant's job is not there."""
+    _, desk = await door_of(request).admit(request, needs)
+    job_id = request.path_params["id"]
+    if not is_job_id(job_id):
+        raise JobNotFound("no job has such an id")
+    return desk, job_id
+
+
+def _after(request: Request) -> int:
+    """The number of the last event that the client has seen."""
+    said: Mapping[str, str] = request.headers
+    text = said.get(LAST_ID_HEADER) or request.query_params.get("after") or "0"
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise bad_request("must be the number of an event", param=LAST_ID_HEADER)
+    return int(text)

@@ -1,0 +1,83 @@
+"""What one request may take: bytes, time, and a place among the answers under way."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from llama_herd.tasks.gateway.errors import RETRY_S, Problem, bad_request
+from llama_herd.tasks.gateway.settings import GatewaySettings
+
+#: A connection whose request was not read to its end cannot be used again.
+_CLOSE = {"Connection": "close"}
+
+
+async def read_object(request: Request, settings: GatewaySettings) -> dict[str, Any]:
+    """The body of a request, a JSON object. Raises Problem."""
+    raw = await _read(request, settings)
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise bad_request("the body must be JSON in UTF-8", "invalid_json") from None
+    if not isinstance(found, dict):
+        raise bad_request("the body must be a JSON object", "invalid_json")
+    return found
+
+
+async def _read(request: Request, settings: GatewaySettings) -> bytes:
+    limit = settings.gateway_max_body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:19]) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(settings.gateway_idle_s):
+            async for part in request.stream():
+                num_bytes += len(part)
+                if num_bytes > limit:
+                    raise _too_large(limit)
+                parts.append(part)
+    except TimeoutError:
+        raise Problem(408, "timeout", "the body did not come in time", headers=_CLOSE) from None
+    except ClientDisconnect:
+        raise bad_request("the body is not whole") from None
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "body_too_large", f"the body must be at most {limit} bytes", headers=_CLOSE)
+
+
+class Places:
+    """Places for answers under way, in all and for each tenant."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._most = settings.gateway_max_streams
+        self._most_of_one = settings.gateway_max_tenant_streams
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def num_taken(self) -> int:
+        return self._taken.total()
+
+    @contextmanager
+    def taken(self, tenant: str) -> Iterator[None]:
+        """Hold a place. Raises Problem if there is none."""
+        retry = {"Retry-After": str(RETRY_S)}
+        if self._taken[tenant] >= self._most_of_one:
+            message = f"{self._most_of_one} answers are under way for this tenant, the most that may be"
+            raise Problem(429, "too_many_streams", message, headers=retry)
+        if self.num_taken >= self._most:
+            raise Problem(503, "too_many_streams", "too many answers are under way here", headers=retry)
+        self._taken[tenant] += 1
+        try:
+            yield
+        finally:
+            self._taken[tenant] -= 1
+            if not self._taken[tenant]:
+                del self._taken[tenant]

@@ -1,0 +1,158 @@
+"""The description of all routes, made of the classes that check what comes and write what goes."""
+
+from functools import cache
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from llama_herd.tasks.events import End, Started, Token
+from llama_herd.tasks.gateway.door import door_of
+from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView, Queued
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.body_schema import REF, body_schema
+from llama_herd.tasks.openai.request import CHAT, COMPLETIONS
+from llama_herd.tasks.security.api_keys import KeyRole
+
+MODELS: tuple[type[BaseModel], ...] = (
+    *(GenerationJob, Accepted, JobView, Cancelled),
+    *(Queued, Started, Token, End),
+)
+
+
+class Operation(NamedTuple):
+    """What one method of one path does. body, answer: names of schemas; kind: the answer's media type."""
+
+    method: str
+    path: str
+    what: str
+    status: int = 200
+    body: str = ""
+    answer: str = ""
+    kind: str = "application/json"
+    role: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+KEY = ("Idempotency-Key", "A name of your own. The same request under the same name is the same job.")
+GONE = ("X-On-Disconnect", "cancel or stay: what becomes of the job if you go away before its end.")
+SEEN = ("Last-Event-ID", "Number of the last event that you have seen. The query `after` says the same.")
+STREAM = "text/event-stream"
+_JOB = "/v1/jobs/{id}"
+
+OPERATIONS = (
+    Operation(
+        "post",
+        "/v1/completions",
+        "Continue a text.",
+        body="CompletionBody",
+        role="producer",
+        headers=(KEY, GONE),
+    ),
+    Operation(
+        "post",
+        "/v1/chat/completions",
+        "Answer in a conversation.",
+        body="ChatBody",
+        role="producer",
+        headers=(KEY, GONE),
+    ),
+    Operation("get", "/v1/models", "The models that jobs are taken for.", role="subscriber"),
+    Operation("get", "/v1/models/{model}", "One of them.", role="subscriber"),
+    Operation(
+        "post",
+        "/v1/jobs",
+        "Put a job into the queue.",
+        202,
+        body="GenerationJob",
+        answer="Accepted",
+        role="producer",
+        headers=(KEY,),
+    ),
+    Operation("get", _JOB, "A job's state; at its end, its result.", answer="JobView", role="subscriber"),
+    Operation(
+        "get",
+        f"{_JOB}/events",
+        "A job's events, those there are and those that come, up to its end. 204 if you have seen its end.",
+        answer="Event",
+        kind=STREAM,
+        role="subscriber",
+        headers=(SEEN,),
+    ),
+    Operation("delete", _JOB, "End a job early. Its text is kept.", 202, answer="Cancelled", role="producer"),
+    Operation("post", f"{_JOB}/purge", "Forget a job that is over, or waits.", 204, role="operator"),
+    Operation("get", "/health/live", "200 as long as the process answers. Needs no key."),
+    Operation("get", "/health/ready", "200 when Redis is there and a worker serves, else 503. Needs no key."),
+)
+
+ERRORS = {
+    400: "the body or a header is wrong, or the model cannot take the prompt",
+    401: "no valid key",
+    403: "the key's role is too small, or another site's page calls",
+    404: "no such job in this tenant, no such model, no such route",
+    408: "the body did not come in time",
+    409: "another job has this Idempotency-Key; the job was cancelled; or a worker runs it",
+    413: "the body is too long",
+    422: "the job has wrong fields",
+    429: "the queue is full, or too many answers are under way: see Retry-After",
+    500: "the job failed, and would fail again",
+    503: "Redis is away, no worker is up, or the job failed and may succeed later: see Retry-After",
+    504: "the job was not finished by its deadline",
+}
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The OpenAPI document."""
+    _, found = models_json_schema([(model, "serialization") for model in MODELS], ref_template=REF)
+    events = [{"$ref": REF.format(model=model.__name__)} for model in (Queued, Started, Token, End)]
+    own = {
+        "CompletionBody": body_schema(COMPLETIONS),
+        "ChatBody": body_schema(CHAT),
+        "Event": {"oneOf": events, "description": "One of these, by the name of the event."},
+    }
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "llama-herd", "version": version("llama-herd")},
+        "paths": paths,
+        "components": {
+            "schemas": {**found["$defs"], **own},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _described(operation: Operation) -> dict[str, Any]:
+    in_path = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
+    path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in in_path]
+    header = [
+        {"name": name, "in": "header", "description": what, "schema": {"type": "string"}}
+        for name, what in operation.headers
+    ]
+    answer = _content(operation.answer, operation.kind) if operation.answer else {}
+    errors = {str(status): {"description": what} for status, what in ERRORS.items()} if operation.role else {}
+    needs = f" Needs a key of the role {operation.role} or above." if operation.role else ""
+    return {
+        "summary": operation.what,
+        "description": operation.what + needs,
+        "parameters": [*path, *header],
+        **({"requestBody": {"required": True, **_content(operation.body)}} if operation.body else {}),
+        "responses": {str(operation.status): {"description": "as asked", **answer}, **errors},
+        **({"security": [{"key": []}]} if operation.role else {}),
+    }
+
+
+def _content(schema: str, kind: str = "application/json") -> dict[str, Any]:
+    return {"content": {kind: {"schema": {"$ref": REF.format(model=schema)}}}}
+
+
+async def show_document(request: Request) -> Response:
+    """The OpenAPI document."""
+    await door_of(request).admit(request, KeyRole.SUBSCRIBER)
+    return JSONResponse(document())

@@ -1,0 +1,62 @@
+"""A job's events as the bytes of a stream: with comments while nothing comes, and one last word."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from time import monotonic
+from typing import Any, Protocol
+
+from llama_herd.errors import HerdError
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.gateway.errors import Problem
+from llama_herd.tasks.gateway.sse import HEARTBEAT, sse
+
+
+class Idle(Protocol):
+    """What to send while nothing comes; empty: a comment, when it is time."""
+
+    async def __call__(self) -> bytes: ...
+
+
+async def pump(
+    events: AsyncGenerator[list[Event]],
+    write: Callable[[Event], Iterator[bytes]],
+    *,
+    heartbeat_s: float,
+    idle: Idle | None = None,
+    last: bytes = b"",
+) -> AsyncGenerator[bytes]:
+    """The parts of a stream. An error on the way is its last event, since its status has been sent."""
+    spoke_s = monotonic()
+    async with aclosing(events):
+        try:
+            async for found in events:
+                part = b"".join(piece for event in found for piece in write(event))
+                if not part and idle is not None:
+                    part = await idle()
+                if not part and monotonic() - spoke_s >= heartbeat_s:
+                    part = HEARTBEAT
+                if part:
+                    yield part
+                    spoke_s = monotonic()
+        except HerdError as error:
+            yield failure(Problem.of(error))
+    if last:
+        yield last
+
+
+def failure(problem: Problem) -> bytes:
+    """A problem as an event."""
+    return sse(compact(problem.body), name="error")
+
+
+def compact(value: Any) -> str:
+    """JSON on one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+async def from_first(events: AsyncIterator[list[Event]], first: list[Event]) -> AsyncGenerator[list[Event]]:
+    """The events again, with those that were taken first."""
+    yield first
+    async for found in events:
+        yield found

@@ -1,0 +1,104 @@
+"""Runs the gateway in this process."""
+
+import asyncio
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from socket import socket
+
+import uvicorn
+from starlette.applications import Starlette
+
+from llama_herd.errors import BadInput, SettingsError
+from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.gateway.app import make_app
+from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol
+from llama_herd.tasks.gateway.identity import is_loopback
+from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.ledger.api_keys import num_keys
+from llama_herd.tasks.ledger.redis_call import run
+
+
+def serve(settings: GatewaySettings) -> None:
+    """Serve until SIGINT or SIGTERM. Raises SettingsError, BadInput and RedisUnavailable before it begins."""
+    has_keys = _has_keys(settings)
+    if not has_keys and not is_loopback(settings.gateway_host):
+        raise SettingsError(
+            f"HERD_GATEWAY_HOST={settings.gateway_host}: without a key only this machine may call, at "
+            "127.0.0.1. Fix: herd keys create NAME, then start the gateway again"
+        )
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    Server(make_app(settings), settings, has_keys=has_keys).run()
+
+
+def _has_keys(settings: GatewaySettings) -> bool:
+    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+        return run(redis, num_keys()) > 0
+
+
+class Server(uvicorn.Server):
+    """uvicorn, told to end by a signal, and to say where it listens."""
+
+    def __init__(self, app: Starlette, settings: GatewaySettings, *, has_keys: bool) -> None:
+        protocol = type("Protocol", (GuardedProtocol,), {"idle_s": settings.gateway_idle_s})
+        config = uvicorn.Config(
+            app,
+            host=settings.gateway_host,
+            port=settings.gateway_port,
+            http=protocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ssl_certfile=settings.gateway_cert_file or None,
+            ssl_keyfile=settings.gateway_key_file or None,
+            timeout_keep_alive=max(1, int(settings.gateway_idle_s)),
+            timeout_graceful_shutdown=max(1, int(settings.gateway_grace_s)),
+            h11_max_incomplete_event_size=settings.gateway_max_header_bytes,
+            backlog=4096,
+        )
+        super().__init__(config)
+        self._app = app
+        self._settings = settings
+        self._has_keys = has_keys
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # uvicorn's way to say that the address cannot be had
+            place = f"{self._settings.gateway_host}:{self._settings.gateway_port}"
+            raise BadInput(f"cannot listen at {place}. Fix: choose another --port or --host") from None
+        if self.started:
+            print(
+                f"herd: gateway at {self.url}{'' if self._has_keys else NO_KEYS}", file=sys.stderr, flush=True
+            )
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._app.state.door.is_closing.set()
+        await super().shutdown(sockets)
+
+    @property
+    def url(self) -> str:
+        """Where it listens. With port 0 the system has chosen one."""
+        scheme = "https" if self.config.is_ssl else "http"
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A signal ends it in order. uvicorn would raise it again after that, and die of it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
+
+
+NO_KEYS = ", for this machine only: there are no keys yet (herd keys create)"

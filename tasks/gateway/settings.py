@@ -1,0 +1,89 @@
+"""Settings of the gateway."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from llama_herd.tasks.connection import problem_with_file
+from llama_herd.tasks.settings import Settings
+
+
+class GatewaySettings(Settings):
+    """Settings of a client, and those of the door that others come in by."""
+
+    gateway_host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen at. Without a key only a loopback address is accepted.",
+    )
+    gateway_port: int = Field(default=8000, ge=0, lt=65_536, description="Port to listen at. 0: a free one.")
+    gateway_cert_file: str = Field(
+        default="", description="Certificate for TLS. Its key may be in the same file. Empty: plain HTTP."
+    )
+    gateway_key_file: str = Field(default="", description="Private key of the certificate.")
+    gateway_models: str = Field(
+        default="",
+        description="Models, such as tales,llama, that OpenAI's endpoints take jobs for even while no worker "
+        "serves them.",
+    )
+    gateway_origins: str = Field(
+        default="",
+        description="Origins, such as https://app.example.com, whose pages may call from a browser. Empty: "
+        "none but our own.",
+    )
+    gateway_on_disconnect: Literal["cancel", "stay"] = Field(
+        default="cancel",
+        description="What becomes of the job of an OpenAI request whose client goes away. The header "
+        "X-On-Disconnect says otherwise for one request.",
+    )
+    gateway_max_body_bytes: int = Field(
+        default=4_194_304, ge=1024, le=1 << 30, description="Longest body of a request."
+    )
+    gateway_max_header_bytes: int = Field(
+        default=32_768, ge=1024, le=1 << 20, description="Longest head of a request, its headers included."
+    )
+    gateway_max_streams: int = Field(
+        default=2000, ge=1, le=10**6, description="Most answers that may be under way at a time."
+    )
+    gateway_max_tenant_streams: int = Field(
+        default=1000, ge=1, le=10**6, description="Most of them for one tenant."
+    )
+    gateway_idle_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="A client that takes this long to send a request whole, or to read what waits for it, is "
+        "cut off.",
+    )
+    gateway_heartbeat_s: float = Field(
+        default=10.0,
+        ge=0.05,
+        le=3600,
+        description="A stream that has nothing to say sends a comment this often.",
+    )
+    gateway_grace_s: float = Field(
+        default=10.0, ge=0, le=3600, description="How long answers may go on after SIGTERM."
+    )
+
+    @field_validator("gateway_cert_file", "gateway_key_file")
+    @classmethod
+    def _is_there(cls, path: str) -> str:
+        if path and (problem := problem_with_file(path)):
+            raise ValueError(problem)
+        return path
+
+    @property
+    def standing_models(self) -> tuple[str, ...]:
+        """Models whose jobs are taken whether or not a worker serves them."""
+        return _names(self.gateway_models)
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """Origins of pages that may call."""
+        return frozenset(_names(self.gateway_origins))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    parts: Iterable[str] = (part.strip() for part in text.split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))

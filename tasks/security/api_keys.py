@@ -1,0 +1,83 @@
+"""Keys for the gateway: made here, shown once, and kept as SHA-256."""
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Collection
+from enum import StrEnum
+from time import time
+
+from llama_herd.errors import BadInput
+from llama_herd.tasks.ledger.api_keys import ApiKey, all_keys, drop_key, find_key, store_key
+from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.settings import TENANT_PATTERN
+
+#: Of each key that we make, so that a person and a scanner of secrets know what it is.
+PREFIX = "herd-"
+KEY_BYTES = 32
+#: Hex digits of the SHA-256 by which a key is found. They tell nothing of the key.
+FINGERPRINT_CHARS = 16
+
+_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+
+
+class KeyRole(StrEnum):
+    """What the holder of a key may do in its tenant."""
+
+    #: Reads jobs whose ids it knows, and the models.
+    SUBSCRIBER = "subscriber"
+    #: Also submits and cancels.
+    PRODUCER = "producer"
+    #: Also purges.
+    OPERATOR = "operator"
+
+    def may(self, what: "KeyRole") -> bool:
+        """Whether it includes another role."""
+        roles = list(KeyRole)
+        return roles.index(self) >= roles.index(what)
+
+
+def make_key(name: str, tenant: str, role: KeyRole) -> tuple[str, ApiKey]:
+    """A new key, and what is stored of it. Raises BadInput."""
+    if not _NAME.fullmatch(name):
+        raise BadInput(
+            f"key {name!r}: the name must be 1 to 64 letters, digits, dots, dashes, underscores or @"
+        )
+    if not re.fullmatch(TENANT_PATTERN, tenant):
+        raise BadInput(f"tenant {tenant!r}: must be 1 to 64 letters, digits, underscores or dashes")
+    secret = PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    digest = _digest(secret)
+    return secret, ApiKey(digest[:FINGERPRINT_CHARS], digest, name, tenant, role, int(1000 * time()))
+
+
+def create_key(name: str, tenant: str, role: KeyRole) -> Dialogue[str]:
+    """Store a new key and return it: nobody can see it again. Raises BadInput if the name is taken."""
+    secret, key = make_key(name, tenant, role)
+    if any(other.name == name for other in (yield all_keys())):
+        raise BadInput(f"key {name}: there is one of this name. Fix: revoke it, or choose another name")
+    yield store_key(key)
+    return secret
+
+
+def known_key(secret: str) -> Dialogue[ApiKey | None]:
+    """What is stored of a key that somebody shows; None if it is not one of ours."""
+    digest = _digest(secret)
+    key: ApiKey | None = yield find_key(digest[:FINGERPRINT_CHARS])
+    if key is None or not hmac.compare_digest(key.digest.encode(), digest.encode()):
+        return None
+    return key
+
+
+def revoke_key(name: str) -> Dialogue[ApiKey]:
+    """Forget a key, given by its name or its fingerprint. Raises BadInput if there is none."""
+    keys: Collection[ApiKey] = yield all_keys()
+    found = next((key for key in keys if name in (key.name, key.fingerprint)), None)
+    if found is None:
+        raise BadInput(f"key {name}: there is none. Fix: herd keys list")
+    yield drop_key(found.fingerprint)
+    return found
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()

@@ -1,0 +1,45 @@
+"""A gateway on an empty Redis, and the worker's side of it."""
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from benchmarks.stand_in import StandIn
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.tasks.gateway.gateway_thread import GatewayThread
+from tests.tasks.herd import Herd
+
+
+@pytest.fixture(scope="session")
+def lasting_gateway(redis_server: EmbeddedRedis) -> Iterator[GatewayThread]:
+    with GatewayThread(redis_server.url, heartbeat_s=0.2) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def gateway(redis: Redis, lasting_gateway: GatewayThread) -> GatewayThread:
+    """One that knows nothing, since it has nothing to know: the next test gets the same one."""
+    wait_until(lambda: not lasting_gateway.door.places.num_taken, "earlier answers have ended")
+    lasting_gateway.forget()
+    return lasting_gateway
+
+
+@pytest.fixture
+def herd(redis: Redis) -> Herd:
+    """What workers do, by hand; one of them has said that it serves `tales`."""
+    status = WorkerStatus(name="w", state="ready", model="tales", device="none", slots=1)
+    run(redis, Reports().report_worker(status))
+    return Herd(redis, Ledger(lease_ms=60_000, worker="w"))
+
+
+@pytest.fixture
+def stand_in(redis_url: str) -> Iterator[StandIn]:
+    """A worker without a model."""
+    with StandIn(redis_url) as worker:
+        yield worker

@@ -1,0 +1,125 @@
+"""A gateway in a thread of the test, on a port of its own, and the plain HTTP that tests speak with it."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from llama_herd.tasks.gateway.app import make_app
+from llama_herd.tasks.gateway.door import Door
+from llama_herd.tasks.gateway.serve import Server
+from llama_herd.tasks.gateway.settings import GatewaySettings
+
+PATIENCE_S = 20.0
+
+
+class Reply(NamedTuple):
+    """An answer that is over."""
+
+    status: int
+    headers: Mapping[str, str]
+    raw: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.raw)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+
+class ServerEvent(NamedTuple):
+    """One event of a stream."""
+
+    name: str
+    number: int | None
+    data: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+class GatewayThread:
+    """A gateway as `herd gateway` runs it; `settings` are fields of GatewaySettings without their prefix."""
+
+    def __init__(self, redis_url: str, *, tenant: str = "default", **settings: object) -> None:
+        fields = {f"gateway_{name}": value for name, value in settings.items()}
+        fields = {"gateway_port": 0, "gateway_grace_s": 0.0, **fields}
+        read = GatewaySettings.read(redis_url=redis_url, tenant=tenant, **fields)
+        self._app = make_app(read)
+        self._server = Server(self._app, read, has_keys=False)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._has_started = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._has_started.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+    @property
+    def door(self) -> Door:
+        door: Door = self._app.state.door
+        return door
+
+    def forget(self) -> None:
+        """Forget which workers there were a moment ago."""
+        self.door.desks._desks.clear()
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def connect(self) -> HTTPConnection:
+        place = urlsplit(self.url)
+        return HTTPConnection(place.hostname or "", place.port, timeout=PATIENCE_S)
+
+    def send(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}
+    ) -> HTTPResponse:
+        """Send a request and return its answer as soon as that begins."""
+        raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        connection = self.connect()
+        connection.request(method, path, raw, dict(headers))
+        return connection.getresponse()
+
+    def ask(self, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}) -> Reply:
+        """Send a request and read its whole answer."""
+        with self.send(method, path, body, headers) as answer:
+            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+
+    def _run(self) -> None:
+        async def run() -> None:
+            self._loop = asyncio.get_running_loop()
+            serving = asyncio.create_task(self._server.serve())
+            while not self._server.started and not serving.done():
+                await asyncio.sleep(0.001)
+            self._has_started.set()
+            await serving
+
+        asyncio.run(run())
+
+
+def events_of(answer: HTTPResponse) -> Iterator[ServerEvent]:
+    """The events of a stream as they come; comments are left out."""
+    fields: dict[str, str] = {}
+    while line := answer.readline():
+        text = line.decode().rstrip("\n")
+        name, colon, value = text.partition(": ")
+        if colon and name:
+            fields[name] = value
+        elif not text and "data" in fields:
+            number = fields.get("id")
+            yield ServerEvent(fields.get("event", ""), int(number) if number else None, fields["data"])
+            fields = {}
+        elif not text:
+            fields = {}

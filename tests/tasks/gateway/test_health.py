@@ -1,0 +1,30 @@
+"""Is it alive, and would a job be run?"""
+
+import pytest
+from redis import Redis
+
+from benchmarks.stand_in import StandIn
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.tasks.gateway.gateway_thread import GatewayThread
+
+pytestmark = pytest.mark.redis
+
+
+def test_it_is_ready_once_a_worker_serves(redis: Redis, redis_url: str, gateway: GatewayThread) -> None:
+    assert gateway.ask("GET", "/health/live").status == 200
+    found = gateway.ask("GET", "/health/ready")
+    assert (found.status, found.json["reason"]) == (503, "no worker is ready")
+    gateway.forget()
+    with StandIn(redis_url):
+        assert gateway.ask("GET", "/health/ready").status == 200
+
+
+def test_without_redis_it_is_alive_and_not_ready() -> None:
+    with EmbeddedRedis() as server, GatewayThread(server.url) as gateway:
+        server.stop()
+        assert gateway.ask("GET", "/health/live").status == 200
+        assert gateway.ask("GET", "/health/ready").json["reason"] == "Redis is away"
+        found = gateway.ask("GET", "/v1/models")
+        assert (found.status, found.error["code"]) == (503, "queue_unavailable")
+        assert found.headers["retry-after"] == "1"
+        assert "127.0.0.1" not in found.error["message"]

@@ -1,0 +1,135 @@
+"""Who may come in: keys, tenants and roles; and without keys this machine only."""
+
+import logging
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.errors import BadInput, SettingsError
+from llama_herd.tasks.gateway.serve import serve
+from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys
+from llama_herd.tasks.ledger.redis_call import ask, run_dialogue
+from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
+from tests.tasks.gateway.gateway_thread import GatewayThread
+from tests.tasks.herd import Herd
+
+pytestmark = pytest.mark.redis
+
+JOB = {"prompt": "the secret prompt"}
+
+
+def made(redis: Redis, name: str, tenant: str = "default", role: KeyRole = KeyRole.OPERATOR) -> str:
+    return run_dialogue(redis, create_key(name, tenant, role))
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_a_key_is_kept_as_its_hash(redis: Any) -> None:
+    key = made(redis, "one")
+    assert key.startswith("herd-")
+    assert key.encode() not in b"".join((*redis.hgetall(API_KEYS), *redis.hgetall(API_KEYS).values()))
+    found = run_dialogue(redis, known_key(key))
+    assert found is not None
+    assert (found.name, found.tenant, found.role) == ("one", "default", "operator")
+    assert run_dialogue(redis, known_key(key[:-1])) is None
+
+
+def test_a_stored_key_with_another_s_hash_lets_nobody_in(redis: Any) -> None:
+    """The fingerprint only finds a key; what counts is the whole hash."""
+    key = made(redis, "one")
+    (fingerprint,), (raw,) = redis.hgetall(API_KEYS).keys(), redis.hgetall(API_KEYS).values()
+    digest = run_dialogue(redis, ask(all_keys()))[0].digest
+    redis.hset(API_KEYS, fingerprint, raw.replace(digest.encode(), digest[:-1].encode() + b"!"))
+    assert run_dialogue(redis, known_key(key)) is None
+
+
+def test_a_revoked_key_is_none_and_its_name_is_free(redis: Redis) -> None:
+    key = made(redis, "one")
+    with pytest.raises(BadInput, match="there is one of this name"):
+        made(redis, "one")
+    run_dialogue(redis, revoke_key("one"))
+    assert run_dialogue(redis, known_key(key)) is None
+    with pytest.raises(BadInput, match="there is none"):
+        run_dialogue(redis, revoke_key("one"))
+    made(redis, "one")
+
+
+@pytest.mark.parametrize(("name", "tenant"), [("", "default"), ("a b", "default"), ("a", "b:c"), ("a", "")])
+def test_a_key_s_names_are_plain(redis: Redis, name: str, tenant: str) -> None:
+    with pytest.raises(BadInput):
+        made(redis, name, tenant)
+
+
+@pytest.fixture
+def keys(redis: Redis, herd: Herd) -> dict[KeyRole, str]:
+    return {role: made(redis, role, role=role) for role in KeyRole}
+
+
+def test_with_keys_nothing_but_health_is_open(gateway: GatewayThread, keys: object) -> None:
+    routes = [("GET", "/v1/models"), ("POST", "/v1/completions"), ("POST", "/v1/jobs"), ("GET", "/v1/jobs/x")]
+    for method, path in [*routes, ("GET", "/docs"), ("GET", "/openapi.json")]:
+        found = gateway.ask(method, path, {} if method == "POST" else None)
+        assert (found.status, found.error["code"]) == (401, "invalid_api_key"), path
+        assert found.headers["www-authenticate"] == "Bearer"
+    assert gateway.ask("GET", "/v1/models", headers=bearer("herd-wrong")).status == 401
+    assert gateway.ask("GET", "/health/live").status == 200
+    assert gateway.ask("GET", "/health/ready").status == 200
+
+
+def test_a_role_does_what_it_may(gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:
+    subscriber, producer, operator = (bearer(keys[role]) for role in KeyRole)
+    assert gateway.ask("POST", "/v1/jobs", JOB, subscriber).error["code"] == "forbidden"
+    place = gateway.ask("POST", "/v1/jobs", JOB, producer).headers["location"]
+    assert gateway.ask("GET", place, headers=subscriber).json["state"] == "queued"
+    assert gateway.ask("DELETE", place, headers=subscriber).status == 403
+    assert gateway.ask("DELETE", place, headers=producer).status == 202
+    assert gateway.ask("POST", f"{place}/purge", headers=producer).status == 403
+    assert gateway.ask("POST", f"{place}/purge", headers=operator).status == 204
+
+
+def test_another_tenant_s_job_is_not_there(gateway: GatewayThread, redis: Redis, herd: Herd) -> None:
+    own, other = bearer(made(redis, "own")), bearer(made(redis, "other", "acme"))
+    place = gateway.ask("POST", "/v1/jobs", JOB, own).headers["location"]
+    assert gateway.ask("GET", place, headers=own).status == 200
+    for method, path in (("GET", ""), ("GET", "/events"), ("DELETE", ""), ("POST", "/purge")):
+        assert gateway.ask(method, place + path, headers=other).status == 404
+    assert gateway.ask("GET", "/v1/models", headers=other).json["data"] == []
+
+
+def test_without_keys_a_site_s_page_is_somebody_else(gateway: GatewayThread, herd: Herd) -> None:
+    """A page elsewhere may make a browser here send requests, also to a name of its own for this machine."""
+    foreign = {"Origin": "https://evil.example"}
+    assert gateway.ask("POST", "/v1/jobs", JOB, foreign).error["code"] == "foreign_origin"
+    own = {"Origin": gateway.url}
+    assert gateway.ask("POST", "/v1/jobs", JOB, own).status == 202
+    assert gateway.ask("POST", "/v1/jobs", JOB, {"Host": "evil.example"}).error["code"] == "foreign_host"
+
+
+def test_a_named_origin_may_call(redis_url: str, herd: Herd) -> None:
+    origin = {"Origin": "https://app.example"}
+    with GatewayThread(redis_url, origins="https://app.example") as gateway:
+        found = gateway.ask("GET", "/v1/models", headers=origin)
+    assert (found.status, found.headers["access-control-allow-origin"]) == (200, "https://app.example")
+
+
+def test_without_a_key_only_this_machine_is_served(redis: Redis, redis_url: str) -> None:
+    settings = GatewaySettings.read(redis_url=redis_url, gateway_host="0.0.0.0", gateway_port=0)
+    with pytest.raises(SettingsError, match=r"Fix: herd keys create"):
+        serve(settings)
+
+
+def test_no_key_and_no_prompt_is_logged(
+    gateway: GatewayThread, keys: dict[KeyRole, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    shown = bearer(keys[KeyRole.PRODUCER])
+    for body in (JOB, {**JOB, "nonsense": 1}, {"prompt": 5}):
+        gateway.ask("POST", "/v1/jobs", body, shown)
+        gateway.ask("POST", "/v1/completions", {"model": "tales", **body}, {**shown, "Origin": "http://x"})
+    gateway.ask("GET", "/v1/models", headers=bearer("herd-wrong-secret"))
+    assert "secret" not in caplog.text
+    assert keys[KeyRole.PRODUCER] not in caplog.text

@@ -1,0 +1,122 @@
+"""Our own endpoints over plain HTTP, with a worker played by hand."""
+
+import pytest
+
+from benchmarks.stand_in import StandIn
+from llama_herd.tasks.events import parse_event
+from tests.tasks.gateway.gateway_thread import GatewayThread, Reply, events_of
+from tests.tasks.herd import Herd, end, started, token
+
+pytestmark = pytest.mark.redis
+
+JOB = {"prompt": "the secret prompt", "sampling": {"max_tokens": 4}}
+
+
+def submitted(gateway: GatewayThread, **headers: str) -> Reply:
+    found = gateway.ask("POST", "/v1/jobs", JOB, headers)
+    assert found.status == 202
+    return found
+
+
+def run_to_its_end(herd: Herd, job_id: str) -> None:
+    herd.claimed(job_id)
+    herd.emit("one", started(job_id), token(job_id, 2, 0), token(job_id, 3, 1), end(job_id, 4, 2))
+
+
+def test_a_job_is_accepted_and_says_where_it_is(gateway: GatewayThread, herd: Herd) -> None:
+    found = submitted(gateway)
+    job_id = found.json["id"]
+    assert found.headers["location"] == f"/v1/jobs/{job_id}"
+    assert found.json["events"] == f"/v1/jobs/{job_id}/events"
+    shown = gateway.ask("GET", found.headers["location"]).json
+    assert (shown["state"], shown["position"], shown["result"]) == ("queued", 1, None)
+    run_to_its_end(herd, job_id)
+    shown = gateway.ask("GET", found.headers["location"]).json
+    assert (shown["state"], shown["position"], shown["num_tokens"]) == ("done", None, 2)
+    assert shown["result"]["text"] == "<2.1><3.1>"
+
+
+def test_a_key_names_a_job(gateway: GatewayThread, herd: Herd) -> None:
+    key = {"Idempotency-Key": "order 7"}
+    assert submitted(gateway, **key).json == submitted(gateway, **key).json
+    other = gateway.ask("POST", "/v1/jobs", {"prompt": "another"}, key)
+    assert (other.status, other.error["code"]) == (409, "job_conflict")
+
+
+def test_a_job_s_wrong_fields_are_named(gateway: GatewayThread, herd: Herd) -> None:
+    found = gateway.ask("POST", "/v1/jobs", {"prompt": "a", "sampling": {"top_p": 2}, "tenant": "other"})
+    assert (found.status, found.error["code"]) == (422, "invalid_job")
+    assert "sampling.top_p" in found.error["message"]
+    assert "tenant" in found.error["message"]
+
+
+def test_events_have_the_numbers_to_go_on_from(gateway: GatewayThread, herd: Herd) -> None:
+    job_id = submitted(gateway).json["id"]
+    place = f"/v1/jobs/{job_id}/events"
+    with gateway.send("GET", place) as answer:
+        events = events_of(answer)
+        queued = next(events)
+        assert (queued.name, queued.number, queued.json["position"]) == ("queued", None, 1)
+        run_to_its_end(herd, job_id)
+        found = list(events)
+    assert [one.number for one in found] == [1, 2, 3, 4]
+    assert [one.name for one in found] == ["started", "token", "token", "end"]
+    assert [parse_event(one.data) for one in found] == herd.events(job_id)
+    with gateway.send("GET", place, headers={"Last-Event-ID": "2"}) as answer:
+        assert list(events_of(answer)) == found[2:]
+    with gateway.send("GET", f"{place}?after=3") as answer:
+        assert list(events_of(answer)) == found[3:]
+    assert gateway.ask("GET", place, headers={"Last-Event-ID": "4"}).status == 204
+
+
+def test_the_place_is_told_as_it_changes(gateway: GatewayThread, herd: Herd) -> None:
+    herd.submit("before")
+    job_id = submitted(gateway).json["id"]
+    with gateway.send("GET", f"/v1/jobs/{job_id}/events") as answer:
+        events = events_of(answer)
+        assert next(events).json == {"position": 2, "estimated_wait_s": None}
+        herd.claimed("before")
+        assert next(events).json["position"] == 1
+
+
+def test_a_silent_stream_sends_comments(gateway: GatewayThread, herd: Herd) -> None:
+    job_id = submitted(gateway).json["id"]
+    herd.claimed(job_id)
+    with gateway.send("GET", f"/v1/jobs/{job_id}/events") as answer:
+        assert [answer.readline() for _ in range(4)] == [b"retry: 1000\n", b"\n", b":\n", b"\n"]
+
+
+@pytest.mark.parametrize("number", ["-1", "x", "9" * 16, "²"])
+def test_a_wrong_number_is_refused(gateway: GatewayThread, herd: Herd, number: str) -> None:
+    job_id = submitted(gateway).json["id"]
+    headers = {"Last-Event-ID": number.encode("utf-8").decode("latin-1")}
+    assert gateway.ask("GET", f"/v1/jobs/{job_id}/events", headers=headers).status == 400
+
+
+def test_a_job_ends_early_and_is_forgotten(gateway: GatewayThread, herd: Herd) -> None:
+    job_id = submitted(gateway).json["id"]
+    place = f"/v1/jobs/{job_id}"
+    herd.claimed(job_id)
+    assert gateway.ask("POST", f"{place}/purge").error["code"] == "job_running"
+    assert gateway.ask("DELETE", place).json == {"id": job_id, "cancellation": "asked"}
+    herd.emit("one", end(job_id, 1, 0, finish_reason="cancelled"))
+    assert gateway.ask("DELETE", place).json["cancellation"] == "finished"
+    assert gateway.ask("POST", f"{place}/purge").status == 204
+    assert gateway.ask("GET", place).status == 404
+
+
+@pytest.mark.parametrize("name", ["nothing", "a%20b", "x" * 129, "%00"])
+def test_what_is_not_there_is_not_found(gateway: GatewayThread, name: str) -> None:
+    for method, path in (("GET", ""), ("GET", "/events"), ("DELETE", ""), ("POST", "/purge")):
+        assert gateway.ask(method, f"/v1/jobs/{name}{path}").status == 404
+
+
+def test_a_job_of_openai_s_door_is_one_of_ours(gateway: GatewayThread, stand_in: StandIn) -> None:
+    asked = {"model": "tales", "prompt": "x", "stream": True}
+    with gateway.send("POST", "/v1/completions", asked) as answer:
+        job_id = answer.getheader("X-Job-Id")
+        first = next(events_of(answer))
+    with gateway.send("GET", f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": "1"}) as answer:
+        found = list(events_of(answer))
+    assert found[0].number == first.number
+    assert found[-1].name == "end"

@@ -1,0 +1,87 @@
+"""What a client can take from a gateway by what it sends, or does not read."""
+
+import socket
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+
+from llama_herd.worker.chaos.patience import wait_until
+from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
+from tests.tasks.herd import Herd, started, token
+
+pytestmark = pytest.mark.redis
+
+
+def raw(gateway: GatewayThread) -> socket.socket:
+    place = urlsplit(gateway.url)
+    return socket.create_connection((place.hostname, place.port), timeout=20)
+
+
+def test_a_body_that_is_too_long_is_not_read(redis_url: str, herd: Herd) -> None:
+    with GatewayThread(redis_url, max_body_bytes=1024) as gateway, closing(raw(gateway)) as client:
+        client.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n")
+        assert client.recv(99).startswith(b"HTTP/1.1 413 ")
+        found = gateway.ask("POST", "/v1/completions", b'"' + b"x" * 2000)
+        assert (found.status, found.error["code"]) == (413, "body_too_large")
+
+
+def test_a_body_of_chunks_is_counted(redis_url: str, herd: Herd) -> None:
+    with GatewayThread(redis_url, max_body_bytes=1024) as gateway, closing(raw(gateway)) as client:
+        client.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.sendall(b"800\r\n" + b"x" * 2048 + b"\r\n")
+        assert client.recv(99).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/jobs HTTP/1.1\r\nHost: x"])
+def test_a_head_that_does_not_come_ends_the_connection(redis_url: str, sent: bytes) -> None:
+    with GatewayThread(redis_url, idle_s=0.2) as gateway, closing(raw(gateway)) as client:
+        client.sendall(sent)
+        assert client.recv(1) == b""
+
+
+def test_a_body_that_does_not_come_is_given_up(redis_url: str, herd: Herd) -> None:
+    with GatewayThread(redis_url, idle_s=0.2) as gateway, closing(raw(gateway)) as client:
+        client.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+        assert client.recv(99).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_head_that_is_too_long_is_refused(redis_url: str) -> None:
+    with GatewayThread(redis_url, max_header_bytes=1024) as gateway, closing(raw(gateway)) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000)
+        assert client.recv(99).startswith(b"HTTP/1.1 4")
+
+
+def test_answers_under_way_are_counted(redis_url: str, herd: Herd) -> None:
+    herd.submit("a")
+    herd.claimed("a")
+    with GatewayThread(redis_url, max_tenant_streams=1) as gateway:
+        with gateway.send("GET", "/v1/jobs/a/events") as answer:
+            assert answer.status == 200
+            found = gateway.ask("GET", "/v1/jobs/a/events")
+            assert (found.status, found.error["code"]) == (429, "too_many_streams")
+        wait_until(lambda: not gateway.door.places.num_taken, "the place is free")
+    with GatewayThread(redis_url, max_streams=1) as gateway, gateway.send("GET", "/v1/jobs/a/events"):
+        assert gateway.ask("GET", "/v1/jobs/a/events").status == 503
+
+
+def test_who_reads_nothing_is_cut_off_and_holds_nobody_up(redis_url: str, herd: Herd) -> None:
+    herd.submit("a")
+    herd.claimed("a")
+    herd.emit("one", started("a"))
+    with GatewayThread(redis_url, idle_s=0.5) as gateway, closing(raw(gateway)) as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.sendall(b"GET /v1/jobs/a/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_until(lambda: gateway.door.places.num_taken == 1, "its stream has begun")
+        with gateway.send("GET", "/v1/jobs/a/events") as answer:
+            events = events_of(answer)
+            assert next(events).number == 1
+            for seq in range(2, 300):  # more than sockets hold
+                herd.redis.xadd(herd.ledger.events_key("a"), {"e": long_token(seq)}, f"{seq}-0")
+                herd.redis.publish(herd.ledger.channel("a"), long_token(seq))
+            assert [next(events).number for _ in range(298)] == list(range(2, 300))
+        wait_until(lambda: not gateway.door.places.num_taken, "it was cut off")
+
+
+def long_token(seq: int) -> str:
+    return token("a", seq, seq - 2).event.replace(f"<{seq}.1>", "x" * 30_000)

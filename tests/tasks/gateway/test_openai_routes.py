@@ -1,0 +1,196 @@
+"""OpenAI's endpoints over plain HTTP, with a worker played by hand."""
+
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from benchmarks.stand_in import StandIn
+from llama_herd.tasks.events import End, Failure
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.worker.chaos.patience import wait_until
+from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
+from tests.tasks.herd import QUEUE, Herd, end, started, token
+
+pytestmark = pytest.mark.redis
+
+ASKED = {"model": "tales", "prompt": "the secret prompt", "max_tokens": 4}
+STREAM = {**ASKED, "stream": True}
+COMPLETIONS = "/v1/completions"
+
+
+def test_an_answer_names_its_job(gateway: GatewayThread, stand_in: StandIn) -> None:
+    found = gateway.ask("POST", COMPLETIONS, ASKED)
+    assert found.status == 200
+    job_id = found.headers["x-job-id"]
+    assert found.json["id"] == f"cmpl-{job_id}"
+    assert found.json["choices"][0]["text"].startswith("the secret prompt: 0 1")
+    assert stand_in.answered == [job_id]
+
+
+def begun(herd: Herd, answer: Any) -> str:
+    """The job of an answer, claimed and started."""
+    job_id = str(answer.getheader("X-Job-Id"))
+    herd.claimed(job_id)
+    herd.emit("one", started(job_id))
+    return job_id
+
+
+def test_a_stream_is_read_as_it_is_written(gateway: GatewayThread, herd: Herd) -> None:
+    with gateway.send("POST", COMPLETIONS, STREAM) as answer:
+        job_id = begun(herd, answer)
+        events = events_of(answer)
+        for seq in (2, 3):
+            herd.emit("one", token(job_id, seq, seq - 2))
+            chunk = next(events)
+            assert chunk.json["choices"][0]["text"] == f"<{seq}.1>"
+            assert chunk.number == seq  # from which the job's own events go on
+        herd.emit("one", end(job_id, 4, 2))
+        assert next(events).json["choices"][0]["finish_reason"] == "stop"
+        assert next(events).data == "[DONE]"
+        assert next(events, None) is None
+
+
+def test_a_client_that_goes_away_takes_its_job_along(gateway: GatewayThread, herd: Herd) -> None:
+    with gateway.send("POST", COMPLETIONS, STREAM) as answer:
+        job_id = begun(herd, answer)
+    wait_until(lambda: herd.redis.hget(herd.ledger.job_key(job_id), "cancel") == b"cancelled", "cancelled")
+
+
+def test_a_client_that_waits_for_the_whole_may_go_away_too(gateway: GatewayThread, herd: Herd) -> None:
+    connection = gateway.connect()
+    connection.request("POST", COMPLETIONS, b'{"model": "tales", "prompt": "x"}')
+    wait_until(lambda: herd.redis.llen(QUEUE), "submitted")
+    connection.close()
+    wait_until(lambda: not herd.redis.zcard(herd.ledger.key("pending")), "cancelled")
+
+
+@pytest.mark.parametrize("headers", [{"X-On-Disconnect": "stay"}, {"Idempotency-Key": "order 7"}])
+def test_a_job_that_was_asked_to_stay_goes_on(
+    gateway: GatewayThread, herd: Herd, headers: dict[str, str]
+) -> None:
+    """One with a key of its own, too, so that the same request finds it."""
+    with gateway.send("POST", COMPLETIONS, STREAM, headers) as answer:
+        job_id = begun(herd, answer)
+    wait_until(lambda: not gateway.door.places.num_taken, "the gateway has noticed")
+    herd.emit("one", token(job_id, 2, 0), end(job_id, 3, 1))
+    assert herd.field(job_id, "state") == "done"
+
+
+def test_the_same_key_is_the_same_job(gateway: GatewayThread, stand_in: StandIn) -> None:
+    key = {"Idempotency-Key": "order 7"}
+    first, again = (gateway.ask("POST", COMPLETIONS, ASKED, key) for _ in range(2))
+    assert first.json["choices"] == again.json["choices"]
+    assert len(stand_in.answered) == 1
+    other = gateway.ask("POST", COMPLETIONS, {**ASKED, "max_tokens": 5}, key)
+    assert (other.status, other.error["code"]) == (409, "job_conflict")
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "message"),
+    [
+        ({"prompt": 5}, "prompt", "valid string"),
+        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1, got 0"),
+        ({"tools": [{"type": "function"}]}, "tools", "only supported as []"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "only supported as"),
+        ({"nonsense": 1}, "nonsense", "not supported"),
+        ({"stream": "yes"}, "stream", "true or false"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "only with stream=true"),
+        ({"stream": True, "stream_options": {"more": True}}, "stream_options.more", "not supported"),
+    ],
+)
+def test_a_wrong_field_is_named(
+    gateway: GatewayThread, herd: Herd, change: dict[str, Any], param: str, message: str
+) -> None:
+    found = gateway.ask("POST", COMPLETIONS, {**ASKED, **change})
+    assert (found.status, found.error["param"]) == (400, param)
+    assert found.error["type"] == "invalid_request_error"
+    assert message in found.error["message"]
+    assert "secret" not in found.error["message"]
+
+
+def test_a_chat_s_tools_are_refused_by_name(gateway: GatewayThread, herd: Herd) -> None:
+    asked = {
+        "model": "tales",
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"type": "function"}],
+    }
+    found = gateway.ask("POST", "/v1/chat/completions", asked)
+    assert (found.status, found.error["param"]) == (400, "tools")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'"a"', b'{"a": NaN}}'])
+def test_what_is_no_object_is_a_bad_request(gateway: GatewayThread, body: bytes) -> None:
+    found = gateway.ask("POST", COMPLETIONS, body)
+    assert (found.status, found.error["code"]) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("prompt_too_long", 400), ("no_chat_template", 400), ("out_of_memory", 503), ("numeric_error", 500)],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_job_that_fails_at_once_has_a_status(
+    redis_url: str, gateway: GatewayThread, code: str, status: int, is_stream: bool
+) -> None:
+    failure = Failure(code=code, message="it did not work", retriable=status == 503)
+    with StandIn(redis_url, verdict=lambda job_id, job: failure):
+        found = gateway.ask("POST", COMPLETIONS, {**ASKED, "stream": is_stream})
+    assert (found.status, found.error["code"]) == (status, code)
+    assert "x-job-id" in found.headers
+    assert ("retry-after" in found.headers) == (status == 503)
+
+
+def test_a_stream_that_fails_on_its_way_says_so_last(gateway: GatewayThread, herd: Herd) -> None:
+    with gateway.send("POST", COMPLETIONS, STREAM) as answer:
+        job_id = begun(herd, answer)
+        failure = Failure(code="model_error", message="the device was lost")
+        last = End(seq=3, job=job_id, epoch=1, finish_reason="error", n=1, attempts=1, error=failure)
+        herd.emit("one", token(job_id, 2, 0), Entry.of(last, 1))
+        *_, found = events_of(answer)
+    assert (found.name, found.json["error"]["code"]) == ("error", "model_error")
+
+
+def test_a_cancelled_answer_is_a_conflict(gateway: GatewayThread, herd: Herd) -> None:
+    connection = gateway.connect()
+    connection.request("POST", COMPLETIONS, b'{"model": "tales", "prompt": "x"}')
+    wait_until(lambda: herd.redis.zcard(herd.ledger.key("pending")), "submitted")
+    (job_id,) = herd.redis.zrange(herd.ledger.key("pending"), 0, -1)
+    assert gateway.ask("DELETE", f"/v1/jobs/{job_id.decode()}").json["cancellation"] == "cancelled"
+    assert connection.getresponse().status == 409
+
+
+def test_a_model_that_nobody_serves_is_not_found(gateway: GatewayThread, redis: Redis) -> None:
+    found = gateway.ask("POST", COMPLETIONS, {**ASKED, "model": "tales"})
+    assert (found.status, found.error["code"], found.headers["retry-after"]) == (503, "no_worker", "1")
+    assert gateway.ask("GET", "/v1/models").json["data"] == []
+
+
+def test_other_models_are_not_found_while_one_is_served(gateway: GatewayThread, herd: Herd) -> None:
+    found = gateway.ask("POST", COMPLETIONS, {**ASKED, "model": "other"})
+    assert (found.status, found.error["code"], found.error["param"]) == (404, "model_not_found", "model")
+    assert gateway.ask("GET", "/v1/models/tales").json["id"] == "tales"
+    assert gateway.ask("GET", "/v1/models/other").status == 404
+
+
+def test_a_standing_model_waits_for_its_worker(redis_url: str) -> None:
+    with GatewayThread(redis_url, models="tales") as gateway:
+        assert [one["id"] for one in gateway.ask("GET", "/v1/models").json["data"]] == ["tales"]
+        connection = gateway.connect()
+        connection.request("POST", COMPLETIONS, b'{"model": "tales", "prompt": "x"}')
+        with StandIn(redis_url):
+            assert connection.getresponse().status == 200
+
+
+def test_a_full_queue_says_when_to_come_again(redis_url: str, herd: Herd) -> None:
+    herd.submit("waits")
+    with GatewayThread(redis_url) as gateway:
+        gateway.door.desks.of("default").core.ledger.__dict__["max_queue"] = 1
+        found = gateway.ask("POST", COMPLETIONS, ASKED)
+    assert (found.status, found.error["code"]) == (429, "queue_full")
+    assert found.headers["retry-after"].isdigit()
+
+
+def test_no_route_and_no_method_have_the_same_shape(gateway: GatewayThread) -> None:
+    assert gateway.ask("GET", "/v1/nothing").error["code"] == "not_found"
+    assert gateway.ask("PUT", "/v1/models").error["code"] == "method_not_allowed"

@@ -1,0 +1,76 @@
+"""The description of the API is what the code does."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.gateway.app import ROUTES
+from llama_herd.tasks.gateway.docs_page import page
+from llama_herd.tasks.gateway.openapi import OPERATIONS, document
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.body_schema import body_schema
+from llama_herd.tasks.openai.request import CHAT, ENDPOINTS, Endpoint, RequestBody
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.settings import Settings
+
+#: What the gateway itself reads.
+OWN = {"stream", "stream_options"}
+
+
+def test_every_route_is_described_and_no_other() -> None:
+    routes = {
+        (method.lower(), route.path) for route in ROUTES for method in route.methods or () if method != "HEAD"
+    }
+    described = {(one.method, one.path) for one in OPERATIONS}
+    assert routes == described | {("get", "/docs"), ("get", "/openapi.json")}
+
+
+def references(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
+        return own.union(*map(references, value.values()))
+    return set().union(*map(references, value)) if isinstance(value, list) else set()
+
+
+def test_every_reference_leads_somewhere_and_every_field_is_described() -> None:
+    schemas = document()["components"]["schemas"]
+    assert references(document()) <= {f"#/components/schemas/{name}" for name in schemas}
+    for schema in schemas.values():
+        Draft202012Validator.check_schema(schema)
+    json.dumps(document())
+    for name in ("CompletionBody", "ChatBody", "JobView", "Queued", "Accepted"):
+        lacking = {f for f, given in schemas[name]["properties"].items() if "description" not in given}
+        assert lacking <= {"id", "state", "model"}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_a_described_field_is_taken_and_another_is_not(endpoint: Endpoint) -> None:
+    described = set(body_schema(endpoint)["properties"])
+    every = described | set(SamplingParams.model_fields) | set(GenerationJob.model_fields)
+    for name in (every | {"nonsense", "max_completion_tokens", "logit_bias"}) - OWN:
+        refused = [
+            one for one in RequestBody(endpoint, {name: object()}).errors if one.message == "not supported"
+        ]
+        assert (name in described) == (not refused), name
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_a_field_s_bounds_are_the_ones_that_are_checked(endpoint: Endpoint) -> None:
+    source: dict[str, Any] = (
+        {"messages": [{"role": "user", "content": "x"}]} if endpoint == CHAT else {"prompt": "x"}
+    )
+    for name, given in body_schema(endpoint)["properties"].items():
+        bounds = [given[bound] + step for bound, step in (("minimum", -1), ("maximum", 1)) if bound in given]
+        for value in bounds:
+            with pytest.raises(InvalidJob):
+                RequestBody(endpoint, {**source, name: value}).job(Settings())
+
+
+def test_the_page_has_every_field_and_nothing_from_elsewhere() -> None:
+    html = page()
+    assert all(f"<code>{name}</code>" in html for name in SamplingParams.model_fields)
+    assert "http" not in html.replace("https://app.example.com", "")
+    assert "<script" not in html

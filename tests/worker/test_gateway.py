@@ -1,0 +1,230 @@
+"""The official OpenAI client, Node and curl against a gateway and a worker that are processes."""
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import (
+    APIError,
+    AsyncOpenAI,
+    AuthenticationError,
+    BadRequestError,
+    NotFoundError,
+    OpenAI,
+    RateLimitError,
+)
+from redis import Redis
+
+from llama_herd.tasks import Client
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.worker.gateway_process import GatewayProcess
+from tests.worker.processes import WorkerProcess
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
+
+TALE: dict[str, Any] = {"model": "tales", "prompt": "Once upon a time", "max_tokens": 16, "seed": 7}
+CHAT: dict[str, Any] = {
+    "model": "tales",
+    "messages": [{"role": "user", "content": "Tell a tale."}],
+    "seed": 7,
+}
+
+
+@pytest.fixture(scope="module")
+def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("gateway")
+    worker = WorkerProcess(server.url, BUNDLED_MODEL, "gateway", folder / "worker.log")
+    with worker, GatewayProcess(server.url, folder / "gateway.log") as gateway:
+        yield gateway.url
+
+
+@pytest.fixture(scope="module")
+def openai(url: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
+        yield client
+
+
+def test_models(openai: OpenAI) -> None:
+    assert [model.id for model in openai.models.list()] == ["tales"]
+    assert openai.models.retrieve("tales").owned_by == "llama-herd"
+
+
+def test_a_completion_is_the_job_s_text(openai: OpenAI, server: EmbeddedRedis) -> None:
+    found = openai.completions.with_raw_response.create(**TALE)
+    with Client(server.url) as client:
+        result = client.result(found.headers["x-job-id"])
+    answer = found.parse()
+    assert answer.choices[0].text == result.text
+    assert (answer.choices[0].finish_reason, answer.usage and answer.usage.completion_tokens) == (
+        "length",
+        16,
+    )
+    assert openai.completions.create(**TALE).choices[0].text == result.text  # by the seed
+
+
+def test_a_stream_is_the_same_text(openai: OpenAI) -> None:
+    whole = openai.completions.create(**TALE)
+    chunks = list(openai.completions.create(**TALE, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == whole.choices[0].text
+    assert chunks[-1].usage == whole.usage
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_a_chat_and_its_stream(openai: OpenAI) -> None:
+    whole = openai.chat.completions.create(**CHAT, max_completion_tokens=12)
+    message = whole.choices[0].message
+    assert (message.role, whole.usage and whole.usage.completion_tokens) == ("assistant", 12)
+    deltas = [
+        chunk.choices[0].delta
+        for chunk in openai.chat.completions.create(**CHAT, max_completion_tokens=12, stream=True)
+    ]
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == message.content
+
+
+def test_several_outputs_of_which_each_ends(openai: OpenAI) -> None:
+    asked = {**TALE, "n": 3, "temperature": 0.9}
+    whole = openai.completions.create(**asked)
+    texts = dict.fromkeys(range(3), "")
+    for chunk in openai.completions.create(**asked, stream=True):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == {choice.index: choice.text for choice in whole.choices}
+    assert len(set(texts.values())) > 1
+
+
+def test_a_stop_string_ends_the_text_before_it(openai: OpenAI) -> None:
+    text = openai.completions.create(**TALE).choices[0].text
+    found = openai.completions.create(**TALE, stop=[text[20:26], "nowhere"]).choices[0]
+    assert (found.finish_reason, found.text) == ("stop", text[: text.index(text[20:26])])
+
+
+def test_log_probabilities_are_those_of_the_text(openai: OpenAI) -> None:
+    found = openai.completions.create(**TALE, logprobs=2).choices[0]
+    assert found.logprobs is not None
+    assert "".join(found.logprobs.tokens or ()) == found.text
+    assert found.logprobs.text_offset == [
+        sum(map(len, (found.logprobs.tokens or ())[:place])) for place in range(16)
+    ]
+    choice = openai.chat.completions.create(**CHAT, max_tokens=8, logprobs=True, top_logprobs=2).choices[0]
+    content = (choice.logprobs and choice.logprobs.content) or []
+    assert b"".join(bytes(one.bytes or ()) for one in content).decode() == choice.message.content
+    assert all(len(one.top_logprobs) == 2 for one in content)
+    streamed = [
+        one
+        for chunk in openai.chat.completions.create(**CHAT, max_tokens=8, logprobs=True, stream=True)
+        for one in (chunk.choices[0].logprobs and chunk.choices[0].logprobs.content) or ()
+    ]
+    assert [one.logprob for one in streamed] == [one.logprob for one in content]
+
+
+def test_penalties_and_biases_reach_the_sampler(openai: OpenAI) -> None:
+    plain = openai.completions.create(**TALE, temperature=0).choices[0].text
+    penalised = openai.completions.create(**TALE, temperature=0, frequency_penalty=2, presence_penalty=2)
+    assert penalised.choices[0].text != plain
+    biased = openai.completions.create(**{**TALE, "max_tokens": 3}, logit_bias={"5": 100}, logprobs=0)
+    assert len(set((biased.choices[0].logprobs and biased.choices[0].logprobs.tokens) or ())) == 1
+
+
+def test_its_errors_are_the_client_s_own(openai: OpenAI, server: EmbeddedRedis) -> None:
+    with pytest.raises(BadRequestError) as wrong:
+        openai.completions.create(**{**TALE, "max_tokens": 0})
+    assert (wrong.value.param, wrong.value.code) == ("max_tokens", "invalid_job")
+    with pytest.raises(BadRequestError) as long:
+        openai.completions.create(**{**TALE, "prompt": "a tale " * 2000})
+    assert long.value.code == "prompt_too_long"
+    with pytest.raises(BadRequestError) as tools:
+        openai.chat.completions.create(**CHAT, tools=[{"type": "function", "function": {"name": "f"}}])
+    assert tools.value.param == "tools"
+    with pytest.raises(NotFoundError) as model:
+        openai.completions.create(**{**TALE, "model": "gpt-9"})
+    assert model.value.code == "model_not_found"
+
+
+def test_a_stream_that_is_cancelled_elsewhere_raises(openai: OpenAI, server: EmbeddedRedis) -> None:
+    found = openai.completions.with_raw_response.create(**{**TALE, "max_tokens": 900}, stream=True)
+    stream = iter(found.parse())
+    next(stream)
+    with Client(server.url) as client:
+        client.cancel(found.headers["x-job-id"])
+    with pytest.raises(APIError, match="cancelled"):
+        list(stream)
+
+
+def test_a_full_queue_and_a_missing_key(server: EmbeddedRedis, tmp_path: Path, url: str) -> None:
+    with (
+        GatewayProcess(server.url, tmp_path / "log", HERD_MAX_QUEUE="1", HERD_GATEWAY_MODELS="none") as other,
+        OpenAI(base_url=f"{other.url}/v1", api_key="any", max_retries=0) as openai,
+        Client(server.url) as client,
+        Redis.from_url(server.url) as redis,
+    ):
+        client.submit(prompt="waits", model="none", job_id="waits")
+        with pytest.raises(RateLimitError) as full:
+            openai.completions.create(**{**TALE, "model": "none"})
+        assert full.value.response.headers["retry-after"].isdigit()
+        client.cancel("waits")
+        redis.hset("herd:keys", "0" * 16, "{}")
+        with pytest.raises(AuthenticationError):
+            openai.models.list()
+        redis.delete("herd:keys")
+
+
+async def _async_texts(url: str) -> list[str]:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+        stream = await client.completions.create(**TALE, stream=True)
+        return [chunk.choices[0].text async for chunk in stream]
+
+
+def test_the_asynchronous_client(openai: OpenAI, url: str) -> None:
+    assert "".join(asyncio.run(_async_texts(url))) == openai.completions.create(**TALE).choices[0].text
+
+
+NODE = """
+const [url] = process.argv.slice(1)
+const answer = await fetch(`${url}/v1/completions`, {method: 'POST', body: JSON.stringify({model: 'tales',
+  prompt: 'Once upon a time', max_tokens: 16, seed: 7, stream: true})})
+let text = '', rest = ''
+for await (const part of answer.body.pipeThrough(new TextDecoderStream())) {
+  const events = (rest + part).split('\\n\\n')
+  rest = events.pop()
+  for (const event of events) {
+    const data = event.split('\\n').find(line => line.startsWith('data: '))?.slice(6)
+    if (data && data !== '[DONE]') text += JSON.parse(data).choices[0].text
+  }
+}
+console.log(JSON.stringify({job: answer.headers.get('x-job-id'), text}))
+"""
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="no node")
+def test_node_s_fetch_reads_a_stream(openai: OpenAI, url: str) -> None:
+    command = ["node", "--input-type=module", "-e", NODE, "--", url]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    found = json.loads(done.stdout)
+    assert found["text"] == openai.completions.create(**TALE).choices[0].text
+    assert found["job"]
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
+def test_curl_submits_and_follows_a_job(url: str) -> None:
+    def curl(*words: str) -> str:
+        command = ["curl", "-sS", "--max-time", "60", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    accepted = json.loads(curl(f"{url}/v1/jobs", "-d", '{"prompt": "Once", "sampling": {"max_tokens": 4}}'))
+    stream = curl("-N", f"{url}{accepted['events']}")
+    assert "event: end" in stream
+    assert json.loads(curl(f"{url}/v1/jobs/{accepted['id']}"))["state"] == "done"
+
+
+def test_a_gateway_ends_in_order(server: EmbeddedRedis, tmp_path: Path) -> None:
+    with GatewayProcess(server.url, tmp_path / "log") as gateway:
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(20) == 0
+        assert "Traceback" not in gateway.log
