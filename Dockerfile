@@ -18,7 +18,7 @@ COPY src/ src/
 COPY model/ model/
 COPY tasks/ tasks/
 COPY worker/ worker/
-RUN pip install -c constraints.txt '.[worker]' && HERD_KERNELS_DIR=/opt/herd/kernels herd kernels build
+RUN pip install -c constraints.txt '.[worker,gateway]' && HERD_KERNELS_DIR=/opt/herd/kernels herd kernels build
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="llama-herd" \

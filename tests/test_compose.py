@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.secret_files import secret_variables
 from llama_herd.worker.settings import WorkerSettings
 
@@ -102,7 +103,7 @@ def test_redis_keeps_what_it_accepted(option: str) -> None:
 
 def test_what_is_published_is_published_to_this_machine_only() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert list(published) == ["redis", "prometheus", "grafana"]
+    assert published.keys() == {"redis", "gateway", "prometheus", "grafana"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
@@ -142,7 +143,8 @@ def test_a_service_runs_without_rights_and_on_a_read_only_root(service: str) -> 
 def test_every_herd_variable_is_a_setting() -> None:
     named = set(re.findall(r"HERD_\w+", TEXT))
     assert named
-    assert named <= {f"HERD_{name.upper()}" for name in WorkerSettings.model_fields}
+    fields = WorkerSettings.model_fields.keys() | GatewaySettings.model_fields.keys()
+    assert named <= {f"HERD_{name.upper()}" for name in fields}
 
 
 def test_the_secure_redis_is_the_same_with_users() -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,7 +27,7 @@ from tests.worker.processes import WorkerProcess, peak_bytes
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.fault, pytest.mark.timeout(180)]
 
 #: Some seconds of a tiny model that never stops by itself.
-LONG = {"prompt": "the secret prompt", "sampling": {"max_tokens": 3000, "seed": 5}}
+LONG: dict[str, Any] = {"prompt": "the secret prompt", "sampling": {"max_tokens": 3000, "seed": 5}}
 MB = 1 << 20
 
 
