@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,10 @@ def read(url: str, job_id: str) -> list[Event]:
     return list(numbered(follow(url, job_id)))
 
 
+def have_all_said(client: Client, job_ids: list[str], num_tokens: int) -> bool:
+    return all(client.history(job_id).record.n > num_tokens for job_id in job_ids)
+
+
 def raw(url: str) -> socket.socket:
     place = urlsplit(url)
     return socket.create_connection((place.hostname, place.port), timeout=60)
@@ -64,7 +69,7 @@ def slow_worker(tmp_path: Path) -> Iterator[EmbeddedRedis]:
     """A Redis with a file, and a worker whose jobs take seconds."""
     path = write_tiny_gguf(tmp_path / "endless.gguf", eos=False, context_length=8192)
     with EmbeddedRedis(appendonly=True) as server:
-        options = {"model_name": "tales", "slots": 4, "kv_cache_tokens": 8192}
+        options: dict[str, Any] = {"model_name": "tales", "slots": 4, "kv_cache_tokens": 8192}
         with WorkerProcess(server.url, path, "w", tmp_path / "worker.log", **options):
             yield server
 
@@ -87,10 +92,8 @@ def test_streams_outlive_a_redis_that_is_away(slow_worker: EmbeddedRedis, tmp_pa
     with GatewayProcess(slow_worker.url, tmp_path / "log") as gateway, Client(slow_worker.url) as client:
         job_ids = [client.submit(**LONG) for _ in range(4)]
         with ThreadPoolExecutor(4) as pool:
-            readers = [
-                pool.submit(lambda one=one: list(numbered(follow(gateway.url, one)))) for one in job_ids
-            ]
-            wait_until(lambda: all(client.history(one).record.n > 50 for one in job_ids), "all run")
+            readers = [pool.submit(read, gateway.url, job_id) for job_id in job_ids]
+            wait_until(partial(have_all_said, client, job_ids, 50), "all run")
             slow_worker.stop()
             threading.Event().wait(5)
             slow_worker.start()

@@ -1,0 +1,303 @@
+"""What the gateway costs: time to the first token, streams beside each other, and submissions.
+
+    python -m benchmarks.gateway [--write]
+
+Events come from a worker's calls without a model, and are read by another process. The gateway's speed is
+told by its own CPU time, since all of them share the cores. All streams get an event at once, as in a step.
+"""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from time import perf_counter, sleep, time
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+import uvicorn
+
+from benchmarks.conditions import conditions
+from benchmarks.measured import Report, Table, run_command
+from benchmarks.stand_in import StandIn
+from benchmarks.stopwatch import percentiles_ms
+from benchmarks.warm_worker import warm_worker
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.events import End, Started, Token
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+
+OWNER = "bench"
+#: Jobs whose events one call writes, as a batch of so many rows does.
+ROWS = 50
+
+
+@dataclass(frozen=True)
+class Plan:
+    streams: tuple[int, ...] = (200, 1000)
+    paced_rounds: int = 20
+    round_s: float = 0.5
+    fast_events: int = 40_000
+    first_tokens: int = 300
+    submissions: int = 3000
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway process."""
+
+    url: str
+    pid: int
+
+    @property
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def rss_bytes(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def connect(self) -> HTTPConnection:
+        place = urlsplit(self.url)
+        return HTTPConnection(place.hostname or "", place.port, timeout=60)
+
+
+@contextmanager
+def gateway_process(redis_url: str) -> Iterator[Gateway]:
+    env = {**os.environ, "HERD_REDIS_URL": redis_url, "HERD_GATEWAY_PORT": "0"}
+    command = [sys.executable, "-m", "llama_herd.worker.cli", "gateway"]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, env=env, stderr=log, text=True)
+        try:
+            yield Gateway(_address(process, log), process.pid)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _address(process: subprocess.Popen[str], log: Any) -> str:
+    def found() -> re.Match[str] | None:
+        log.seek(0)
+        return re.search(r"gateway at (http://[\d.:]+)", log.read())
+
+    wait_until(lambda: found() or process.poll() is not None, "the gateway is up")
+    match = found()
+    if match is None:
+        raise RuntimeError("the gateway ended before it was up")
+    return match[1]
+
+
+def first_tokens(plan: Plan) -> dict[str, dict[str, float]]:
+    """Times from a request to its first text, in turns by the Python client and through the gateway."""
+    sampling = SamplingParams(max_tokens=1, temperature=0)
+    by_client, by_http = list[float](), list[float]()
+    with warm_worker(1, sampling) as queue, gateway_process(queue.url) as gateway:
+        connection = gateway.connect()
+        for _ in range(plan.first_tokens):
+            by_client.append(_by_client(queue.client, sampling))
+            by_http.append(_by_http(connection))
+    return {"client": percentiles_ms(by_client), "gateway": percentiles_ms(by_http)}
+
+
+def _by_client(client: Client, sampling: SamplingParams) -> float:
+    started_s = perf_counter()
+    job_id = client.submit(prompt="Once upon a time", sampling=sampling)
+    took_s = 0.0
+    for event in client.stream(job_id):
+        if isinstance(event, Token):
+            took_s = perf_counter() - started_s
+    return took_s
+
+
+def _by_http(connection: HTTPConnection) -> float:
+    body = {"model": "tales", "prompt": "Once upon a time", "max_tokens": 1, "temperature": 0, "stream": True}
+    started_s = perf_counter()
+    connection.request("POST", "/v1/completions", json.dumps(body))
+    answer = connection.getresponse()
+    while not answer.readline().startswith(b"data: "):
+        pass
+    took_s = perf_counter() - started_s
+    answer.read()
+    return took_s
+
+
+class Herd:
+    """Jobs whose events are written together, as a worker does."""
+
+    def __init__(self, url: str, num_jobs: int) -> None:
+        self._redis: Any = redis.Redis.from_url(url)
+        self._ledger = Ledger(lease_ms=3_600_000, worker=OWNER)
+        self._seq = 1
+        with Client(url) as client:
+            self.job_ids = [client.submit(prompt="x", job_id=f"{num_jobs}-{n}") for n in range(num_jobs)]
+        for job_id in self.job_ids:
+            run(self._redis, self._ledger.claim(job_id, OWNER))
+        same: dict[str, Any] = {"epoch": 1, "attempt": 1, "worker": OWNER, "model": "tales", "seed": 7}
+        self._emit([Entry.of(Started(seq=1, job=job_id, **same), 0) for job_id in self.job_ids])
+
+    def say(self) -> None:
+        """A token of each job, whose text is the time."""
+        self._seq += 1
+        i = self._seq - 2
+        for start in range(0, len(self.job_ids), ROWS):
+            lot, text = self.job_ids[start : start + ROWS], f"{time():.6f}"
+            tokens = (Token(seq=self._seq, job=one, epoch=1, i=i, ids=(i,), text=text) for one in lot)
+            self._emit([Entry.of(token, i) for token in tokens])
+
+    def end(self) -> None:
+        n = self._seq - 1
+        same: dict[str, Any] = {"epoch": 1, "finish_reason": "stop", "n": n, "attempts": 1}
+        self._emit([Entry.of(End(seq=self._seq + 1, job=one, **same), n) for one in self.job_ids])
+
+    def _emit(self, entries: list[Entry]) -> None:
+        for start in range(0, len(entries), ROWS):
+            run(self._redis, self._ledger.emit(OWNER, entries[start : start + ROWS]))
+
+
+def streams(plan: Plan, num: int) -> dict[str, float]:
+    """`num` readers of one job each: at a steady pace, then as fast as events can be written."""
+    with EmbeddedRedis() as server, gateway_process(server.url) as gateway:
+        herd = Herd(server.url, num)
+        before_bytes = gateway.rss_bytes
+        with Readers(gateway.url, herd.job_ids) as readers:
+            memory = gateway.rss_bytes - before_bytes
+            paced_s = gateway.cpu_s
+            for _ in range(plan.paced_rounds):
+                began_s = perf_counter()
+                herd.say()
+                sleep(max(0.0, plan.round_s - (perf_counter() - began_s)))
+            paced_s = gateway.cpu_s - paced_s
+            fast_rounds = max(1, plan.fast_events // num)
+            fast_s = gateway.cpu_s
+            for _ in range(fast_rounds):
+                herd.say()
+            herd.end()
+            found = readers.finish()
+            fast_s = gateway.cpu_s - fast_s
+        lags = percentiles_ms(found["lags"][: num * plan.paced_rounds])
+        num_paced, num_fast = num * plan.paced_rounds, num * (fast_rounds + 1)
+        return {
+            "streams": num,
+            "paced events/s": round(num / plan.round_s),
+            "CPU of one core": round(paced_s / (plan.paced_rounds * plan.round_s), 3),
+            "lag p50, ms": lags["p50"],
+            "lag p99, ms": lags["p99"],
+            "events a CPU second": round(num_fast / fast_s),
+            "KB a stream": round(memory / num / 1024, 1),
+            "events lost": num_paced + num_fast + num - found["num_events"],
+        }
+
+
+class Readers:
+    """A process that reads one stream of each job."""
+
+    def __init__(self, url: str, job_ids: list[str]) -> None:
+        command = [sys.executable, "-m", "benchmarks.gateway", "--read", url]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n".join(job_ids))
+        self._process.stdin.close()
+        self._out = self._process.stdout
+
+    def __enter__(self) -> "Readers":
+        assert self._out.readline() == "open\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def finish(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._out.readline())
+        return found
+
+
+async def read_all(url: str, job_ids: list[str]) -> None:
+    """Read every stream to its end. Lags are in the order in which the events came."""
+    place = urlsplit(url)
+    lags: list[float] = []
+    num_events = 0
+    begun = 0
+    all_open = asyncio.Event()
+
+    async def read(job_id: str) -> None:
+        nonlocal num_events, begun
+        reader, writer = await asyncio.open_connection(place.hostname, place.port)
+        writer.write(f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        while line := await reader.readline():
+            if line.startswith(b"data: "):
+                num_events += 1
+                if b'"type":"token"' in line:
+                    lags.append(time() - float(json.loads(line[6:])["text"]))
+                elif b'"type":"started"' in line:
+                    begun += 1
+                    if begun == len(job_ids):
+                        all_open.set()
+                elif b'"type":"end"' in line:
+                    break
+        writer.close()
+
+    reading = [asyncio.create_task(read(job_id)) for job_id in job_ids]
+    await all_open.wait()
+    print("open", flush=True)
+    await asyncio.gather(*reading)
+    print(json.dumps({"num_events": num_events, "lags": lags}), flush=True)
+
+
+def submissions(plan: Plan) -> dict[str, float]:
+    """Jobs submitted one after another, over one connection and by the Python client."""
+    with EmbeddedRedis() as server, StandIn(server.url), gateway_process(server.url) as gateway:
+        connection = gateway.connect()
+        body = json.dumps({"prompt": "Once upon a time", "sampling": {"max_tokens": 1}})
+        before_s, started_s = gateway.cpu_s, perf_counter()
+        for _ in range(plan.submissions):
+            connection.request("POST", "/v1/jobs", body)
+            connection.getresponse().read()
+        took_s, cpu_s = perf_counter() - started_s, gateway.cpu_s - before_s
+    return {
+        "requests/s": round(plan.submissions / took_s),
+        "requests a CPU second": round(plan.submissions / cpu_s),
+    }
+
+
+def measure(plan: Plan) -> Report:
+    return {
+        "benchmark": "gateway",
+        "plan": asdict(plan),
+        "conditions": conditions() | {"uvicorn": uvicorn.__version__},
+        "first_tokens_ms": first_tokens(plan),
+        "streams": [streams(plan, num) for num in plan.streams],
+        "submissions": submissions(plan),
+    }
+
+
+def tables(report: Report) -> Iterator[Table]:
+    cuts = ("p50", "p95", "p99")
+    rows = [[name, *(found[cut] for cut in cuts)] for name, found in report["first_tokens_ms"].items()]
+    yield Table(["first token, ms", *cuts], rows)
+    runs = report["streams"]
+    yield Table(list(runs[0]), [list(run.values()) for run in runs])
+    found = report["submissions"]
+    yield Table(list(found), [list(found.values())])
+
+
+if __name__ == "__main__":
+    if "--read" in sys.argv:
+        asyncio.run(read_all(sys.argv[2], sys.stdin.read().split()))
+    else:
+        run_command(lambda: measure(Plan()), tables, __doc__ or "")
