@@ -181,3 +181,18 @@ def test_nothing_tells_anyone_to_install_from_an_index_that_has_it_not() -> None
     files += [path for room in ("model", "tasks", "worker") for path in ROOT.glob(f"{room}/**/*.py")]
     told = re.compile(r"pip install +[\"']?llama[-_]herd")
     assert [path for path in files if path.is_file() and told.search(path.read_text())] == []
+
+
+def test_without_its_extra_the_gateway_says_what_to_install() -> None:
+    done = run_without({"starlette", "uvicorn", *WORKER_MODULES}, HERD, "gateway")
+    assert done.returncode == 2
+    assert "pip install '.[gateway]'" in done.stderr
+
+
+@pytest.mark.redis
+def test_a_gateway_needs_neither_torch_nor_celery(redis_url: str) -> None:
+    """It gets as far as to refuse an address."""
+    variables = {"HERD_REDIS_URL": redis_url, "HERD_GATEWAY_HOST": "0.0.0.0"}
+    done = run_without({"celery", "kombu", *WORKER_MODULES}, HERD, "gateway", **variables)
+    assert done.returncode == 2
+    assert "herd keys create" in done.stderr

@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
             ssl_certfile=settings.gateway_cert_file or None,
             ssl_keyfile=settings.gateway_key_file or None,
             timeout_keep_alive=max(1, int(settings.gateway_idle_s)),
-            timeout_graceful_shutdown=max(1, int(settings.gateway_grace_s)),
+            timeout_graceful_shutdown=settings.gateway_grace_s,  # type: ignore[arg-type]  # any number
             h11_max_incomplete_event_size=settings.gateway_max_header_bytes,
             backlog=4096,
         )

@@ -45,7 +45,7 @@ def need_gateway_extra(command: str) -> None:
     """Raise BadInput, with the fix, when the packages that the gateway needs are not installed."""
     missing = [name for name in GATEWAY_MODULES if find_spec(name) is None]
     if missing:
-        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: pip install 'llama-herd[gateway]'")
+        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: pip install '.[gateway]'")
 
 
 def load_torch() -> None:
