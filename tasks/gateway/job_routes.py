@@ -95,9 +95,10 @@ async def submit(request: Request) -> Response:
     fields = await read_object(request, door.settings)
     try:
         job = GenerationJob.parse(fields, desk.settings)
-        job_id = await desk.run(desk.core.submit(job, {}, None, request.headers.get(KEY_HEADER)))
+        submitted = await desk.run(desk.core.submit(job, {}, None, request.headers.get(KEY_HEADER)))
     except InvalidJob as error:
         raise Problem.of(error, bad_status=422) from None
+    job_id = submitted.job_id
     place = f"/v1/jobs/{job_id}"
     accepted = Accepted(id=job_id, events=f"{place}/events")
     return JSONResponse(accepted.model_dump(), 202, headers={"Location": place, JOB_HEADER: job_id})

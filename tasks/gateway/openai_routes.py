@@ -140,7 +140,7 @@ class Answer:
         asked, core = self._asked, self._desk.core
         with self._door.places.taken(self._desk.settings.tenant):
             own = None if asked.key else str(uuid.uuid4())
-            job_id = await self._desk.run(core.submit(asked.job, {}, own, asked.key))
+            job_id = (await self._desk.run(core.submit(asked.job, {}, own, asked.key))).job_id
             try:
                 work = self._stream(job_id) if asked.is_stream else self._whole(job_id)
                 answer = await unless_gone(receive, work)

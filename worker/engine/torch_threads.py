@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
-#: Operators on so many tokens and fewer are done sooner by one thread: more of them spin for milliseconds before
-#: they sleep, on the cores that the kernels' threads then lack.
+#: Operators on so many tokens and fewer are done sooner by one thread. Torch's others spin for milliseconds
+#: before they sleep, on cores that the kernels' threads then lack.
 FEW_TOKENS = 64
 
 

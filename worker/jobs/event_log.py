@@ -47,7 +47,7 @@ class Recorded(NamedTuple):
 
 
 class Author(NamedTuple):
-    """Who writes events: a worker, the model that it serves with the bytes of each id, and for which tenant."""
+    """Who writes events: a worker, with its model, the bytes of the model's ids, and for which tenant."""
 
     worker: str
     model: str

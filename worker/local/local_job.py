@@ -33,7 +33,7 @@ class LocalJob:
         self._job = job
         self._model = model
         self._settings = settings
-        author = Author(f"local@{socket.gethostname()}", settings.served_model, model.tokenizer.pieces)
+        author = Author(f"local@{socket.gethostname()}", settings.served_model, pieces=model.tokenizer.pieces)
         stream = EventLog(str(uuid.uuid4()), _FIRST_CLAIM, Recorded.of([]), author)
         self._attempt = Attempt(stream, deliveries=[])
 
