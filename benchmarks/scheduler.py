@@ -139,6 +139,7 @@ class PreparedLogits:
     """In place of a model: the same logits each step."""
 
     tiling = FREE
+    is_native = False
 
     def __init__(self, num_rows: int, num_tokens: int) -> None:
         self._logits = 3 * torch.randn(num_rows, num_tokens, generator=torch.Generator().manual_seed(1))

@@ -273,10 +273,18 @@ def is_full(error: RedisError) -> bool:
     return isinstance(error, OutOfMemoryError) or "OOM command not allowed" in str(error)
 
 
+def is_denied(error: RedisError) -> bool:
+    """Whether the user may not do that. If a script met it, only the message says so, and by version."""
+    told = ("The user executing the script can't", "ACL failure in script", "NOPERM ")
+    return isinstance(error, AuthenticationError | NoPermissionError) or any(
+        words in str(error) for words in told
+    )
+
+
 def complaint_of(error: RedisError) -> str:
     """What this error says about Redis, with the fix; to be read after its address."""
     match error:
-        case AuthenticationError() | NoPermissionError():
+        case _ if is_denied(error):
             return (
                 "rejects the user or the password, or the user lacks a right. Fix: put the user into "
                 "HERD_REDIS_URL and the password into HERD_REDIS_PASSWORD; docs/security.md lists the rights "
