@@ -15,7 +15,7 @@ from benchmarks.stored_blocks import stored_blocks
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet
+from llama_herd.model.kernels.instruction_set import AMX, AVX2, AVX512_VNNI, INSTRUCTION_SETS, InstructionSet
 from llama_herd.model.kernels.native import Kernel, Kernels, is_close, load_kernels, load_library
 from llama_herd.model.kernels.tiles import TILED_TYPES, blocks_of
 from llama_herd.model.native_segment import NativeSegment
@@ -26,22 +26,30 @@ TYPES = sorted(TILED_TYPES)
 LARGE = (4000, 352)
 
 
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
+#: The ways to multiply that the library of each set has.
+WAYS = {AVX2: [Kernel.FLOAT32], AVX512_VNNI: [Kernel.FLOAT32, Kernel.INT8], AMX: list(Kernel)}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each set, or each way to multiply of each set."""
+    if "kernel" in metafunc.fixturenames:
+        pairs = [(set, kernel) for set, ways in WAYS.items() for kernel in ways]
+        names = [f"{set.name}-{kernel.name}" for set, kernel in pairs]
+        metafunc.parametrize(("kernels", "kernel"), pairs, indirect=["kernels"], ids=names, scope="module")
+    elif "kernels" in metafunc.fixturenames:
+        metafunc.parametrize("kernels", WAYS, indirect=True, ids=lambda set: set.name, scope="module")
+
+
+@pytest.fixture(scope="module")
 def kernels(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels:
     set: InstructionSet = request.param
     if set.complaint:
         pytest.skip(f"{set.name}: {set.complaint}")
     path = find(kernels_folder, set)
     assert path is not None
-    return load_library(set, path)
-
-
-@pytest.fixture(params=Kernel, ids=lambda kernel: kernel.name)
-def kernel(request: pytest.FixtureRequest, kernels: Kernels) -> Kernel:
-    kernel: Kernel = request.param
-    if kernel not in kernels.kernels:
-        pytest.skip(f"{kernels.note} without {kernel.name}")
-    return kernel
+    kernels = load_library(set, path)
+    assert kernels.kernels == {*WAYS[set]}
+    return kernels
 
 
 @pytest.fixture
