@@ -45,7 +45,10 @@ def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
             "this worker has no engine. Fix: celery -A llama_herd.tasks.app worker, without -P",
         )
     if result.finish_reason == "cancelled":
-        self.backend.mark_as_revoked(self.request.id, "cancelled", request=self.request)
+        is_wanted = not self.request.ignore_result
+        self.backend.mark_as_revoked(
+            self.request.id, "cancelled", request=self.request, store_result=is_wanted
+        )
         raise Ignore
     result.raise_for_error()
     return result.model_dump(mode="json")
