@@ -18,9 +18,13 @@ class Detokenizer:
     UTF-8 become U+FFFD, and so does a character that is cut off at the end.
     """
 
-    def __init__(self, pieces: Sequence[bytes], stop: Sequence[str] = ()) -> None:
-        """`pieces[i]` are the bytes that token i stands for."""
+    def __init__(self, pieces: Sequence[bytes], stop: Sequence[str] = (), *, is_answer: bool = False) -> None:
+        """`pieces[i]` are the bytes that token i stands for.
+
+        An answer stands alone: it goes without the space with which many vocabularies begin a word.
+        """
         self._pieces = pieces
+        self._drops_space = is_answer
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._withheld = ""  # text that may be the beginning of a stop string
@@ -34,6 +38,8 @@ class Detokenizer:
         Without `may_stop`, stop strings are text like any other.
         """
         text = self._decoder.decode(self._pieces[token_id])
+        if text and self._drops_space:
+            text, self._drops_space = text.removeprefix(" "), False
         return self._shown(text, is_last=False) if may_stop else text
 
     def close(self) -> str:

@@ -119,7 +119,9 @@ class LoadedModel:
                 seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
                 max_length=self.max_length,
                 eos_ids=self.tokenizer.eos_ids,
-                detokenizer=Detokenizer(self.tokenizer.pieces, job.sampling.stop),
+                detokenizer=Detokenizer(
+                    self.tokenizer.pieces, job.sampling.stop, is_answer=job.messages is not None
+                ),
                 deadline_s=deadline_s,
                 tenant=job.tenant,
                 priority=job.priority,

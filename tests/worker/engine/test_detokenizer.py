@@ -20,6 +20,13 @@ def test_joined_text_equals_the_full_decode_for_any_bytes(ids: list[int]) -> Non
     assert "".join(written(BYTES, ids)) == bytes(ids).decode("utf-8", "replace")
 
 
+@given(st.lists(st.integers(0, len(WORDS) - 1)))
+def test_an_answer_goes_without_one_space_at_its_front(ids: list[int]) -> None:
+    writer = Detokenizer(WORDS, is_answer=True)
+    answer = "".join([*map(writer.write, ids), writer.close()])
+    assert answer == "".join(written(WORDS, ids)).removeprefix(" ")
+
+
 @given(st.text())
 def test_joined_text_of_any_unicode_is_that_text(text: str) -> None:
     assert "".join(written(BYTES, list(text.encode()))) == text
