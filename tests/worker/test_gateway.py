@@ -21,6 +21,7 @@ from openai import (
 )
 from redis import Redis
 
+from llama_herd.errors import UnservedModel
 from llama_herd.tasks import Client
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL
@@ -165,7 +166,8 @@ def test_a_full_queue_and_a_missing_key(server: EmbeddedRedis, tmp_path: Path, u
         Client(server.url) as client,
         Redis.from_url(server.url) as redis,
     ):
-        client.submit(prompt="waits", model="none", job_id="waits")
+        with pytest.warns(UnservedModel):
+            client.submit(prompt="waits", model="none", job_id="waits")
         with pytest.raises(RateLimitError) as full:
             openai.completions.create(**{**TALE, "model": "none"})
         assert full.value.response.headers["retry-after"].isdigit()

@@ -7,6 +7,7 @@ import pytest
 from redis import Redis
 from rich.console import Console
 
+from llama_herd.errors import UnservedModel
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.notes import duration
 from llama_herd.tasks.client.status import QueueStatus, Status
@@ -30,7 +31,8 @@ def test_a_queue_that_nobody_serves_is_shown_with_those_that_are_served(redis: R
     report(redis, "c@d", "tales", state="loading", loaded_percent=40)
     with Client(redis_url) as client:
         client.submit(prompt="a llama")
-        client.submit(prompt="a llama", model="gpt-4o-mini")
+        with pytest.warns(UnservedModel):
+            client.submit(prompt="a llama", model="gpt-4o-mini")
     shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
     rows = {line.split()[0]: line.split() for line in shown.splitlines() if line}
     assert rows["tales"][1:3] + rows["tales"][-5:] == ["1", "1", "1,234", "35", "ms", "2", "1+1"]
