@@ -170,9 +170,13 @@ class AsyncClient:
         """Every `herd batch` that is running or ended within the last hour."""
         return await self._run(self._core.batches())
 
-    async def report_batch(self, status: BatchStatus) -> None:
-        """Report a batch, so that `batches` shows it."""
-        await self._run(self._core.report_batch(status))
+    async def report_batch(self, status: BatchStatus) -> bool:
+        """Report a batch, so that `batches` shows it. Returns whether it was asked to end."""
+        return await self._run(self._core.report_batch(status))
+
+    async def end_batch(self, run_id: str) -> bool:
+        """Ask a `herd batch` to cancel its jobs and end. Returns whether such a batch runs."""
+        return await self._run(self._core.end_batch(run_id))
 
     async def workers(self) -> list[WorkerStatus]:
         """All live workers."""

@@ -162,7 +162,7 @@ class Client:
     def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Cancel all jobs of a model, of a batch, or of both, that run or wait; return how many.
 
-        A batch that is still running goes on with its other rows.
+        A batch that is still running goes on with its other rows: end it before, by `end_batch`.
         """
         return self._run(self._core.cancel_jobs(model, run_id))
 
@@ -236,9 +236,19 @@ class Client:
         """Every `herd batch` that is running or ended within the last hour."""
         return self._run(self._core.batches())
 
-    def report_batch(self, status: BatchStatus) -> None:
-        """Report a batch, so that `batches` shows it. To be called once a second while it runs."""
-        self._run(self._core.report_batch(status))
+    def report_batch(self, status: BatchStatus) -> bool:
+        """Report a batch, so that `batches` shows it. To be called once a second while it runs.
+
+        Returns whether `end_batch` has asked it to end.
+        """
+        return self._run(self._core.report_batch(status))
+
+    def end_batch(self, run_id: str) -> bool:
+        """Ask a `herd batch` to cancel its jobs and end. Returns whether such a batch runs.
+
+        Raises InvalidJob if `run_id` cannot be the name of a batch.
+        """
+        return self._run(self._core.end_batch(run_id))
 
     def workers(self) -> list[WorkerStatus]:
         """All live workers."""

@@ -19,6 +19,7 @@ from llama_herd.tasks.client.submission import (
     Accepted,
     NewJob,
     checked_id,
+    checked_run,
     checked_trace,
     enqueue,
     id_of_key,
@@ -154,8 +155,11 @@ class ClientCore:
     def batches(self) -> Dialogue[list[BatchStatus]]:
         return ask(self.reports.batches())
 
-    def report_batch(self, status: BatchStatus) -> Dialogue[None]:
+    def report_batch(self, status: BatchStatus) -> Dialogue[bool]:
         return ask(self.reports.report_batch(status))
+
+    def end_batch(self, run_id: str) -> Dialogue[bool]:
+        return ask(self.reports.end_batch(checked_run(run_id)))
 
     def workers(self) -> Dialogue[list[WorkerStatus]]:
         return ask(self.reports.workers())

@@ -18,6 +18,7 @@ SERVED_TTL_S = 604_800
 
 _REPORT = Script("report", "clock")
 _REPORTS = Script("reports", "clock")
+_END_BATCH = Script("end_batch")
 
 #: The key that lists the reports of each kind.
 _INDEXES = {"worker": "workers", "batch": "batches"}
@@ -27,7 +28,7 @@ _INDEXES = {"worker": "workers", "batch": "batches"}
 class Reports(Keys):
     """All calls for one tenant's reports."""
 
-    def report_worker(self, status: WorkerStatus) -> Call[None]:
+    def report_worker(self, status: WorkerStatus) -> Call[bool]:
         """Store a worker's report, and note that its queue is served, unless the worker is stopping."""
         queue = "" if status.state == "stopping" else queue_name(status.model, self.tenant)
         return self._report("worker", status.name, WORKER_TTL_S, status, queue)
@@ -41,9 +42,13 @@ class Reports(Keys):
             lambda reply: read_reports(reply, WorkerStatus),
         )
 
-    def report_batch(self, status: BatchStatus) -> Call[None]:
-        """Store a batch's report: how far it is, or how it ended."""
+    def report_batch(self, status: BatchStatus) -> Call[bool]:
+        """Store a batch's report: how far it is, or how it ended. Returns whether it was asked to end."""
         return self._report("batch", status.run_id, status.ttl_s, status)
+
+    def end_batch(self, run_id: str) -> Call[bool]:
+        """Ask a running batch to end. Returns whether there is one."""
+        return Call(_END_BATCH, (self.key(f"batch:{run_id}"),), (), bool)
 
     def batches(self) -> Call[list[BatchStatus]]:
         """All batches that are running or ended within the last hour."""
@@ -54,8 +59,8 @@ class Reports(Keys):
             lambda reply: read_reports(reply, BatchStatus),
         )
 
-    def _report(self, kind: str, name: str, ttl_s: int, status: BaseModel, queue: str = "") -> Call[None]:
+    def _report(self, kind: str, name: str, ttl_s: int, status: BaseModel, queue: str = "") -> Call[bool]:
         fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
         keys = [self.key(f"{kind}:{name}"), self.key(_INDEXES[kind])]
         keys += [self.key("served")] if queue else []
-        return Call(_REPORT, keys, (name, ttl_s, queue, SERVED_TTL_S, *fields), lambda reply: None)
+        return Call(_REPORT, keys, (name, ttl_s, queue, SERVED_TTL_S, *fields), bool)

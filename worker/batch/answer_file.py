@@ -67,11 +67,17 @@ class AnswerFile:
 
     def lines(self, run_id: str) -> Iterator[int]:
         """The numbers of a run's rows in this file."""
+        return (line for line, _ in self.places(run_id))
+
+    def places(self, run_id: str) -> Iterator[tuple[int, int]]:
+        """The numbers of a run's rows, and where in the file their lines begin."""
+        start = 0
         with self.path.open("rb") as file:
             for text in file:
                 found = _LINE_ID.match(text)
                 if found is not None and found[1] == run_id.encode():
-                    yield int(found[2])
+                    yield int(found[2]), start
+                start += len(text)
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Write whole lines, and return when they are on disk. Raises CannotWrite."""

@@ -1,7 +1,7 @@
 """A batch's figures so far: rows, tokens, speed."""
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from time import monotonic
 from typing import NamedTuple
@@ -35,8 +35,11 @@ class Figures:
             num_rows=num_rows or 0,
             num_before=num_before + num_failed,
         )
+        self._num_before = num_before
         self._num_done = num_before
         self.num_failed = num_failed
+        self._codes: Counter[str] = Counter()
+        self._messages: dict[str, str] = {}  # the first of each code
         self._prompt_tokens = 0
         self._completion_tokens = 0
         self._ttft_s = array("f")
@@ -49,6 +52,16 @@ class Figures:
         return self._num_done + self.num_failed - self._first.num_before
 
     @property
+    def num_done_here(self) -> int:
+        return self._num_done - self._num_before
+
+    @property
+    def commonest_failure(self) -> str:
+        """Code and message of the failure that most rows had since this start; empty if none failed."""
+        counts = self._codes.most_common(1)
+        return ": ".join((counts[0][0], self._messages[counts[0][0]])) if counts else ""
+
+    @property
     def ttft(self) -> Percentiles:
         """Seconds from a row's submission to its first token."""
         return Percentiles.of(self._ttft_s)
@@ -59,6 +72,8 @@ class Figures:
                 self._num_done += 1
             else:
                 self.num_failed += 1
+                self._codes[item.failure.code] += 1
+                self._messages.setdefault(item.failure.code, item.failure.message)
             result = item.result
             if result is not None and result.usage is not None:
                 self._prompt_tokens += result.usage.prompt_tokens

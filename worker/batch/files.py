@@ -8,7 +8,9 @@ from typing import Self
 from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.batch.answer_file import AnswerFile, line_id
+from llama_herd.worker.batch.answer_table import write_answer_table
 from llama_herd.worker.batch.done_lines import DoneLines
+from llama_herd.worker.batch.output_format import OutputFormat
 from llama_herd.worker.batch.plan import Plan
 from llama_herd.worker.batch.reply import error_line, output_line
 from llama_herd.worker.batch.request import RequestReader
@@ -26,7 +28,7 @@ class BatchFiles:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._source = open_source(plan.input_name, plan.columns)
-        self._answers = AnswerFile(plan.output)
+        self._answers = AnswerFile(plan.answers)
         self._errors = AnswerFile(plan.errors)
         self._open = ExitStack()
 
@@ -68,8 +70,19 @@ class BatchFiles:
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Write answers to disk. Raises CannotWrite."""
-        self._answers.append([output_line(self._id(one), one) for one in items if one.failure is None])
+        prompts = self._plan.has_prompts
+        done = [one for one in items if one.failure is None]
+        self._answers.append([output_line(self._id(one), one, with_prompt=prompts) for one in done])
         self._errors.append([error_line(self._id(one), one) for one in items if one.failure is not None])
+
+    def write_table(self) -> str:
+        """Make the table of all answers, if the output is to be one, and say so. Raises CannotWrite."""
+        path, format = self._plan.output, self._plan.format
+        if format is OutputFormat.OPENAI:
+            return ""
+        has_prompts = self._plan.has_prompts
+        num_rows = write_answer_table(self._answers, self.run.run_id, path, format, has_prompts=has_prompts)
+        return f"{path}: {num_rows:,} rows"
 
     def _id(self, item: BatchItem) -> str:
         return line_id(self.run.run_id, item.index)

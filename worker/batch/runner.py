@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: How often the status is reported.
 REPORT_S = 1.0
+#: So many failures and not one answer since the start end it, unless `max_errors` says how many may be.
+HOPELESS_ROWS = 50
 #: Pause before Redis is tried again.
 RETRY_S = 0.5
 
@@ -56,6 +58,7 @@ class Runner:
         self._is_away = False
         self._named: set[str] = set()
         self._report_at_s = 0.0
+        self._is_asked_to_end = False
         run = files.run
         self._figures = Figures(
             run.run_id, run.input_name, files.num_rows(), files.num_done, files.num_failed
@@ -67,7 +70,7 @@ class Runner:
         with self._interruption.listening(), self._screen:
             self._begin()
             while not self._batch.window.is_over:
-                if self._has_too_many_failures:
+                if self._shall_stop:
                     self._batch.window.stop()
                 self._write(self._poll())
                 if self._own is not None:
@@ -75,7 +78,9 @@ class Runner:
                 if self._interruption.number is not None:
                     return self._interrupted()
                 self._report()
-            return self._end("stopped" if self._has_too_many_failures else "done")
+                if self._is_asked_to_end:
+                    return self._cancelled_from_elsewhere()
+            return self._end("stopped" if self._shall_stop else "done")
 
     def _begin(self) -> None:
         run_id, num_before = self._files.run.run_id, self._files.num_done + self._files.num_failed
@@ -124,11 +129,14 @@ class Runner:
         self._screen.show(status)
         if not self._is_away:
             with suppress(RedisUnavailable):
-                self._client.report_batch(status)
+                self._is_asked_to_end = self._client.report_batch(status)
 
     @property
-    def _has_too_many_failures(self) -> bool:
-        return self._max_errors is not None and self._figures.num_failed > self._max_errors
+    def _shall_stop(self) -> bool:
+        """Whether too many rows have failed, or all of many."""
+        if self._max_errors is not None:
+            return self._figures.num_failed > self._max_errors
+        return self._figures.num_here >= HOPELESS_ROWS and not self._figures.num_done_here
 
     def _interrupted(self) -> int:
         num_under_way = self._batch.window.num_under_way
@@ -136,9 +144,7 @@ class Runner:
         if self._own is not None:
             self._leave(f"{num_under_way} jobs end with this run; they will begin again")
         elif self._interruption.wish(num_under_way) is Wish.CANCEL:
-            self._cancel()
-            self._tell("cancelled")
-            self._screen.say("cancelled; the same command runs the remaining rows")
+            self._cancel("cancelled")
         else:
             self._leave(f"{num_under_way} jobs continue on the workers")
         return self._interruption.exit_code
@@ -147,7 +153,12 @@ class Runner:
         self._tell("left")
         self._screen.say(f"{outcome}. To continue: {self._command}")
 
-    def _cancel(self) -> None:
+    def _cancelled_from_elsewhere(self) -> int:
+        self._screen.pause()
+        self._cancel("cancelled from elsewhere")
+        return 1
+
+    def _cancel(self, what: str) -> None:
         """Cancelled rows get no answer, so a later run does them; with --in-order also those behind them.
 
         Another signal ends the wait for workers that do not answer.
@@ -161,14 +172,26 @@ class Runner:
             is_cut |= len(kept) < len(items)
             if not (is_cut and self._batch.window.is_in_order):
                 self._write(kept)
+        self._tell("cancelled")
+        self._screen.say(f"{what}; the same command runs the remaining rows")
 
     def _end(self, state: str) -> int:
         self._tell(state)
         if state == "stopped":
-            self._screen.say(f"stopped: more than {self._max_errors} rows failed")
+            self._screen.say(self._why_stopped())
+        if table := self._files.write_table():
+            self._screen.say(table)
         status = self._figures.status(state, 0)
         self._screen.close(Summary(status, self._figures.ttft, self._prefix_cache_hits()))
         return int(self._figures.num_failed > 0)
+
+    def _why_stopped(self) -> str:
+        if self._max_errors is not None:
+            return f"stopped: more than {self._max_errors} rows failed"
+        return (
+            f"stopped: all of the first {self._figures.num_here:,} rows failed, most of them by "
+            f"{self._figures.commonest_failure}. Fix: mend that; or give --max-errors, and the other rows run"
+        )
 
     def _prefix_cache_hits(self) -> int | None:
         """Hits since the start, of all jobs that the workers ran meanwhile."""

@@ -7,15 +7,14 @@ from typing import Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
+from rich.progress import BarColumn, Progress, TaskProgressColumn
+from rich.text import Text
 
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.worker.batch.summary import Summary, progress_line
 
 #: How often a line is written if the output is not a terminal.
 LINE_S = 10.0
-
-_BAR_WIDTH = 79
 
 
 class Screen(Protocol):
@@ -89,16 +88,19 @@ class JsonScreen(Lines):
 
 
 class Bar:
-    """A bar that moves, and a line below it, on a terminal."""
+    """A bar as wide as the terminal, and the figures below it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._progress = Progress(BarColumn(bar_width=None), TaskProgressColumn(), expand=True)
+        self._rows = self._progress.add_task("rows", total=None)
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def show(self, status: BatchStatus) -> None:
         num_finished = status.num_done + status.num_failed
-        bar = ProgressBar(total=status.num_rows or None, completed=num_finished, width=_BAR_WIDTH)
-        self._live.update(Group(bar, progress_line(status)), refresh=True)
+        self._progress.update(self._rows, total=status.num_rows or None, completed=num_finished)
+        figures = Text("\n").join(map(Text, progress_line(status).split("; ")))
+        self._live.update(Group(self._progress, figures), refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)

@@ -3,9 +3,14 @@
 from pathlib import Path
 
 from llama_herd.errors import BadInput
+from llama_herd.worker.batch.json_array import JsonArray
 from llama_herd.worker.batch.json_lines import JsonLines, StandardInput
-from llama_herd.worker.batch.source import STDIN, Source
+from llama_herd.worker.batch.source import STDIN, Source, opened
 from llama_herd.worker.batch.tables import Columns, CsvTable, ParquetTable
+from llama_herd.worker.batch.text_lines import TextLines
+
+#: What tells a file's format.
+_SUFFIXES = (".jsonl", ".ndjson", ".json", ".txt", ".csv", ".tsv", ".parquet")
 
 
 def open_source(name: str, columns: Columns) -> Source:
@@ -16,9 +21,25 @@ def open_source(name: str, columns: Columns) -> Source:
     if not path.is_file():
         raise BadInput(f"{path}: no such file")
     match Path(name.removesuffix(".gz")).suffix:
+        case ".jsonl" | ".ndjson":
+            return JsonLines(name)
+        case ".json":
+            return JsonArray(name) if _begins_as_array(name) else JsonLines(name)
+        case ".txt":
+            return TextLines(name)
         case ".csv":
             return CsvTable(path, columns)
+        case ".tsv":
+            return CsvTable(path, columns, "\t")
         case ".parquet":
             return ParquetTable(path, columns)
-        case _:
-            return JsonLines(name)
+        case suffix:
+            raise BadInput(
+                f"{path}: its suffix {suffix!r} names no format. Fix: rename it to what it is, one of "
+                f"{', '.join(_SUFFIXES)}, also with .gz"
+            )
+
+
+def _begins_as_array(name: str) -> bool:
+    with opened(name) as stream:
+        return stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")

@@ -1,4 +1,4 @@
-"""Rows of tables: CSV and Parquet."""
+"""Rows of tables: CSV, TSV and Parquet."""
 
 import csv
 import io
@@ -53,12 +53,14 @@ class CsvTable:
 
     path: Path
     columns: Columns
+    separator: str = ","
 
     def rows(self) -> Iterator[SourceRow]:
         csv.field_size_limit(MAX_LINE_BYTES)
         with opened(str(self.path)) as stream:
             table = csv.DictReader(
-                io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+                io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline=""),
+                delimiter=self.separator,
             )
             self.columns.check(list(table.fieldnames or ()), self.path)
             while True:

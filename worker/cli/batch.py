@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.errors import BadInput
+from llama_herd.worker.batch.output_format import OutputFormat
 
 if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
@@ -18,12 +19,27 @@ if TYPE_CHECKING:
 
 Input = Annotated[
     str | None,
-    typer.Argument(help="JSON lines, .gz, .csv or .parquet; - is standard input.", show_default=False),
+    typer.Argument(
+        help=".jsonl, .json, .txt (a prompt a line), .csv, .tsv, .parquet; - is standard input, JSON lines.",
+        show_default=False,
+    ),
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="File for answers; failed rows go into a file beside it."),
+    typer.Option(
+        "--output",
+        "-o",
+        help=".jsonl, .csv, .tsv or .parquet for answers; failed rows go into a file beside it.",
+    ),
 ]
+Format = Annotated[
+    OutputFormat | None,
+    typer.Option(
+        help="OpenAI's lines, or a flat row for each output; absent: by the output's suffix.",
+        show_default=False,
+    ),
+]
+WithPrompts = Annotated[bool, typer.Option("--with-prompts", help="Each answer comes with its prompt.")]
 Model = Annotated[
     str | None, typer.Option(help="Model for all rows; with --local a GGUF file, by default the bundled one.")
 ]
@@ -61,6 +77,10 @@ IdColumn = Annotated[
 Watch = Annotated[
     str | None, typer.Option(metavar="RUN", help="Show a run that goes on elsewhere, instead of running one.")
 ]
+Cancel = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="End a run that goes on elsewhere; the same command continues it."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print events as JSON, one a line.")]
 
 
@@ -81,16 +101,21 @@ def batch(
     system: System = None,
     prompt_column: PromptColumn = "prompt",
     id_column: IdColumn = None,
+    format: Format = None,
+    with_prompts: WithPrompts = False,
     watch: Watch = None,
+    cancel: Cancel = None,
     as_json: AsJson = False,
 ) -> None:
     """Run every row of a file, and continue where a killed run stopped.
 
-    Reads OpenAI's batch lines, lines with a prompt or messages, and tables. Exit code 0 when all rows are
-    done, 1 when some failed, 2 for bad input, 130 or 143 when it was interrupted.
+    Reads OpenAI's batch lines, objects with a prompt or messages, plain text, and tables. Exit code 0 when
+    all rows are done, 1 when some failed, 2 for bad input, 130 or 143 when it was interrupted.
     """
     if watch is not None:
         raise typer.Exit(_watch(watch, as_json=as_json))
+    if cancel is not None:
+        return _cancel(cancel)
     if input is None or output is None:
         raise BadInput(
             "herd batch needs a file to read and a file to write. Fix: herd batch in.jsonl -o out.jsonl"
@@ -117,6 +142,8 @@ def batch(
         window,
         in_order,
         max_errors,
+        OutputFormat.of(output) if format is None else format,
+        with_prompts,
     )
     raise typer.Exit(_run_local(plan, model, as_json=as_json) if local else _run(plan, as_json=as_json))
 
@@ -171,6 +198,16 @@ def _run_with(
         screen = open_screen(as_json=as_json)
         runner = Runner(files, batch, client, screen, command=command, max_errors=plan.max_errors, own=own)
         return runner.run()
+
+
+def _cancel(run_id: str) -> None:
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+    from llama_herd.worker.cli.cancel import end
+    from llama_herd.worker.local.environment import read
+
+    with Client(settings=read(Settings)) as client:
+        print(end(client, run_id))
 
 
 def _watch(run_id: str, *, as_json: bool) -> int:

@@ -60,7 +60,17 @@ def _cancel_all(client: "Client", model: str | None, run_id: str | None, is_sure
                 f"{num_found:,} jobs of {whose} wait or run. Fix: --yes cancels them without asking"
             )
         typer.confirm(f"Cancel {num_found:,} jobs of {whose}?", abort=True)
-    is_fed = any(batch.run_id == run_id and batch.is_running for batch in client.batches())
-    num_cancelled = client.cancel_jobs(model=model, run_id=run_id)
-    rest = "; the batch still runs and submits its other rows: end it with Ctrl-C" if is_fed else ""
-    return f"{num_cancelled:,} jobs cancelled{rest}"
+    return f"{client.cancel_jobs(model=model):,} jobs cancelled" if run_id is None else end(client, run_id)
+
+
+def end(client: "Client", run_id: str) -> str:
+    """End a batch, wherever it runs. Raises JobNotFound if nothing of it is left."""
+    from llama_herd.errors import JobNotFound
+    from llama_herd.worker.batch.ending import end_batch
+
+    was_running, num_left = end_batch(client, run_id)
+    if not was_running and not num_left:
+        raise JobNotFound(f"no batch {run_id} runs, and no job of it waits or runs")
+    ended = f"batch {run_id} has ended; the same command runs its other rows" if was_running else ""
+    left = f"{num_left:,} jobs cancelled" if num_left else ""
+    return "; ".join(filter(None, (ended, left)))

@@ -1,6 +1,7 @@
 """The command beside a stand-in for workers: files, failures, order, signals, other terminals."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from benchmarks.stand_in import StandIn
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Failure
+from llama_herd.worker.batch.runner import HOPELESS_ROWS
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.worker.batch.batch_command import BatchCommand, rows
@@ -125,8 +127,61 @@ def test_too_many_failures_stop_it_and_a_higher_limit_goes_on(command: BatchComm
         assert done.exit_code == 1
         assert "stopped: more than 3 rows failed" in done.stdout
         assert 3 < len(command.failures()) < 20
-        assert command.run("--window", "5").exit_code == 1
+        assert command.run("--window", "5", "--max-errors", "99").exit_code == 1
     assert len(command.failures()) == 60
+
+
+def test_a_run_whose_rows_all_fail_stops_early_and_says_why(command: BatchCommand, redis_url: str) -> None:
+    command.write([{"prompt": "x", "color": 1}] * 3 + rows(400))
+    with StandIn(redis_url, verdict=lambda _, job: BROKEN):
+        done = command.run("--window", "10")
+        assert done.exit_code == 1
+        assert re.search(
+            r"stopped: all of the first \d+ rows failed, most of them by numeric_error: no numbers",
+            done.stdout,
+        )
+        assert HOPELESS_ROWS <= len(command.failures()) < 100
+        assert command.run("--max-errors", "999").exit_code == 1  # whoever says how many may fail, goes on
+    assert len(command.failures()) == 403
+
+
+def test_some_rows_that_fail_first_stop_nothing(command: BatchCommand, redis_url: str) -> None:
+    command.write(rows(80))
+    with StandIn(redis_url, verdict=lambda _, job: BROKEN if str(job.prompt) < "c60" else None):
+        assert command.run("--in-order", "--window", "80").exit_code == 1
+    assert len(command.failures()) + len(command.answers()) == 80
+
+
+def test_a_batch_is_ended_from_elsewhere_and_the_same_command_does_the_rest(
+    command: BatchCommand, worker: StandIn
+) -> None:
+    command.write(rows(40))
+    worker.hold()
+    with command.start("--window", "16") as process, Client(command.url) as client:
+        wait_until(lambda: client.batches() and client.status().pending == 16, "window full")
+        ended = invoke("batch", "--cancel", command.run_id, HERD_REDIS_URL=command.url)
+        output, _ = process.communicate(timeout=30)
+        assert client.status().pending == 0
+    assert ended.stdout == f"batch {command.run_id} has ended; the same command runs its other rows\n"
+    assert process.returncode == 1
+    assert "cancelled from elsewhere; the same command runs the remaining rows" in output
+    assert command.answers() == command.failures() == []
+    worker.go_on()
+    assert command.run().exit_code == 0
+    assert sorted(command.names()) == sorted(f"c{n}" for n in range(40))
+
+
+def test_the_jobs_of_a_killed_batch_are_cancelled_from_elsewhere(
+    command: BatchCommand, worker: StandIn
+) -> None:
+    command.write(rows(40))
+    worker.hold()
+    with command.start("--window", "16") as process, Client(command.url) as client:
+        wait_until(lambda: client.batches() and client.status().pending == 16, "window full")
+        process.kill()
+        ended = invoke("cancel", "--yes", "--batch", command.run_id, HERD_REDIS_URL=command.url)
+        assert client.status().pending == 0
+    assert ended.stdout.endswith("16 jobs cancelled\n")
 
 
 def test_json_events_are_lines_and_the_last_is_the_summary(command: BatchCommand, worker: StandIn) -> None:
@@ -165,6 +220,13 @@ def test_a_table_and_its_columns_make_rows(command: BatchCommand, worker: StandI
         ),
         (("batch", "in.jsonl", "-o", "out.jsonl", "--priority", "11"), "priority: input should be"),
         (("batch", "--watch", "nothing"), "no batch nothing"),
+        (("batch", "--cancel", "nothing"), "no batch nothing runs, and no job of it waits or runs"),
+        (("batch", "--cancel", "no thing"), "run_id: must be"),
+        (
+            ("batch", "in.jsonl", "-o", "out.xlsx"),
+            "out.xlsx: its suffix '.xlsx' names no format. Fix: end it with",
+        ),
+        (("batch", "in.jsonl", "-o", "foreign.csv"), "Fix: choose another -o"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
@@ -172,6 +234,7 @@ def test_what_cannot_be_done_is_one_line(
 ) -> None:
     command.write(rows(1))
     (tmp_path / "foreign.jsonl").write_text("somebody's text\n")
+    (tmp_path / "foreign.csv").write_text("somebody's text\n")
     (tmp_path / "in.csv").write_text("question\nx\n")
     done = invoke(*arguments, HERD_REDIS_URL=command.url)
     assert done.exit_code == 2

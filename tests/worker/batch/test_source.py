@@ -68,6 +68,71 @@ def test_plain_and_packed_lines_read_alike(tmp_path: Path) -> None:
         assert open_source(str(tmp_path / name), Columns()).num_rows() == 2
 
 
+def test_each_line_of_plain_text_is_a_prompt(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(b'one\r\n\n{"prompt": "two"}\n\xff\nthree')
+    assert rows(tmp_path / "in.txt") == [
+        SourceRow(1, {"prompt": "one"}),
+        SourceRow(3, {"prompt": '{"prompt": "two"}'}),
+        SourceRow(4, None, "is not UTF-8 text: byte 0 is invalid"),
+        SourceRow(5, {"prompt": "three"}),
+    ]
+    assert open_source(str(tmp_path / "in.txt"), Columns()).num_rows() == 4
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_objects_of_an_array_are_rows(tmp_path: Path, indent: int | None) -> None:
+    """Pieces of the file end anywhere: within a long row, within a number."""
+    found = [{"prompt": "ä" * length, "n": length} for length in (0, 3, 70_000, 200_000, 5)] * 3
+    text = json.dumps([*found, 7, found], indent=indent, ensure_ascii=False).encode()
+    (tmp_path / "in.json").write_bytes(b"\xef\xbb\xbf \n" + text + b"\n ")
+    (tmp_path / "in.json.gz").write_bytes(gzip.compress(text))
+    for name in ("in.json", "in.json.gz"):
+        *good, number, array = rows(tmp_path / name)
+        assert [row.fields for row in good] == found
+        assert (number, array) == (
+            SourceRow(16, None, "must be a JSON object"),
+            SourceRow(17, None, "must be a JSON object"),
+        )
+        assert open_source(str(tmp_path / name), Columns()).num_rows() == 17
+
+
+def test_an_empty_array_has_no_rows_and_a_json_file_may_hold_lines(tmp_path: Path) -> None:
+    (tmp_path / "none.json").write_text(" [ ] ")
+    (tmp_path / "lines.json").write_bytes(TEXT)
+    assert rows(tmp_path / "none.json") == []
+    assert fields(tmp_path / "lines.json") == ROWS
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[", "at its beginning: Expecting value"),
+        ('[{"secret": 1}', r"behind row 1: \] is missing"),
+        ('[{"secret": 1} {"secret": 2}]', r"behind row 1: \] is missing"),
+        ('[{"secret": 1},]', "behind row 1: Expecting value"),
+        ('[{"secret": 1}, {"secret": }]', "behind row 1: Expecting value"),
+        ('[{"secret": NaN}]', "at its beginning: NaN, "),
+        ("[" * 100_000, "at its beginning: NaN, a number that is too long, or too deep nesting"),
+        ('[{"secret": 1}] {"secret": 2}', "behind row 1: text follows the array"),
+        ('[{"secret": "\udcff"}]', "at its beginning: it is not UTF-8 text: invalid start byte"),
+    ],
+)
+def test_an_array_that_is_no_json_ends_with_the_place_without_a_word_of_it(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    (tmp_path / "in.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(BadInput, match=f"in.json is not valid JSON {complaint}") as caught:
+        rows(tmp_path / "in.json")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["in.xlsx", "in", "in.gz", "in.jsonl.bz2"])
+def test_a_suffix_that_names_no_format_is_refused_with_those_that_do(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(TEXT)
+    with pytest.raises(BadInput, match=r"names no format.*\.jsonl, .*\.parquet"):
+        rows(tmp_path / name)
+
+
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, BinaryIO]]:
     reading, writing = os.pipe()
@@ -132,6 +197,8 @@ def test_columns_of_a_table_in_text_become_rows(tmp_path: Path) -> None:
         SourceRow(4, {"prompt": "two", "custom_id": "2"}),
     ]
     assert open_source(str(path), Columns("question")).num_rows() == 2
+    (tmp_path / "in.tsv").write_text('id\tquestion\n1\t"one, two"\n')
+    assert fields(tmp_path / "in.tsv", "question") == [{"prompt": "one, two"}]
 
 
 def test_columns_of_a_parquet_file_become_rows(tmp_path: Path) -> None:
