@@ -12,7 +12,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-faults chaos chaos-full check dist format model bench bench-quick bench-peers clean
+.PHONY: help demo quick test test-faults chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,13 @@ bench-quick: $(VENV)/.ready $(VENV)/.kernels ## the same on one file, in two min
 bench-peers: $(VENV)/.ready ## compile llama.cpp for `make bench` (a quarter of an hour)
 	@$(BIN)/python -m benchmarks.speed.peers
 
+# What the pages link to lies beside them as in the repository.
+docs: $(VENV)/.docs ## build the pages and the reference of the Python client as a site, in build/site
+	@rm -rf build/docs && mkdir -p build/docs
+	@git ls-files -coz --exclude-standard -- '*.md' '*.py' '*.mjs' docs 'docker-compose*' .env.example Dockerfile LICENSE \
+	  pyproject.toml constraints.txt benchmarks/results deploy | xargs -0 cp --parents -t build/docs
+	@$(BIN)/mkdocs build -q && echo "Built. Open build/site/index.html"
+
 clean: ## remove the environment
 	rm -rf $(VENV)
 
@@ -102,6 +109,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(VENV)/.torch
 
 $(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) install -q -c constraints.txt build twine
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.ready
+	@$(PIP) install -q -c constraints.txt -e '.[docs]'
 	@touch $@
 
 # Without g++ there are no kernels; with it, an error of it is ours.
