@@ -81,6 +81,7 @@ def test_a_demo_shows_it_all_and_leaves_nothing(start: Callable[..., Process]) -
     assert not any("\x1b" in line for line in lines)
     assert [line.split()[0] for line in lines[:3]] == ["redis", "model", "worker"]
     assert "tiny: 0.5 MB, F32, 21 tensors" in lines[1]
+    assert re.match(r"worker  (cpu|cuda:0), 32 slots, first job done  [\d.]+ s$", lines[2])
     assert [line.split()[1] for line in lines[4:12]] == ["done,"] * 8
     assert any(line.startswith("tokens/s ") for line in lines)
     assert len([line for line in lines if line.startswith("  ") and "herd" in line and "#" not in line]) == 4

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.settings import ACCESS
+from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.demo.figures import Figures
 from llama_herd.worker.demo.progress import Progress
 from llama_herd.worker.demo.prompts import PROMPTS, SAMPLING
@@ -65,8 +66,8 @@ class Demo:
     async def _measure(self, settings: WorkerSettings, worker: WorkerProcess) -> Report:
         async with AsyncClient(settings=settings, model=settings.served_model) as client:
             with self._phase("worker") as phase:
-                await _beside(worker, _first_answer(client))
-                phase.detail = f"{settings.device}, {settings.slots} slots, first job done"
+                status = await _beside(worker, _warm_worker(client))
+                phase.detail = f"{status.device}, {status.slots} slots, first job done"
             jobs = _new_jobs()
             with self._screen.together(jobs):
                 together = await _beside(worker, _run_together(client, jobs))
@@ -121,12 +122,13 @@ async def _beside(worker: WorkerProcess, work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
 
 
-async def _first_answer(client: AsyncClient) -> None:
-    """Wait for the worker; a short first job warms it up, so that the figures exclude torch's start."""
-    while not any(worker.state == "ready" for worker in await client.workers()):
+async def _warm_worker(client: AsyncClient) -> WorkerStatus:
+    """The worker, once it is ready and warmed up by a short job: the figures exclude torch's start."""
+    while not (ready := [worker for worker in await client.workers() if worker.state == "ready"]):
         await asyncio.sleep(POLL_S)
     job_id = await client.submit(prompt=PROMPTS[0], sampling={"max_tokens": 4})
     await client.result(job_id, timeout_s=JOB_TIMEOUT_S)
+    return ready[0]
 
 
 async def _run_together(client: AsyncClient, jobs: Sequence[Progress]) -> Round:
