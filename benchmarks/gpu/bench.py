@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from gguf import GGMLQuantizationType as GGMLType
 
-from benchmarks.gpu.floors import Ceilings, Floors, Format
+from benchmarks.floors import Floors, Format
+from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.gpu.scale import Load, Scale
 from llama_herd.worker.loading.loaded_model import LoadedModel

@@ -1,16 +1,32 @@
 """Measures what a device can do at best, on random data: zeros would flatter it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.scale import Scale
 
 #: Timed runs of each probe, after one that is not; the best counts.
 NUM_RUNS = 10
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a device can do at best, as it was just measured."""
+
+    copy_bytes_per_s: float  # from device memory to device memory, read and written bytes counted
+    read_bytes_per_s: float  # a sum over device memory
+    matmul_flop_per_s: float
+    upload_bytes_per_s: float  # from pinned host memory
+    init_s: float  # until a process's first tensor lies on the device
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What a floor goes by: the fastest way through memory that was seen."""
+        return max(self.copy_bytes_per_s, self.read_bytes_per_s)
 
 
 def measure_ceilings(device: torch.device, scale: Scale) -> Ceilings:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from benchmarks.floors import Format
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.floors import Format
 from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.profiling import profile_decode
 from benchmarks.gpu.scale import Load

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterator
 from time import perf_counter
 
+from benchmarks.floors import Format
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.floors import Format
 from benchmarks.gpu.measurement import OURS, Measurement
 from llama_herd.worker.local.environment import child_environment
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.conditions import conditions, gpu_conditions
+from benchmarks.floors import Format
 from benchmarks.gpu import engine_runs, first_token, peers, queue_runs
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.ceilings import measure_ceilings
-from benchmarks.gpu.floors import Format
 from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.profiling import profile_decode
 from benchmarks.gpu.report import report, write_into

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from time import perf_counter, sleep
 
+from benchmarks.floors import Format
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.floors import Format
 from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import random_prompts, run_engine, sampling

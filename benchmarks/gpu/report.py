@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from benchmarks.gpu.floors import Ceilings
+from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.scale import DRY

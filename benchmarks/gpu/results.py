@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.gpu.floors import Ceilings
+from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.measurement import Measurement
 from llama_herd.errors import BadInput
 

@@ -58,15 +58,12 @@ def measure(
 
 
 def _run(file: RandomFile, num_bytes: int, ceilings: Ceilings, outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    floors = {
-        cell.name: cell.num_tokens / ceilings.step_s(file.config, num_bytes, cell.num_tokens)
-        for cell in CELLS
-    }
+    floors = ceilings.floors(file)
     return {
         "shape": file.shape,
         "preset": file.preset,
         "bytes": num_bytes,
-        "floor_tokens_per_s": floors,
+        "floor_tokens_per_s": {cell.name: cell.num_tokens / cell.floor_s(floors) for cell in CELLS},
         "contenders": [
             {**asdict(outcome), "tokens_per_s": {cell.name: outcome.tokens_per_s(cell) for cell in CELLS}}
             for outcome in outcomes

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from gguf import GGMLQuantizationType as GGMLType
 
+from benchmarks.floors import Format
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.shapes import random_config
 from llama_herd.model.config import LlamaConfig
@@ -37,6 +38,10 @@ class RandomFile:
     shape: str
     config: LlamaConfig
     preset: str
+
+    @property
+    def format(self) -> Format:
+        return Format[self.preset]
 
     def write(self, folder: Path) -> Path:
         path = folder / f"{self.preset}.gguf"

@@ -8,7 +8,8 @@ from time import perf_counter
 import torch
 
 from benchmarks.conditions import read_bandwidth
-from llama_herd.model.config import LlamaConfig
+from benchmarks.floors import Floors
+from benchmarks.speed.files import RandomFile
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -21,16 +22,14 @@ class Ceilings:
     """Bytes that are read from memory in a second, and bfloat16 operations of torch's matmul."""
 
     bytes_per_s: float
-    flops: float
+    flop_per_s: float
 
     @classmethod
     def measure(cls) -> "Ceilings":
-        return cls(read_bandwidth(), _matmul_flops())
+        return cls(read_bandwidth(), _matmul_flop_per_s())
 
-    def step_s(self, config: LlamaConfig, file_bytes: int, num_tokens: int) -> float:
-        """Least seconds of a forward of so many tokens: weights are read once, each token is multiplied."""
-        flops = 2.0 * _num_multiplied(config) * num_tokens
-        return max(file_bytes / self.bytes_per_s, flops / self.flops)
+    def floors(self, file: RandomFile) -> Floors:
+        return Floors(file.config, file.format, self.bytes_per_s, self.flop_per_s)
 
 
 def busy_s() -> float:
@@ -45,7 +44,7 @@ def cpu_s_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def _matmul_flops() -> float:
+def _matmul_flop_per_s() -> float:
     left = torch.randn(_SIZE, _SIZE).bfloat16()
     seconds = []
     for _ in range(_ROUNDS):
@@ -53,11 +52,3 @@ def _matmul_flops() -> float:
         left @ left
         seconds.append(perf_counter() - started_s)
     return 2.0 * _SIZE**3 / min(seconds)
-
-
-def _num_multiplied(config: LlamaConfig) -> int:
-    """Weights that each token is multiplied by: all but embedding and norms."""
-    heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-    attention = config.hidden_size * (heads + config.num_heads * config.head_dim)
-    mlp = 3 * config.hidden_size * config.ffn_size
-    return config.num_layers * (attention + mlp) + config.vocab_size * config.hidden_size

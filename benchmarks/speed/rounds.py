@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from time import perf_counter
 
+from benchmarks.floors import Floors
 from benchmarks.speed.contender import Contender, Running
 from benchmarks.speed.machine import busy_s, cpu_s_of
 
@@ -22,6 +23,11 @@ class Cell:
 
     def seconds(self, running: Running, steps: int) -> float | None:
         return running.decode_s(self.lengths, steps) if self.lengths else running.prefill_s(self.num_tokens)
+
+    def floor_s(self, floors: Floors) -> float:
+        if not self.lengths:
+            return floors.prefill_s(1, self.num_tokens)
+        return floors.decode_s(len(self.lengths), mean(self.lengths))
 
 
 CELLS = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.floors import Ceilings
+from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.measurement import OURS
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.scale import DRY

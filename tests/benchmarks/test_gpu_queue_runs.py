@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.floors import Ceilings
+from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.queue_runs import measure, poisson_times
 from benchmarks.gpu.scale import DRY
 

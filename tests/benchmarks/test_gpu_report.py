@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.floors import Ceilings
+from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.report import report, table_rows, write_into
 from benchmarks.gpu.results import Results

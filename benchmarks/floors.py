@@ -11,11 +11,12 @@ from llama_herd.model.config import LlamaConfig
 
 
 class Format(Enum):
-    """How a file stores a model: bits of a weight, and of a weight of the output matrix."""
+    """How a file stores a model, by the name of the preset: bits of a weight, and of one of the output."""
 
     BF16 = (16.0, 16.0)
     Q8_0 = (8.5, 8.5)
-    Q4 = (4.5, 6.5625)  # Q4_0 or Q4_K with a Q6_K output matrix
+    Q4_0 = (4.5, 6.5625)  # the output is Q6_K
+    Q4_K_M = (4.8, 6.5625)  # about: Q6_K are also half of the values and of the down projections
 
     @property
     def bits(self) -> float:
@@ -24,22 +25,6 @@ class Format(Enum):
     @property
     def output_bits(self) -> float:
         return self.value[1]
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """What a device can do at best, as it was just measured."""
-
-    copy_bytes_per_s: float  # from device memory to device memory, read and written bytes counted
-    read_bytes_per_s: float  # a sum over device memory
-    matmul_flop_per_s: float
-    upload_bytes_per_s: float  # from pinned host memory
-    init_s: float  # until a process's first tensor lies on the device
-
-    @property
-    def bytes_per_s(self) -> float:
-        """What a floor goes by: the fastest way through memory that was seen."""
-        return max(self.copy_bytes_per_s, self.read_bytes_per_s)
 
 
 @dataclass(frozen=True)

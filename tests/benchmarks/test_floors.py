@@ -1,11 +1,15 @@
 """The formulas against a table that was computed apart from them: a card of 4.3 TB/s and 788 TFLOP/s."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.floors import Floors, Format
+from benchmarks.floors import Floors, Format
+from benchmarks.shapes import random_config
+from benchmarks.speed.files import PRESETS, RandomFile
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.files.gguf_model import GGUFModel
 
 pytestmark = pytest.mark.long
 
@@ -32,9 +36,9 @@ def as_printed(value: float, printed: float) -> bool:
         (Format.Q8_0, 1, 512, 1.70),
         (Format.Q8_0, 64, 1024, 9.63),
         (Format.Q8_0, 128, 512, 10.15),
-        (Format.Q4, 1, 512, 0.93),
-        (Format.Q4, 64, 512, 5.08),
-        (Format.Q4, 8, 2048, 2.87),
+        (Format.Q4_0, 1, 512, 0.93),
+        (Format.Q4_0, 64, 512, 5.08),
+        (Format.Q4_0, 8, 2048, 2.87),
     ],
 )
 def test_a_decode_step_of_7b(format: Format, num_rows: int, context: int, milliseconds: float) -> None:
@@ -43,7 +47,7 @@ def test_a_decode_step_of_7b(format: Format, num_rows: int, context: int, millis
 
 @pytest.mark.parametrize(
     ("format", "num_rows", "context", "milliseconds"),
-    [(Format.BF16, 1, 512, 6.08), (Format.Q8_0, 64, 1024, 15.67), (Format.Q4, 1, 4096, 2.47)],
+    [(Format.BF16, 1, 512, 6.08), (Format.Q8_0, 64, 1024, 15.67), (Format.Q4_0, 1, 4096, 2.47)],
 )
 def test_a_decode_step_of_13b(format: Format, num_rows: int, context: int, milliseconds: float) -> None:
     assert as_printed(1000 * floors(format, SHAPE_13B).decode_s(num_rows, context), milliseconds)
@@ -73,8 +77,18 @@ def test_saturation(num_rows: int, kv_value_bytes: int, tokens_per_s: float) -> 
 
 
 def test_weights_keys_and_crossover() -> None:
-    gigabytes = [floors(format).weight_bytes / 1e9 for format in Format]
+    formats = Format.BF16, Format.Q8_0, Format.Q4_0
+    gigabytes = [floors(format).weight_bytes / 1e9 for format in formats]
     assert gigabytes == pytest.approx([13.21, 7.02, 3.75], abs=0.01)
     assert floors().kv_bytes == 524_288
     assert floors(config=SHAPE_13B).kv_bytes == 819_200
-    assert [round(floors(format).crossover_rows) for format in Format] == [183, 97, 52]
+    assert [round(floors(format).crossover_rows) for format in formats] == [183, 97, 52]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_weights_of_a_step_are_those_of_a_file_but_for_the_embedding(tmp_path: Path, preset: str) -> None:
+    config = random_config(hidden_size=256, num_layers=2, num_heads=4, ffn_size=768, vocab_size=2_048)
+    file = RandomFile("small", config, preset)
+    with GGUFModel.open(file.write(tmp_path)) as model:
+        num_bytes = sum(info.num_bytes for info in model.tensors if info.name != "token_embd.weight")
+    assert floors(file.format, config).weight_bytes == pytest.approx(num_bytes, rel=0.01)
