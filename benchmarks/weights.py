@@ -8,12 +8,11 @@ from the start of the command, with its peak memory. Last the engine alone at th
 ones it would have where bfloat16 is not native: tokens a second of a prompt of 512, and of 1, 8, 32 rows.
 """
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
@@ -26,19 +25,16 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
-from benchmarks.shapes import PLAIN_IDS
+from benchmarks.speed.contender import OURS
 from benchmarks.speed.files import MEDIUM, PRESETS, RandomFile
+from benchmarks.speed.rounds import Cell
 from benchmarks.stored_blocks import stored_blocks
 from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.settings import WorkerSettings
 
 VALUES = (1024, 4096)
 ROUNDS = 5
-PROMPT_TOKENS = 512
-ROWS = (1, 8, 32)
+#: What the engine is timed at: a long prompt, and steps of rows with short ones.
+CELLS = (Cell("prompt of 512", 512), *(Cell(f"{rows} rows", rows, (3,) * rows) for rows in (1, 8, 32)))
 STEPS = 16
 
 
@@ -112,57 +108,17 @@ def start(path: Path, setting: Setting) -> dict[str, float]:
 
 def speed(path: Path, setting: Setting) -> dict[str, float]:
     """Tokens a second of the engine alone, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.weights", "--speed", str(path)]
-    env = {**os.environ, **setting.variables}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return told
-
-
-def engine_speed(path: Path) -> dict[str, float]:
-    settings = WorkerSettings.read(model=path, context_tokens=1024, slots=max(ROWS))
-    model = LoadedModel.load(settings, "cpu")
-    speeds = {"prompt": PROMPT_TOKENS / min(_prefill_s(model, settings) for _ in range(2))}
-    for num_rows in ROWS:
-        speeds[f"{num_rows} rows"] = num_rows * STEPS / _decode_s(model, settings, num_rows)
-    model.close()
-    return {name: round(value, 1) for name, value in speeds.items()}
-
-
-def _prefill_s(model: LoadedModel, settings: WorkerSettings) -> float:
-    engine = model.engine(settings, lambda outputs: None)
-    ids = [PLAIN_IDS[0] + place % 100 for place in range(PROMPT_TOKENS)]
-    job = GenerationJob(prompt_ids=tuple(ids), sampling=SamplingParams(max_tokens=1, temperature=0))
-    return _run(model, engine, [job])
-
-
-def _decode_s(model: LoadedModel, settings: WorkerSettings, num_rows: int) -> float:
-    """Of steps in which all rows decode."""
-    engine = model.engine(settings, lambda outputs: None)
-    sampling = SamplingParams(max_tokens=STEPS + 2, temperature=0, ignore_eos=True)
-    jobs = [GenerationJob(prompt_ids=(5 + row, 6, 7), sampling=sampling) for row in range(num_rows)]
-    for number, job in enumerate(jobs):
-        engine.submit(_confirmed(model, f"job-{number}", job))
-    for _ in range(2):
-        engine.step()
-    started_s = perf_counter()
-    for _ in range(STEPS):
-        engine.step()
-    return perf_counter() - started_s
-
-
-def _run(model: LoadedModel, engine: Any, jobs: list[GenerationJob]) -> float:
-    for number, job in enumerate(jobs):
-        engine.submit(_confirmed(model, f"job-{number}", job))
-    started_s = perf_counter()
-    while engine.has_work:
-        engine.step()
-    return perf_counter() - started_s
-
-
-def _confirmed(model: LoadedModel, job_id: str, job: GenerationJob) -> Any:
-    (sequence,) = model.sequences(job_id, job, now_ms=0)
-    return sequence
+    with replace(OURS, variables=setting.variables).start(path, threads=0) as running:
+        for cell in CELLS:  # warms up
+            cell.seconds(running, 1)
+        seconds = [cell.seconds(running, STEPS) for cell in CELLS]
+    if running.death:
+        raise RuntimeError(f"the engine with {path.name} and {setting.name} died: {running.death}")
+    return {
+        cell.name: round(cell.num_tokens / taken_s, 1)
+        for cell, taken_s in zip(CELLS, seconds, strict=True)
+        if taken_s
+    }
 
 
 def _timed(act: Callable[[], Any]) -> tuple[Any, float]:
@@ -202,17 +158,11 @@ def tables(report: Report) -> Iterator[Table]:
         "`herd generate --local` of one token, 1.1 B weights",
     )
     yield Table(
-        ["settings", "prompt of 512", *(f"{rows} rows" for rows in ROWS)],
-        [
-            [one["settings"], one["prompt"], *(one[f"{rows} rows"] for rows in ROWS)]
-            for one in report["speeds"]
-        ],
+        ["settings", *(cell.name for cell in CELLS)],
+        [[one["settings"], *(one[cell.name] for cell in CELLS)] for one in report["speeds"]],
         "Engine alone, the Q8_0 file, tokens a second",
     )
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--speed"]:
-        print(json.dumps(engine_speed(Path(sys.argv[2]))))
-    else:
-        run_command(measure, tables, __doc__ or "")
+    run_command(measure, tables, __doc__ or "")

@@ -5,9 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Timer
@@ -29,6 +29,7 @@ class Contender:
     name: str
     script: str
     arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)  # of its environment
     in_peers: bool = False  # runs in the peers' environment
     loads_as_users_do: bool = True  # else its start and memory say nothing
     reads_any_file_alike: bool = False  # computes in one type: measured once a shape
@@ -72,7 +73,7 @@ class Running:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **self.contender.variables, "PYTHONPATH": path},
             text=True,
         )
         self.facts = self._answer().get("facts", {})

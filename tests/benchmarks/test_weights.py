@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.shapes import random_shape
 from benchmarks.speed.files import PRESETS
-from benchmarks.weights import Setting, engine_speed, start, tables, type_speed
+from benchmarks.weights import Setting, speed, start, tables, type_speed
 
 pytestmark = pytest.mark.long
 
@@ -36,7 +36,8 @@ def test_a_command_computes_a_token_of_a_file_of_each_preset(tmp_path: Path, pre
 def test_all_of_it_can_be_shown(tmp_path: Path) -> None:
     assert SMALL.config is not None
     path = write_random_model(tmp_path / "m.gguf", SMALL.config, GGMLType.Q8_0, torch.device("cpu"))
-    speed = {"settings": "defaults", **engine_speed(path)}
+    setting = Setting("float32", {"HERD_DTYPE": "float32"})
+    measured = {"settings": setting.name, **speed(path, setting)}
     started = {"file": "Q8_0", "bytes": 1, "settings": "defaults", "seconds": 1.0, "peak_bytes": 1}
-    report = {"types": [type_speed(GGMLType.BF16)], "starts": [started], "speeds": [speed]}
+    report = {"types": [type_speed(GGMLType.BF16)], "starts": [started], "speeds": [measured]}
     assert [len(table.rows) for table in tables(report)] == [1, 1, 1]
