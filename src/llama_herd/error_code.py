@@ -46,7 +46,10 @@ class ErrorCode(StrEnum):
     @property
     def is_bad_input(self) -> bool:
         """Whether the job itself is at fault, so that it fails the same way on any worker."""
-        return self in (ErrorCode.INVALID_JOB, ErrorCode.PROMPT_TOO_LONG, ErrorCode.NO_CHAT_TEMPLATE)
+        return self in (
+            *(ErrorCode.INVALID_JOB, ErrorCode.INVALID_LINE, ErrorCode.PROMPT_TOO_LONG),
+            *(ErrorCode.NO_CHAT_TEMPLATE, ErrorCode.TEMPLATE_ERROR, ErrorCode.TOKENIZER_ERROR),
+        )
 
 
 _BY_NAME = {str(code): code for code in ErrorCode}

@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any
 
-from llama_herd.error_code import ErrorCode, known_code
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import (
     BadInput,
     DeadlineExceeded,
@@ -20,6 +19,7 @@ from llama_herd.errors import (
     RecordUnreadable,
     RedisUnavailable,
 )
+from llama_herd.http_status import http_headers, http_status
 from llama_herd.tasks.events import End
 
 log = logging.getLogger(__name__)
@@ -32,17 +32,6 @@ _TYPES = {
     409: "conflict_error",
     429: "rate_limit_error",
 }
-
-#: Ends of a job that are the request's own fault.
-_BAD_REQUESTS = frozenset(
-    (
-        *(ErrorCode.INVALID_JOB, ErrorCode.PROMPT_TOO_LONG, ErrorCode.NO_CHAT_TEMPLATE),
-        *(ErrorCode.TEMPLATE_ERROR, ErrorCode.TOKENIZER_ERROR),
-    )
-)
-
-#: When to try again after a failure that passes.
-RETRY_S = 1
 
 
 @dataclass(eq=False)
@@ -67,36 +56,16 @@ class Problem(HerdError):
 
     @classmethod
     def of(cls, error: HerdError, *, bad_status: int = 400) -> "Problem":
-        """The problem that one of our errors is. bad_status: for a job that cannot be accepted."""
-        match error:
-            case Problem():
-                return error
-            case InvalidJob():
-                param = error.fields[0].field if len(error.fields) == 1 else None
-                return cls(bad_status, ErrorCode.INVALID_JOB, str(error), param)
-            case JobConflict():
-                return cls(409, "job_conflict", str(error))
-            case JobRunning():
-                return cls(409, "job_running", "a worker runs this job: cancel it first")
-            case JobNotFound():
-                return not_found("no such job: it was never submitted, it was purged, or it is forgotten")
-            case QueueFull():
-                message = f"{error.depth} {error.unit} wait, and the limit is {error.limit}"
-                return cls(429, "queue_full", message, headers=_retry_after(error.retry_after_s))
-            case RedisUnavailable():
-                log.warning("%s", error)
-                return cls(503, "queue_unavailable", "the queue is away", headers=_retry_after(RETRY_S))
-            case GenerationError():
-                return _of_failure(error)
-            case DeadlineExceeded():
-                return cls(504, "deadline", "the job was not finished by its deadline")
-            case RecordUnreadable():
-                log.warning("%s", error)
-                return cls(500, ErrorCode.UNREADABLE, "the data of this job is not what we wrote")
-            case BadInput():
-                return cls(400, "bad_input", str(error))
-            case _:
-                return cls(500, "internal_error", str(error))
+        """The problem that one of our errors is, with the status that `http_status` knows.
+
+        bad_status: in place of 422, which OpenAI does not answer.
+        """
+        if isinstance(error, Problem):
+            return error
+        status = http_status(error)
+        code, message = _words(error)
+        param = error.fields[0].field if isinstance(error, InvalidJob) and len(error.fields) == 1 else None
+        return cls(bad_status if status == 422 else status, code, message, param, http_headers(error))
 
     @classmethod
     def of_end(cls, end: End) -> "Problem":
@@ -116,14 +85,30 @@ def bad_request(message: str, code: str = "bad_request", param: str | None = Non
     return Problem(400, code, message, param)
 
 
-def _of_failure(error: GenerationError) -> Problem:
-    if known_code(error.code) in _BAD_REQUESTS:
-        return Problem(400, error.code, error.message)
-    if error.retriable:
-        return Problem(503, error.code, error.message, headers=_retry_after(RETRY_S))
-    return Problem(500, error.code, error.message)
-
-
-def _retry_after(seconds: float) -> Mapping[str, str]:
-    """Whole seconds, as HTTP has them, and not too early."""
-    return {"Retry-After": str(max(1, ceil(seconds)))}
+def _words(error: HerdError) -> tuple[str, str]:
+    """The code and the message of an error; what only the operator should read is logged."""
+    match error:
+        case GenerationError():
+            return error.code, error.message
+        case InvalidJob():
+            return ErrorCode.INVALID_JOB, str(error)
+        case JobConflict():
+            return "job_conflict", str(error)
+        case JobRunning():
+            return "job_running", "a worker runs this job: cancel it first"
+        case JobNotFound():
+            return "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"
+        case QueueFull():
+            return "queue_full", f"{error.depth} {error.unit} wait, and the limit is {error.limit}"
+        case RedisUnavailable():
+            log.warning("%s", error)
+            return "queue_unavailable", "the queue is away"
+        case DeadlineExceeded():
+            return ErrorCode.DEADLINE, "the job was not finished by its deadline"
+        case RecordUnreadable():
+            log.warning("%s", error)
+            return ErrorCode.UNREADABLE, "the data of this job is not what we wrote"
+        case BadInput():
+            return "bad_input", str(error)
+        case _:
+            return "internal_error", str(error)

@@ -9,7 +9,8 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
-from llama_herd.tasks.gateway.errors import RETRY_S, Problem, bad_request
+from llama_herd.http_status import RETRY_S
+from llama_herd.tasks.gateway.errors import Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 
 #: A connection whose request was not read to its end cannot be used again.

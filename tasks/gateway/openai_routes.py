@@ -12,10 +12,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import FieldError, HerdError
+from llama_herd.http_status import RETRY_S
 from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.gateway.desk import Desk
 from llama_herd.tasks.gateway.door import Door, door_of
-from llama_herd.tasks.gateway.errors import RETRY_S, Problem, bad_request, not_found
+from llama_herd.tasks.gateway.errors import Problem, bad_request, not_found
 from llama_herd.tasks.gateway.limits import read_object
 from llama_herd.tasks.gateway.pump import compact, failure, from_first, pump
 from llama_herd.tasks.gateway.settings import GatewaySettings

@@ -15,8 +15,9 @@ from llama_herd.errors import (
     ModelFileError,
     QueueFull,
     RecordUnreadable,
+    RedisUnavailable,
 )
-from llama_herd.http_status import STATUS_OF_ERROR, http_headers, http_status, status_of_code
+from llama_herd.http_status import STATUS_OF_ERROR, http_headers, http_status
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
 
@@ -33,7 +34,9 @@ FULL = QueueFull("herd.tales", "jobs", 9, 9, retry_after_s=6.2)
         (RecordUnreadable("damaged"), 500),
         (TimeoutError(), 504),
         (GenerationError("prompt_too_long", "9 tokens"), 422),
+        (GenerationError("tokenizer_error", "it fails on this text"), 422),
         (GenerationError("out_of_memory", "no room"), 503),
+        (GenerationError("code_of_a_newer_version", "?", retriable=True), 503),
         (GenerationError("code_of_a_newer_version", "?"), 500),
         (ValueError("a bug of the service"), 500),
     ],
@@ -42,13 +45,16 @@ def test_the_status_tells_whose_fault_it_is_and_whether_to_try_again(error: Exce
     assert http_status(error) == status
 
 
-def test_a_full_queue_says_in_whole_seconds_when_to_try_again() -> None:
+def test_what_passes_says_in_whole_seconds_when_to_try_again() -> None:
     assert http_headers(FULL) == {"Retry-After": "7"}
+    assert http_headers(RedisUnavailable("away")) == {"Retry-After": "1"}
+    assert http_headers(GenerationError("out_of_memory", "no room")) == {"Retry-After": "1"}
+    assert http_headers(GenerationError("numeric_error", "NaN")) == {}
     assert http_headers(JobConflict("another job")) == {}
 
 
 def test_the_page_has_the_status_of_every_code() -> None:
-    rows = [f"| `{code}` | {status_of_code(code)} | {code.meaning} |" for code in ErrorCode]
+    rows = [f"| `{code}` | {http_status(GenerationError(code, ''))} | {code.meaning} |" for code in ErrorCode]
     assert [row for row in rows if row not in PAGE.splitlines()] == []
     assert len(re.findall(r"^\| `[a-z_]+` \| \d+ \|", PAGE, re.MULTILINE)) == len(rows)
 

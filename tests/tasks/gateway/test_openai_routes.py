@@ -127,7 +127,7 @@ def test_what_is_no_object_is_a_bad_request(gateway: GatewayThread, body: bytes)
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [("prompt_too_long", 400), ("no_chat_template", 400), ("out_of_memory", 503), ("numeric_error", 500)],
+    [("prompt_too_long", 400), ("tokenizer_error", 400), ("out_of_memory", 503), ("numeric_error", 500)],
 )
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_job_that_fails_at_once_has_a_status(
