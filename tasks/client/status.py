@@ -81,17 +81,14 @@ class Status:
 def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
     """Look at the whole tenant in one round trip; `queue` is that of the client's own model."""
     overview, reports = Overview(ledger.tenant), Reports(ledger.tenant)
-    found, *numbers, workers, batches = yield [
-        overview.queues(queue),
+    found, pending, running, workers, batches = yield [
+        overview.counts(queue),
         ledger.num_pending(),
         ledger.num_running(),
-        overview.num_letters(),
-        overview.num_poisoned(),
         reports.workers(),
         reports.batches(),
     ]
-    pending, running, dead_letters, poisoned = numbers
-    queues = [_of_queue(counts, found.now_ms, ledger.tenant, workers) for counts in found.counts]
+    queues = [_of_queue(counts, found.now_ms, ledger.tenant, workers) for counts in found.queues]
     shown = (one for one in queues if one.is_served or not one.is_empty)
     return Status(
         queue=queue,
@@ -101,8 +98,8 @@ def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
         workers=workers,
         batches=batches,
         queues=sorted(shown, key=lambda one: one.model),
-        dead_letters=dead_letters,
-        poisoned=poisoned,
+        dead_letters=found.num_dead_letters,
+        poisoned=found.num_poisoned,
         now_ms=found.now_ms,
     )
 

@@ -1,6 +1,7 @@
 """What the ledger holds as a whole. Every call has a bounded cost."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from llama_herd.tasks.ledger.keys import Keys
@@ -17,27 +18,62 @@ MAX_PAGE = 500
 #: The lists of waiting and of running jobs.
 Index = Literal["pending", "leases"]
 
+#: The lanes in the order in which QUEUES answers.
+_LANES = ("normal", "urgent", "low")
+
 _QUEUES = Script("queues", "clock", "queue")
 _JOBS = Script("jobs", "clock")
 
 
-class QueueCounts(NamedTuple):
+class Lane(NamedTuple):
+    """The messages in a lane. oldest_ms: when its oldest job was due; 0: unknown."""
+
+    name: str
+    num_messages: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
     """What a queue holds. Times are unix milliseconds; 0: unknown.
 
-    num_taken: jobs that workers took within the last `span_ms`. oldest_ms: when its oldest waiting job was
-    due. served_ms: the last report of a worker that serves it.
+    num_jobs, num_tokens: of waiting jobs; the delayed ones wait too. num_taken: jobs that workers took within
+    the last `span_ms`. served_ms: the last report of a worker that serves it.
     """
 
     queue: str
-    num_messages: int
     num_jobs: int
     num_tokens: int
     num_delayed: int
     num_running: int
     num_taken: int
     span_ms: int
-    oldest_ms: int
     served_ms: int
+    lanes: tuple[Lane, ...]
+
+    @property
+    def num_messages(self) -> int:
+        return sum(lane.num_messages for lane in self.lanes)
+
+    @property
+    def oldest_ms(self) -> int:
+        """When its oldest waiting job was due."""
+        return min((lane.oldest_ms for lane in self.lanes if lane.oldest_ms), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantCounts:
+    """What a tenant holds at a time: its queues, and what is dead."""
+
+    tenant: str
+    now_ms: int
+    num_dead_letters: int
+    num_poisoned: int
+    queues: tuple[QueueCounts, ...]
+
+    @property
+    def num_messages(self) -> int:
+        return sum(one.num_messages for one in self.queues)
 
 
 class JobRow(NamedTuple):
@@ -62,22 +98,21 @@ class JobPage(NamedTuple):
     rows: list[JobRow]
 
 
-class Queues(NamedTuple):
-    """The queues of a tenant at a time."""
-
-    now_ms: int
-    counts: list[QueueCounts]
-
-
 @dataclass(frozen=True)
 class Overview(Keys):
     """All calls that look at the whole of one tenant."""
 
-    def queues(self, queue: str) -> Call[Queues]:
-        """The queues in which jobs wait or run, or that were served lately; `queue` in any case."""
+    def counts(
+        self, queue: str, *, max_queues: int = MAX_QUEUES, max_looks: int = MAX_LOOKS
+    ) -> Call[TenantCounts]:
+        """The queues in which jobs wait or run, or that were served lately; `queue` in any case.
+
+        max_looks: most running jobs that are assigned to their queues; 0: none is counted.
+        """
         before, _, after = self.job_key("\0").partition("\0")
-        keys = (self.key("waiting"), self.key("served"), self.key("leases"))
-        return Call(_QUEUES, keys, (queue, before, after, MAX_QUEUES, MAX_LOOKS), _read_queues)
+        names = ("waiting", "served", "leases", "dead", "quarantine")
+        arguments = (queue, before, after, max_queues, max_looks)
+        return Call(_QUEUES, tuple(map(self.key, names)), arguments, partial(_read_counts, self.tenant))
 
     def jobs(
         self,
@@ -98,18 +133,18 @@ class Overview(Keys):
             _JOBS, (self.key(index),), (place, MAX_LOOKS, MAX_PAGE, before, after, *wanted), _read_page
         )
 
-    def num_poisoned(self) -> Call[int]:
-        """Number of jobs that were given up."""
-        return Call("ZCARD", (self.key("quarantine"),), (), int)
 
-    def num_letters(self) -> Call[int]:
-        """Number of dead letters."""
-        return Call("XLEN", (self.key("dead"),), (), int)
+def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
+    now_ms, num_letters, num_poisoned, *rows = reply
+    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, tuple(_queue(*row) for row in rows))
 
 
-def _read_queues(reply: list[Any]) -> Queues:
-    now_ms, *rows = reply
-    return Queues(now_ms, [QueueCounts(text(name), *map(int, counts)) for name, *counts in rows])
+def _queue(name: bytes, *numbers: int) -> QueueCounts:
+    jobs, tokens, delayed, running, taken, span_ms, served_ms, *lanes = map(int, numbers)
+    told = zip(_LANES, lanes[::2], lanes[1::2], strict=True)
+    return QueueCounts(
+        text(name), jobs, tokens, delayed, running, taken, span_ms, served_ms, tuple(map(Lane._make, told))
+    )
 
 
 def _read_page(reply: list[Any]) -> JobPage:

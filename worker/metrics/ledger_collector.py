@@ -11,9 +11,10 @@ from prometheus_client.registry import Collector
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger.lanes import TenantLoad, load_of
+from llama_herd.tasks.ledger.overview import Overview, TenantCounts
 from llama_herd.tasks.ledger.redis_call import Call, run_many
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.message import model_of
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.metrics.families import gauge
 from llama_herd.worker.settings import WorkerSettings
@@ -25,6 +26,9 @@ STALE_S = 60.0
 #: How long a scrape waits for Redis. What comes later is for the next scrape.
 WAIT_S = 0.5
 
+#: Most queues of a tenant that are asked for: anybody who submits can name a new one.
+MAX_QUEUES = 32
+
 #: Most tenants and most models that have names of their own: those with the most messages. The others
 #: together are called `other`, so the number of series is bounded, whatever names people submit to.
 MAX_NAMES = 20
@@ -35,7 +39,7 @@ class Reading(NamedTuple):
     """What the ledger has told, and when, on the clock of time.monotonic."""
 
     at_s: float
-    loads: tuple[TenantLoad, ...]
+    loads: tuple[TenantCounts, ...]
     workers: tuple[WorkerStatus, ...]
 
     @property
@@ -48,8 +52,9 @@ class LedgerReader:
 
     def __init__(self, redis: Redis, settings: WorkerSettings) -> None:
         self._redis = redis
-        self._calls: list[Call[TenantLoad]] = [
-            load_of(own.tenant, queue) for queue, own in settings.by_queue.items()
+        self._calls: list[Call[TenantCounts]] = [
+            Overview(own.tenant).counts(queue, max_queues=MAX_QUEUES, max_looks=0)
+            for queue, own in settings.by_queue.items()
         ]
         self._reports = [Reports(own.tenant).workers() for own in settings.by_queue.values()]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger-metrics")
@@ -94,16 +99,16 @@ class Names:
         self._kept = {name for name, _ in sizes.most_common(MAX_NAMES)}
 
     @classmethod
-    def of_tenants(cls, loads: Iterable[TenantLoad]) -> Self:
+    def of_tenants(cls, loads: Iterable[TenantCounts]) -> Self:
         return cls(Counter({load.tenant: load.num_messages for load in loads}))
 
     @classmethod
-    def of_models(cls, loads: Iterable[TenantLoad], served: str) -> Self:
+    def of_models(cls, loads: Iterable[TenantCounts], served: str) -> Self:
         """`served`, the model of this worker, always has its name."""
         sizes = Counter[str]()
         for load in loads:
-            for one in load.waiting:
-                sizes[one.model] += sum(lane.num_messages for lane in one.lanes)
+            for one in load.queues:
+                sizes[model_of(one.queue, load.tenant)] += one.num_messages
         sizes[served] += sizes.total() + 1
         return cls(sizes)
 
@@ -130,18 +135,19 @@ class LedgerCollector(Collector):
             yield from _dead(reading.loads)
             yield self._workers(reading.workers)
 
-    def _waiting(self, loads: tuple[TenantLoad, ...]) -> Iterator[Metric]:
+    def _waiting(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
         tenants, models = Names.of_tenants(loads), Names.of_models(loads, self._model)
         depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
         tokens, delayed = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
         for load in loads:
-            for one in load.waiting:
-                place = (models[one.model], tenants[load.tenant])
-                tokens[place] += one.num_tokens
-                delayed[place] += one.num_delayed
+            for one in load.queues:
+                place = (models[model_of(one.queue, load.tenant)], tenants[load.tenant])
+                tokens[place] += max(0, one.num_tokens)
+                delayed[place] += max(0, one.num_delayed)
                 for lane in one.lanes:
                     depths[*place, lane.name] += lane.num_messages
-                    oldest_s[*place, lane.name] = max(oldest_s.get((*place, lane.name), 0), lane.oldest_s)
+                    waited_s = (load.now_ms - lane.oldest_ms) / 1000 if lane.oldest_ms else 0
+                    oldest_s[*place, lane.name] = max(oldest_s.get((*place, lane.name), 0), waited_s)
         labels = ("model_name", "tenant")
         yield gauge("queue_jobs", "Messages that wait in a queue.", (*labels, "lane"), depths)
         yield gauge(
@@ -160,7 +166,7 @@ class LedgerCollector(Collector):
         return gauge("workers", "Workers that report themselves.", ("model_name", "state"), dict(kept))
 
 
-def _dead(loads: tuple[TenantLoad, ...]) -> Iterator[Metric]:
+def _dead(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
     tenants = Names.of_tenants(loads)
     letters, poisoned = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for load in loads:

@@ -1,33 +1,43 @@
--- QUEUES: the queues of the tenant in which jobs wait or run, or that workers have served.
--- KEYS: 1 waiting, 2 served, 3 leases
--- ARGV: 1 a queue that is counted in any case, 2 and 3 what a record's key has before and after the id, 4 most queues,
---       5 most running jobs to look at
--- Answers: now, then for each queue: name, messages, jobs, tokens, delayed and running jobs, jobs taken lately, in how
---       many ms, when the oldest job was due, when a worker last reported that it serves the queue; 0: unknown
--- The names of queues and records are built here, so this script needs a single Redis, not a cluster.
-local waiting, served, leases = unpack(KEYS)
+-- QUEUES: the queues of the tenant in which jobs wait or run, or that workers have served, and how much is dead.
+-- KEYS: 1 waiting, 2 served, 3 leases, 4 dead letters, 5 quarantine
+-- ARGV: 1 a queue that is counted in any case, 2 and 3 what a record's key has before and after the id, 4 most queues:
+--       those that were served come first, then those with the most jobs, 5 most running jobs to look at
+-- Answers: now, dead letters, poisoned jobs, then for each queue: name, waiting jobs, tokens, delayed and running jobs,
+--       jobs taken lately, in how many ms, when a worker last reported that it serves the queue, then for each lane
+--       (plain, urgent, low): messages, when the oldest job was due; 0: unknown
+-- The names of lists and records are built here, so this script needs a single Redis, not a cluster.
+local waiting, served, leases, dead, quarantine = unpack(KEYS)
 local before, after, max_queues, max_looks = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local now = now_ms()
-local names, counts = {}, {}
+local names, is_named, counts = {}, {}, {}
 
-local function note(queue)
-  if counts[queue] or #names >= max_queues or not pcall(own_queue, waiting, queue) then return end
-  names[#names + 1] = queue
-  counts[queue] = {running = 0}
+local function name(queue)
+  if is_named[queue] or #names >= max_queues or not pcall(own_queue, waiting, queue) then return end
+  names[#names + 1], is_named[queue] = queue, true
+  counts[queue] = counts[queue] or {jobs = 0, running = 0}
 end
 
-note(ARGV[1])
-for _, queue in ipairs(redis.call('ZRANGE', served, 0, -1)) do note(queue) end
-local fields = redis.call('HGETALL', waiting)
+local fields, waits = redis.call('HGETALL', waiting), {}
 for place = 1, #fields, 2 do
-  local queue, name = string.match(fields[place], '^(.*):(%l+)$')
-  if queue then note(queue) end
-  if queue and counts[queue] then counts[queue][name] = tonumber(fields[place + 1]) end
+  local queue, count = string.match(fields[place], '^(.*):(%l+)$')
+  if queue and not counts[queue] then
+    counts[queue], waits[#waits + 1] = {jobs = 0, running = 0}, queue
+  end
+  local number = tonumber(fields[place + 1])
+  if queue then counts[queue][count] = number == number and number or 0 end
 end
-for _, id in ipairs(redis.call('ZRANGE', leases, 0, max_looks - 1)) do
+table.sort(waits, function(one, two)
+  if counts[one].jobs == counts[two].jobs then return one < two end
+  return counts[one].jobs > counts[two].jobs
+end)
+
+name(ARGV[1])
+for _, queue in ipairs(redis.call('ZRANGE', served, 0, -1)) do name(queue) end
+for _, queue in ipairs(waits) do name(queue) end
+for _, id in ipairs(max_looks > 0 and redis.call('ZRANGE', leases, 0, max_looks - 1) or {}) do
   local queue = redis.pcall('HGET', before .. id .. after, 'queue')
-  if type(queue) == 'string' then note(queue) end
-  if counts[queue] then counts[queue].running = counts[queue].running + 1 end
+  if type(queue) == 'string' then name(queue) end
+  if is_named[queue] then counts[queue].running = counts[queue].running + 1 end
 end
 
 -- When the job was due whose message is next in a list; 0 if none is found. Messages of jobs that have ended, and bare
@@ -43,28 +53,33 @@ local function oldest_in(list)
   return 0
 end
 
-local function oldest_of(queue)
-  local oldest = 0
-  for _, lane in ipairs({'', '\006\022urgent', '\006\022low'}) do
-    local due = oldest_in(queue .. lane)
-    if due > 0 and (oldest == 0 or due < oldest) then oldest = due end
+-- Messages in some lists of a queue, and when the oldest job was due. A list may have been replaced by another type.
+local function look_at(queue, lists)
+  local messages, oldest = 0, 0
+  for _, list in ipairs(lists) do
+    local num = redis.pcall('LLEN', queue .. list)
+    if type(num) == 'number' and num > 0 then
+      local due = oldest_in(queue .. list)
+      if due > 0 and (oldest == 0 or due < oldest) then oldest = due end
+      messages = messages + num
+    end
   end
-  return oldest
+  return messages, oldest
 end
 
--- A list of the queue may have been replaced by another type.
-local function or_0(act, queue)
-  local has_worked, number = pcall(act, queue)
-  return has_worked and number or 0
-end
+-- Celery's own lanes, for messages with a priority in Celery's sense, count as plain.
+local PLAIN = {'', '\006\0223', '\006\0226', '\006\0229'}
 
-local answer = {now}
+local answer = {now, redis.call('XLEN', dead), redis.call('ZCOUNT', quarantine, '-inf', '+inf')}
 for _, queue in ipairs(names) do
   local count = counts[queue]
-  local jobs = count.jobs or 0
+  local plain, plain_due = look_at(queue, PLAIN)
+  local urgent, urgent_due = look_at(queue, {'\006\022urgent'})
+  local low, low_due = look_at(queue, {'\006\022low'})
   answer[#answer + 1] = {
-    queue, or_0(num_messages, queue), jobs, count.tokens or 0, count.delayed or 0, count.running,
-    math.floor(count.taken or 0), count.since and now - count.since or 0, jobs > 0 and or_0(oldest_of, queue) or 0,
-    math.floor(tonumber(redis.call('ZSCORE', served, queue) or 0))}
+    queue, count.jobs, count.tokens or 0, count.delayed or 0, count.running,
+    math.floor(count.taken or 0), count.since and now - count.since or 0,
+    math.floor(tonumber(redis.call('ZSCORE', served, queue) or 0)),
+    plain, plain_due, urgent, urgent_due, low, low_due}
 end
 return answer

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from redis import Redis
 
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.overview import Overview, QueueCounts
+from llama_herd.tasks.ledger.dead_letters import DeadLetters
+from llama_herd.tasks.ledger.overview import Lane, Overview, QueueCounts
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
 from llama_herd.tasks.message import Envelope
@@ -23,7 +25,11 @@ def submit(herd: Herd, job_id: str, queue: str = QUEUE, job: GenerationJob = JOB
 
 
 def counts(herd: Herd, queue: str = QUEUE) -> dict[str, QueueCounts]:
-    return {one.queue: one for one in run(herd.redis, Overview().queues(queue)).counts}
+    return {one.queue: one for one in run(herd.redis, Overview().counts(queue)).queues}
+
+
+def lanes(herd: Herd, queue: str = QUEUE) -> dict[str, Lane]:
+    return {lane.name: lane for lane in counts(herd)[queue].lanes}
 
 
 def report(herd: Herd, model: str, state: str = "ready") -> None:
@@ -39,10 +45,44 @@ def test_jobs_are_counted_by_queue_whether_anybody_serves_it_or_not(herd: Herd) 
     report(herd, "served")
     found = counts(herd)
     assert sorted(found) == [ELSEWHERE, "herd.served", QUEUE]
-    assert found[QUEUE][1:3] == (3, 2)  # nobody has popped the message of the running job
+    # Nobody has popped the message of the running job.
+    assert (found[QUEUE].num_messages, found[QUEUE].num_jobs) == (3, 2)
     assert (found[QUEUE].num_running, found[QUEUE].num_taken) == (1, 1)
     assert (found[ELSEWHERE].num_jobs, found[ELSEWHERE].served_ms) == (1, 0)
     assert abs(found["herd.served"].served_ms / 1000 - herd.redis.time()[0]) < WORKER_TTL_S
+
+
+def test_a_job_waits_in_its_lane_until_its_message_is_taken(herd: Herd) -> None:
+    for job_id, priority in (("a", 0), ("b", 5), ("c", -5), ("d", -5)):
+        submit(herd, job_id, job=JOB.model_copy(update={"priority": priority}))
+    waiting = {name: lane.num_messages for name, lane in lanes(herd).items()}
+    assert waiting == {"normal": 1, "urgent": 1, "low": 2}
+    assert counts(herd)[QUEUE].num_tokens == 4 * JOB.estimated_tokens
+    herd.redis.rpop(QUEUE)
+    herd.claim("a")
+    assert lanes(herd)["normal"].num_messages == 0
+
+
+def test_a_bare_message_counts_in_its_lane_and_has_no_age(herd: Herd) -> None:
+    for lane in ("", "\x06\x163"):  # the second is one of Celery's own
+        herd.redis.lpush(QUEUE + lane, "{}")
+    assert lanes(herd)["normal"] == Lane("normal", 2, 0)
+
+
+def test_of_many_queues_the_served_and_the_fullest_are_told(herd: Herd) -> None:
+    for number in range(9):
+        submit(herd, f"{number}", f"herd.m{number}")
+    submit(herd, "more", "herd.m8")
+    report(herd, "served")
+    found = run(herd.redis, Overview().counts(QUEUE, max_queues=4, max_looks=0))
+    assert [one.queue for one in found.queues] == [QUEUE, "herd.served", "herd.m8", "herd.m0"]
+
+
+def test_what_is_dead_is_counted(herd: Herd, redis: Redis) -> None:
+    run(redis, DeadLetters().bury(b"x", queue=QUEUE, reason="not JSON", worker="w"))
+    redis.zadd("herd:default:quarantine", {"a": 1, "b": 1})
+    found = run(redis, Overview().counts(QUEUE))
+    assert (found.num_dead_letters, found.num_poisoned) == (1, 2)
 
 
 def test_the_oldest_job_is_found_in_any_lane_behind_messages_that_say_nothing(herd: Herd) -> None:
@@ -54,6 +94,7 @@ def test_the_oldest_job_is_found_in_any_lane_behind_messages_that_say_nothing(he
     herd.redis.rpush(QUEUE, b"a bare message, next in the list")
     herd.redis.hset(herd.ledger.job_key("b"), "due_ms", 7)
     assert counts(herd)[QUEUE].oldest_ms == 5
+    assert [lane.oldest_ms for lane in lanes(herd).values()] == [7, 0, 5]
     herd.claim("low")
     assert counts(herd)[QUEUE].oldest_ms == 7
     for job_id in "bcd":
@@ -74,14 +115,17 @@ def test_a_stopping_worker_serves_nothing(herd: Herd) -> None:
 
 def test_queues_of_others_and_spoilt_keys_are_left_out_or_empty(herd: Herd) -> None:
     submit(herd, "a")
-    herd.redis.hset("herd:default:waiting", mapping={"herd.acme:m:jobs": 3, "celery:jobs": 3, "odd": "x"})
+    foreign = {"herd.acme:m:jobs": 3, "celery:jobs": 3, "odd": "x", ":jobs": 1}
+    herd.redis.hset("herd:default:waiting", mapping=foreign)
     herd.redis.zadd("herd:default:served", {"_kombu.binding.x": 1})
     herd.redis.zadd("herd:default:leases", {"nothing": 1})
     herd.redis.delete(QUEUE)
     herd.redis.set(QUEUE, "a list, once")
+    herd.redis.hset("herd:default:waiting", f"{QUEUE}:delayed", "nan")
     found = counts(herd)
     assert list(found) == [QUEUE]
     assert (found[QUEUE].num_messages, found[QUEUE].num_jobs, found[QUEUE].oldest_ms) == (0, 1, 0)
+    assert found[QUEUE].num_delayed == 0
 
 
 # What becomes of the jobs in a queue that nobody serves.

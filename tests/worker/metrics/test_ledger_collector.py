@@ -8,7 +8,8 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.connection import connect
-from llama_herd.tasks.ledger.lanes import Lane, TenantLoad, WaitingJobs
+from llama_herd.tasks.ledger.overview import Lane, QueueCounts, TenantCounts
+from llama_herd.tasks.message import queue_name
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.metrics import ledger_collector
 from llama_herd.worker.metrics.ledger_collector import (
@@ -24,6 +25,7 @@ from tests.worker.processes import wait_until
 pytestmark = pytest.mark.redis
 
 SETTINGS = WorkerSettings(model_name="served")
+NOW_MS = 10**12
 
 
 @pytest.fixture
@@ -34,22 +36,24 @@ def reader(server: EmbeddedRedis) -> Iterator[LedgerReader]:
         reader.close()
 
 
-def load(tenant: str, num_messages: int, model: str = "served") -> TenantLoad:
-    lanes = (Lane("normal", num_messages, float(num_messages)),)
-    return TenantLoad(tenant, (WaitingJobs(model, 0, 0, lanes),), 1, 0)
+def load(tenant: str, num_messages: int, model: str = "served") -> TenantCounts:
+    """So many messages, the oldest of which has waited for as many seconds."""
+    lanes = (Lane("normal", num_messages, NOW_MS - 1000 * num_messages),)
+    queue = QueueCounts(queue_name(model, tenant), 0, 0, 0, 0, 0, 0, 0, lanes)
+    return TenantCounts(tenant, NOW_MS, 1, 0, (queue,))
 
 
 class Told(LedgerReader):
     """What a ledger might tell."""
 
-    def __init__(self, *loads: TenantLoad) -> None:
+    def __init__(self, *loads: TenantCounts) -> None:
         self._told = loads
 
     def read(self) -> Reading:
         return Reading(0.0, self._told, ())
 
 
-def samples(*loads: TenantLoad) -> dict[str, dict[tuple[str, ...], float]]:
+def samples(*loads: TenantCounts) -> dict[str, dict[tuple[str, ...], float]]:
     return {
         family.name: {tuple(sample.labels.values()): sample.value for sample in family.samples}
         for family in LedgerCollector(Told(*loads), SETTINGS).collect()
