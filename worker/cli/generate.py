@@ -1,7 +1,6 @@
 """`herd generate`: one job, its text on standard output as it comes."""
 
 import json
-import sys
 import warnings
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_herd.errors import BadInput, UnservedModel
+from llama_herd.worker.cli.queue_note import tell_note
 from llama_herd.worker.cli.span import seconds
 
 if TYPE_CHECKING:
@@ -148,8 +148,7 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
         # In a thread, since the signal may interrupt this one while it uses the client.
         cancel = Thread(target=client.cancel, args=(job_id,), daemon=True)
         with on_interrupt(cancel.start):
-            if note := client.job(job_id).note:
-                print(f"herd: job {job_id}: {note}", file=sys.stderr)
+            tell_note(client, job_id)
             transcript.follow(client.stream(job_id))
 
 

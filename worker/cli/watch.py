@@ -1,10 +1,10 @@
 """`herd watch`: a job's events from any point, for any number of readers."""
 
-import sys
-from contextlib import suppress
 from typing import Annotated
 
 import typer
+
+from llama_herd.worker.cli.queue_note import tell_note
 
 
 def watch(
@@ -17,17 +17,13 @@ def watch(
 
     Exit codes are those of generate.
     """
-    from llama_herd.errors import HerdError
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
     from llama_herd.worker.cli.transcript import Transcript
     from llama_herd.worker.local.environment import read
-    from llama_herd.worker.local.terminal import harmless
 
     transcript = Transcript("events" if as_json else "text")
     with Client(settings=read(Settings)) as client:
-        with suppress(HerdError):  # it may not exist yet, and a subscriber may not see it
-            if note := client.job(job).note:
-                print(f"herd: {harmless(note)}", file=sys.stderr)
+        tell_note(client, job)
         transcript.follow(client.stream(job, after=after, wait=wait))
     raise typer.Exit(transcript.exit_code)

@@ -273,7 +273,7 @@ def test_a_stream_that_another_has_written_is_one_clear_error(
         with pytest.raises(RecordUnreadable, match=said):
             read()
     note, shown = command(client, "watch", "a").splitlines()
-    assert note.startswith("herd: no worker serves tales")
+    assert note.startswith("herd: job a: no worker serves tales")
     assert shown.startswith("herd: ")
     assert command(client, "purge", "a") == "purged\n"
     assert not redis.exists(KEYS.events_key("a"))

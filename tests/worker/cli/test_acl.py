@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from benchmarks.stand_in import StandIn
+from llama_herd.tasks.client.client import Client
 from tests.guarded_redis import GuardedRedis, newest_dialect
 from tests.worker.herd_command import invoke
 
@@ -42,6 +44,15 @@ def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
         )
     assert as_operator.exit_code == 0
     assert "rejects the user or the password" in as_api.output
+
+
+def test_a_user_with_two_roles_generates_though_it_may_not_look_at_queues(tmp_path: Path) -> None:
+    invoke("acl", str(tmp_path), *HERE, "--model", "tales", "--user", "api=producer+subscriber")
+    with GuardedRedis(tmp_path) as server, StandIn(server.url), Client(server.url) as root:
+        job_id = root.submit(prompt="loads the scripts, as a worker does")
+        for command in (("generate", "Once"), ("watch", job_id)):
+            done = invoke(*command, HERD_REDIS_URL=server.url_of("api"))
+            assert (done.exit_code, done.stderr) == (0, "")
 
 
 def test_a_user_may_have_a_role_in_several_tenants(tmp_path: Path) -> None:
