@@ -1,13 +1,14 @@
 """`herd dead`: jobs that were given up, and messages that could not be read."""
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from llama_herd.worker.cli.console import table_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,10 +32,6 @@ def list_dead(
     as_json: AsJson = False,
 ) -> None:
     """List dead jobs and messages, and why they are dead."""
-    from rich.console import Console
-
-    from llama_herd.worker.cli.status import FILE_WIDTH
-
     with _client() as client:
         found = client.dead(limit)
     if as_json:
@@ -42,8 +39,7 @@ def list_dead(
     elif not found:
         print("nothing is dead")
     else:
-        width = None if sys.stdout.isatty() else FILE_WIDTH
-        Console(width=width, highlight=False, markup=False).print(_table(found))
+        table_console().print(_table(found))
 
 
 @dead.command("show")

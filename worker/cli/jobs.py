@@ -5,8 +5,8 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from llama_herd.worker.cli.console import table_console
 from llama_herd.worker.cli.span import seconds
-from llama_herd.worker.cli.status import FILE_WIDTH
 
 STATES = ("running", "queued", "unserved", "delayed")
 
@@ -17,7 +17,7 @@ def jobs(
     state: Annotated[str | None, typer.Option(help=f"Only jobs in this state: {', '.join(STATES)}.")] = None,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only jobs that are due for so long: 90s, 5m, 2h."),
+        typer.Option(metavar="TIME", help="Only jobs that have been due for so long: 90s, 5m, 2h."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most jobs to show.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a job.")] = False,
@@ -28,7 +28,6 @@ def jobs(
     that were given up.
     """
     from pydantic import TypeAdapter
-    from rich.console import Console
 
     from llama_herd.errors import BadInput
     from llama_herd.tasks.client.client import Client
@@ -50,7 +49,6 @@ def jobs(
     elif not found:
         print("no such job runs or waits")
     else:
-        width = None if sys.stdout.isatty() else FILE_WIDTH
-        Console(width=width, highlight=False, markup=False).print(jobs_view(found))
+        table_console().print(jobs_view(found))
         if len(found) == limit:
             print(f"herd: only the first {limit} are shown. Fix: --limit", file=sys.stderr)

@@ -1,6 +1,5 @@
 """`herd status`: the queues, the workers and the batches."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -9,6 +8,8 @@ from time import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from llama_herd.worker.cli.console import table_console
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 #: Workers report once a second.
 REFRESH_S = 1.0
-
-#: Width of a table that goes to a file or a pipe: wide enough to cut off nothing.
-FILE_WIDTH = 200
 
 
 def status(
@@ -63,7 +61,6 @@ def _only(found: "Status", model: str | None) -> "Status":
 def _display(as_json: bool) -> "Iterator[Callable[[Status | JobStatus], None]]":
     """How to show a status: as a line of JSON, on a terminal in place of the last one, or below it."""
     from pydantic import TypeAdapter
-    from rich.console import Console
     from rich.live import Live
 
     from llama_herd.tasks.client.job_status import JobStatus
@@ -73,7 +70,7 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status | JobStatus], None]]":
     def shown(found: Status | JobStatus) -> "Group | Table":
         return job_view(found) if isinstance(found, JobStatus) else view(found)
 
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, markup=False)
+    console = table_console()
     if as_json:
         adapter = TypeAdapter[Status | JobStatus](Status | JobStatus)
         yield lambda found: print(adapter.dump_json(found).decode(), flush=True)

@@ -16,7 +16,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.client.batch.feed import RowFeed
 from llama_herd.tasks.client.batch.ordering import InOrder
-from llama_herd.tasks.client.batch.polling import Pace
+from llama_herd.tasks.client.batch.pace import Pace
 from llama_herd.tasks.client.batch.row import BatchItem, BatchJob
 from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.client.core import ClientCore

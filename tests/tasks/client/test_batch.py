@@ -14,7 +14,7 @@ from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client.batch.polling import MAX_PAUSE_S, MIN_PAUSE_S, Pace
+from llama_herd.tasks.client.batch.pace import MAX_PAUSE_S, MIN_PAUSE_S, Pace
 from llama_herd.tasks.client.batch.window import HELD_BACK, LOOK_AHEAD, MAX_SUBMIT_BYTES, MIN_WINDOW
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob as Job
