@@ -28,7 +28,10 @@ LogFormat = Literal["auto", "console", "json"]
 class WorkerSettings(Settings):
     """Read from the same variables as `Settings`; see `.env.example` for all of them."""
 
-    model: Path = Field(BUNDLED_MODEL, description="Model file in GGUF; the bundled one unless set.")
+    model: Path = Field(
+        BUNDLED_MODEL,
+        description="GGUF file or Hugging Face folder of the model; the bundled one unless set.",
+    )
     served_model_name: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",

@@ -123,7 +123,7 @@ class AsyncClient:
         return await self._run(self._core.count_jobs(model, run_id))
 
     async def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
-        """Cancel all jobs of a model, of a batch, or of both."""
+        """Cancel all jobs of a model, of a batch, or of a model in a batch."""
         return await self._run(self._core.cancel_jobs(model, run_id))
 
     async def purge(self, job_id: str) -> None:

@@ -160,9 +160,10 @@ class Client:
         return self._run(self._core.count_jobs(model, run_id))
 
     def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
-        """Cancel all jobs of a model, of a batch, or of both, that run or wait; return how many.
+        """Cancel all jobs that run or wait of a model, of a batch, or of a model in a batch; return how many.
 
-        A batch that is still running goes on with its other rows: end it before, by `end_batch`.
+        A batch that is still running goes on with its other rows: end it before, by `end_batch`. Raises
+        TypeError if neither is given.
         """
         return self._run(self._core.cancel_jobs(model, run_id))
 

@@ -41,7 +41,8 @@ Format = Annotated[
 ]
 WithPrompts = Annotated[bool, typer.Option("--with-prompts", help="Each answer comes with its prompt.")]
 Model = Annotated[
-    str | None, typer.Option(help="Model for all rows; with --local a GGUF file, by default the bundled one.")
+    str | None,
+    typer.Option(help="Model for all rows; with --local its file or folder, absent: HERD_MODEL."),
 ]
 Local = Annotated[bool, typer.Option("--local", help="Start a Redis and a worker for this run.")]
 InOrder = Annotated[bool, typer.Option("--in-order", help="Answers in the order of the rows.")]

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def demo(
-    model: Annotated[Path | None, typer.Option(help="Model file in GGUF; absent: the bundled one.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="GGUF file or Hugging Face folder; absent: HERD_MODEL, else the bundled one."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Show eight jobs side by side, with nothing to set up.

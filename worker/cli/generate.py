@@ -21,7 +21,8 @@ Chat = Annotated[
 ]
 System = Annotated[str | None, typer.Option(help="System message before it; implies --chat.")]
 Model = Annotated[
-    str | None, typer.Option(help="Name of the model; with --local a GGUF file, by default the bundled one.")
+    str | None,
+    typer.Option(help="Name of the model; with --local its file or folder, absent: HERD_MODEL."),
 ]
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.")]
 Temperature = Annotated[float | None, typer.Option(help="0 always takes the most likely token.")]

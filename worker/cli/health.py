@@ -30,14 +30,11 @@ def health(
     except HerdError as error:
         _fail(str(error))  # a health check knows 0 and 1 only
     place = f"@{socket.gethostname()}"
-    here = [
-        worker
-        for worker in workers
-        if (worker.name == f"{name}{place}" if name else worker.name.endswith(place))
-    ]
+    here = [one for one in workers if (one.name == f"{name}{place}" if name else one.name.endswith(place))]
     if not here:
         ready = ", ".join(worker.name for worker in workers if worker.state == "ready")
-        _fail(f"no worker {name or ''}{place} is up. Ready are: {ready or 'none'}")
+        missing = f"no worker {name}{place} is up" if name else f"no worker is up on {place[1:]}"
+        _fail(f"{missing}. Ready are: {ready or 'none'}")
     if not any(worker.state == "ready" for worker in here):
         states = (f"{one.name} is {one.shown_state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
         complaints = dict.fromkeys(one.complaint for one in here if one.complaint)

@@ -33,8 +33,8 @@ def create(
 
 
 @keys.command("list")
-def show(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object a line.")] = False,
+def list_keys(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """List all keys, without what would let anybody in."""
     from datetime import UTC, datetime

@@ -101,13 +101,13 @@ def _content(path: Path) -> str | bytes:
     return content
 
 
-def _chat_ids(job: "GenerationJob", tokenizer: "Tokenizer", names: "ControlTokens") -> list[int]:
+def _chat_ids(job: "GenerationJob", tokenizer: "Tokenizer", control_tokens: "ControlTokens") -> list[int]:
     from llama_herd.model.text.chat import ChatTemplates
     from llama_herd.worker.loading.chat_of_job import chat_of
 
     if not tokenizer.chat_templates:
         raise BadInput("this model has no chat template. Fix: take a model file with one")
-    with ChatTemplates(tokenizer.chat_templates, tokenizer, names) as templates:
+    with ChatTemplates(tokenizer.chat_templates, tokenizer, control_tokens) as templates:
         return templates.encode(chat_of(job))
 
 

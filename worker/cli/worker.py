@@ -10,13 +10,17 @@ import typer
 
 
 def worker(
-    model: Annotated[Path | None, typer.Option(help="Model file in GGUF; absent: the bundled one.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="GGUF file or Hugging Face folder; absent: HERD_MODEL, else the bundled one."),
+    ] = None,
     served_model_name: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: the file's."),
+        typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows.")
+        str | None,
+        typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows."),
     ] = None,
     slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the worker; its full name is NAME@HOST.")] = None,
