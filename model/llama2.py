@@ -204,7 +204,7 @@ class Llama:
         """
         loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile, form, on_progress)
         embedding = loader.segment("token_embd.weight")
-        blocks = [Block.load(loader, layer) for layer in range(file.config.num_layers)]
+        blocks = loader.side_by_side(lambda layer: Block.load(loader, layer), file.config.num_layers)
         norm = RMSNorm(loader.vector("output_norm.weight"), file.config.rms_eps)
         tied = "output.weight" not in file
         output = Linear((embedding,)) if tied else loader.linear("output.weight")

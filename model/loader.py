@@ -1,7 +1,10 @@
 """WeightLoader: takes a model's weights from its file to a device, one by one."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +14,10 @@ from llama_herd.model.form import Form
 from llama_herd.model.linear import Linear
 from llama_herd.model.segment import Segment, dense
 from llama_herd.model.weight import Weight
+
+T = TypeVar("T")
+#: More would only wait for the memory.
+MAX_THREADS = 4
 
 
 @dataclass(eq=False)
@@ -24,6 +31,7 @@ class WeightLoader:
     form: Form = Form.DENSE
     on_progress: Callable[[int, int], None] | None = None
     num_bytes_done: int = 0
+    _lock: Lock = field(default_factory=Lock)
 
     def vector(self, name: str) -> Tensor:
         """A vector (C,), float32 whatever the compute dtype."""
@@ -47,7 +55,23 @@ class WeightLoader:
             linear = replace(linear, bias=bias.to(self.dtype))
         return linear
 
+    def side_by_side(self, load: Callable[[int], T], num_parts: int) -> list[T]:
+        """Load the parts of a model, on a CPU as many at a time as torch has threads.
+
+        Each has one thread of torch meanwhile: what is laid out at once is too little for more.
+        """
+        num_threads = torch.get_num_threads()
+        if self.device.type != "cpu" or num_threads == 1:
+            return [load(part) for part in range(num_parts)]
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(min(num_threads, MAX_THREADS)) as threads:
+                return list(threads.map(load, range(num_parts)))
+        finally:
+            torch.set_num_threads(num_threads)
+
     def _note(self, *weights: Weight) -> None:
-        self.num_bytes_done += sum(weight.num_bytes for weight in weights)
-        if self.on_progress is not None:
-            self.on_progress(self.num_bytes_done, self.file.num_bytes)
+        with self._lock:
+            self.num_bytes_done += sum(weight.num_bytes for weight in weights)
+            if self.on_progress is not None:
+                self.on_progress(self.num_bytes_done, self.file.num_bytes)

@@ -18,6 +18,9 @@ from llama_herd.model.kernels.tiles import TILE_ROWS, blocks_of, empty_tiles, la
 from llama_herd.model.segment import slabs
 from llama_herd.model.weight import Weight
 
+#: Laid out at once. More leave the cache meanwhile, fewer cost more calls.
+SLAB_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class NativeSegment:
@@ -37,7 +40,7 @@ class NativeSegment:
         left = torch.empty(0, tiles[0].nbytes // TILE_ROWS, dtype=torch.uint8)  # rows that fill no tile yet
         done = 0
         for weight in weights:
-            for slab in slabs(weight, tiles.device):
+            for slab in slabs(weight, tiles.device, max(1, SLAB_BYTES // left.shape[1])):
                 rows = torch.cat((left, slab)) if len(left) else slab
                 whole = len(rows) // TILE_ROWS
                 if whole:

@@ -108,9 +108,12 @@ def slab_bytes(device: torch.device) -> int:
     return SLAB_BYTES_PER_VALUE * SLAB_VALUES[device.type]
 
 
-def slabs(weight: Weight, device: torch.device) -> Iterator[Tensor]:
-    """Blocks travel to the device as they are stored, in fewer bytes than their values have."""
-    num_rows = slab_rows(weight.shape[-1], device)
+def slabs(weight: Weight, device: torch.device, num_rows: int = 0) -> Iterator[Tensor]:
+    """The rows of a weight, `num_rows` at once; 0: as many as are dequantised at once.
+
+    Blocks travel to the device as they are stored, in fewer bytes than their values have.
+    """
+    num_rows = num_rows or slab_rows(weight.shape[-1], device)
     for row in range(0, len(weight.rows), num_rows):
         yield weight.rows[row : row + num_rows].to(device)
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from threading import Barrier, get_ident
 from typing import cast
 
 import pytest
@@ -14,7 +15,8 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile, open_model
 from llama_herd.model.form import Form
 from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
-from llama_herd.model.llama2 import Llama
+from llama_herd.model.llama2 import Block, Llama
+from llama_herd.model.loader import WeightLoader
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.model.forwards import greedy, logits_after, random_ids, tensors_in
 from tests.model.requantised import Requantised
@@ -57,6 +59,36 @@ def test_loading_reports_the_bytes_of_each_weight(gqa_file: Path) -> None:
         assert seen[-1] == (file.num_bytes, file.num_bytes)
     assert len(seen) == 1 + 2 * 6 + 2
     assert seen == sorted(set(seen))
+
+
+def test_layers_loaded_by_threads_are_those_loaded_by_one(
+    gqa_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And torch has its threads back."""
+    threads = set[int]()
+    load = Block.load.__func__  # type: ignore[attr-defined]
+
+    def noted(loader: WeightLoader, layer: int) -> Block:
+        threads.add(get_ident())
+        meeting.wait()
+        block: Block = load(Block, loader, layer)
+        return block
+
+    models, num_threads_before = [], torch.get_num_threads()
+    try:
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            meeting = Barrier(num_threads, timeout=30)
+            monkeypatch.setattr(Block, "load", noted)
+            with GGUFModel.open(gqa_file) as file:
+                models.append(Llama.load(file))
+            assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(num_threads_before)
+    assert len(threads) == 3
+    one, two = (list(tensors_in(model)) for model in models)
+    assert len(one) == len(two)
+    assert all(torch.equal(mine, other) for mine, other in zip(one, two, strict=True))
 
 
 @pytest.mark.long
