@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,10 +34,27 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "kernels_folder" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(600))  # the first of them compiles, others wait for it
+    if hasattr(config, "workerinput"):
+        _put_long_files_first(items)
+
+
+def _put_long_files_first(items: list[pytest.Item]) -> None:
+    """So that no process is left with one of them while the others have nothing to do any more."""
+    long = {item.path for item in items if any(map(item.get_closest_marker, ("long", "worker")))}
+    items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.file_scheduler import FileScheduler
+
+    return FileScheduler(config, log)
 
 
 @pytest.fixture(scope="session")

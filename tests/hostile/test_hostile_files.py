@@ -45,11 +45,12 @@ def assert_one_clear_error_each(report: dict[str, Any], count: int) -> None:
     assert report["more_bytes"] < MAX_MORE_BYTES
 
 
-def test_a_hundred_damaged_models_are_served_or_refused(good_models: Path) -> None:
-    report = run(good_models, 0, 100)
-    assert_one_clear_error_each(report, 100)
+@pytest.mark.parametrize("count", [40, pytest.param(100, marks=pytest.mark.slow)])
+def test_damaged_models_are_served_or_refused(good_models: Path, count: int) -> None:
+    report = run(good_models, 0, count)
+    assert_one_clear_error_each(report, count)
     assert set(report["good"].values()) == {"loads", "missing file, tensor or key"}
-    assert report["outcomes"]["loads"] < 25
+    assert report["outcomes"]["loads"] < count / 4
     assert len(report["outcomes"]) > 10
 
 

@@ -121,7 +121,7 @@ def test_what_is_wrong_with_known_fields_is_named_beside_many_unknown_ones() -> 
     [
         ({"prompt_ids": Untouchable([1] * 300_000)}, MAX_IDS),
         ({"messages": Untouchable([{}] * 300_000)}, MAX_MESSAGES),
-        ({"prompt": "x", "metadata": {str(number): "" for number in range(300_000)}}, MAX_NOTES),
+        ({"prompt": "x", "metadata": dict.fromkeys(map(str, range(300_000)), "")}, MAX_NOTES),
         ({"prompt": "x", "sampling": {"stop": Untouchable([""] * 300_000)}}, MAX_STOPS),
         ({"prompt": "x", "sampling": {"stop_token_ids": Untouchable([-1] * 300_000)}}, MAX_STOPS),
         ({"prompt": "x", "sampling": {"logit_bias": dict.fromkeys(range(300_000), 0.5)}}, MAX_BIASES),

@@ -1,4 +1,7 @@
-"""The official OpenAI client, Node and curl against a gateway and a worker that are processes."""
+"""The official OpenAI client, Node and curl against a gateway and a worker that are processes.
+
+Nothing here imports openai before it is needed: that takes half a second.
+"""
 
 import asyncio
 import json
@@ -7,18 +10,9 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from openai import (
-    APIError,
-    AsyncOpenAI,
-    AuthenticationError,
-    BadRequestError,
-    NotFoundError,
-    OpenAI,
-    RateLimitError,
-)
 from redis import Redis
 
 from llama_herd.errors import UnservedModel
@@ -27,6 +21,9 @@ from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.worker.gateway_process import GatewayProcess
 from tests.worker.processes import WorkerProcess
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
@@ -47,17 +44,19 @@ def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def openai(url: str) -> Iterator[OpenAI]:
+def openai(url: str) -> Iterator["OpenAI"]:
+    from openai import OpenAI
+
     with OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
         yield client
 
 
-def test_models(openai: OpenAI) -> None:
+def test_models(openai: "OpenAI") -> None:
     assert [model.id for model in openai.models.list()] == ["tales"]
     assert openai.models.retrieve("tales").owned_by == "llama-herd"
 
 
-def test_a_completion_is_the_job_s_text(openai: OpenAI, server: EmbeddedRedis) -> None:
+def test_a_completion_is_the_job_s_text(openai: "OpenAI", server: EmbeddedRedis) -> None:
     found = openai.completions.with_raw_response.create(**TALE)
     with Client(server.url) as client:
         result = client.result(found.headers["x-job-id"])
@@ -70,7 +69,7 @@ def test_a_completion_is_the_job_s_text(openai: OpenAI, server: EmbeddedRedis) -
     assert openai.completions.create(**TALE).choices[0].text == result.text  # by the seed
 
 
-def test_a_stream_is_the_same_text(openai: OpenAI) -> None:
+def test_a_stream_is_the_same_text(openai: "OpenAI") -> None:
     whole = openai.completions.create(**TALE)
     chunks = list(openai.completions.create(**TALE, stream=True, stream_options={"include_usage": True}))
     assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == whole.choices[0].text
@@ -78,7 +77,7 @@ def test_a_stream_is_the_same_text(openai: OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_a_chat_and_its_stream(openai: OpenAI) -> None:
+def test_a_chat_and_its_stream(openai: "OpenAI") -> None:
     whole = openai.chat.completions.create(**CHAT, max_completion_tokens=12)
     message = whole.choices[0].message
     assert (message.role, whole.usage and whole.usage.completion_tokens) == ("assistant", 12)
@@ -90,7 +89,7 @@ def test_a_chat_and_its_stream(openai: OpenAI) -> None:
     assert "".join(delta.content or "" for delta in deltas) == message.content
 
 
-def test_several_outputs_of_which_each_ends(openai: OpenAI) -> None:
+def test_several_outputs_of_which_each_ends(openai: "OpenAI") -> None:
     asked = {**TALE, "n": 3, "temperature": 0.9}
     whole = openai.completions.create(**asked)
     texts = dict.fromkeys(range(3), "")
@@ -100,13 +99,13 @@ def test_several_outputs_of_which_each_ends(openai: OpenAI) -> None:
     assert len(set(texts.values())) > 1
 
 
-def test_a_stop_string_ends_the_text_before_it(openai: OpenAI) -> None:
+def test_a_stop_string_ends_the_text_before_it(openai: "OpenAI") -> None:
     text = openai.completions.create(**TALE).choices[0].text
     found = openai.completions.create(**TALE, stop=[text[20:26], "nowhere"]).choices[0]
     assert (found.finish_reason, found.text) == ("stop", text[: text.index(text[20:26])])
 
 
-def test_log_probabilities_are_those_of_the_text(openai: OpenAI) -> None:
+def test_log_probabilities_are_those_of_the_text(openai: "OpenAI") -> None:
     found = openai.completions.create(**TALE, logprobs=2).choices[0]
     assert found.logprobs is not None
     assert "".join(found.logprobs.tokens or ()) == found.text
@@ -126,7 +125,7 @@ def test_log_probabilities_are_those_of_the_text(openai: OpenAI) -> None:
     assert [one.logprob for one in streamed] == [one.logprob for one in content]
 
 
-def test_penalties_and_biases_reach_the_sampler(openai: OpenAI) -> None:
+def test_penalties_and_biases_reach_the_sampler(openai: "OpenAI") -> None:
     plain = openai.completions.create(**TALE, temperature=0).choices[0].text
     penalised = openai.completions.create(**TALE, temperature=0, frequency_penalty=2, presence_penalty=2)
     assert penalised.choices[0].text != plain
@@ -134,7 +133,9 @@ def test_penalties_and_biases_reach_the_sampler(openai: OpenAI) -> None:
     assert len(set((biased.choices[0].logprobs and biased.choices[0].logprobs.tokens) or ())) == 1
 
 
-def test_its_errors_are_the_client_s_own(openai: OpenAI, server: EmbeddedRedis) -> None:
+def test_its_errors_are_the_client_s_own(openai: "OpenAI", server: EmbeddedRedis) -> None:
+    from openai import BadRequestError, NotFoundError
+
     with pytest.raises(BadRequestError) as wrong:
         openai.completions.create(**{**TALE, "max_tokens": 0})
     assert (wrong.value.param, wrong.value.code) == ("max_tokens", "invalid_job")
@@ -149,7 +150,9 @@ def test_its_errors_are_the_client_s_own(openai: OpenAI, server: EmbeddedRedis) 
     assert model.value.code == "model_not_found"
 
 
-def test_a_stream_that_is_cancelled_elsewhere_raises(openai: OpenAI, server: EmbeddedRedis) -> None:
+def test_a_stream_that_is_cancelled_elsewhere_raises(openai: "OpenAI", server: EmbeddedRedis) -> None:
+    from openai import APIError
+
     found = openai.completions.with_raw_response.create(**{**TALE, "max_tokens": 900}, stream=True)
     stream = iter(found.parse())
     next(stream)
@@ -160,6 +163,8 @@ def test_a_stream_that_is_cancelled_elsewhere_raises(openai: OpenAI, server: Emb
 
 
 def test_a_full_queue_and_a_missing_key(server: EmbeddedRedis, tmp_path: Path, url: str) -> None:
+    from openai import AuthenticationError, OpenAI, RateLimitError
+
     with (
         GatewayProcess(server.url, tmp_path / "log", HERD_MAX_QUEUE="1", HERD_GATEWAY_MODELS="none") as other,
         OpenAI(base_url=f"{other.url}/v1", api_key="any", max_retries=0) as openai,
@@ -179,12 +184,14 @@ def test_a_full_queue_and_a_missing_key(server: EmbeddedRedis, tmp_path: Path, u
 
 
 async def _async_texts(url: str) -> list[str]:
+    from openai import AsyncOpenAI
+
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
         stream = await client.completions.create(**TALE, stream=True)
         return [chunk.choices[0].text async for chunk in stream]
 
 
-def test_the_asynchronous_client(openai: OpenAI, url: str) -> None:
+def test_the_asynchronous_client(openai: "OpenAI", url: str) -> None:
     assert "".join(asyncio.run(_async_texts(url))) == openai.completions.create(**TALE).choices[0].text
 
 
@@ -206,7 +213,7 @@ console.log(JSON.stringify({job: answer.headers.get('x-job-id'), text}))
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="no node")
-def test_node_s_fetch_reads_a_stream(openai: OpenAI, url: str) -> None:
+def test_node_s_fetch_reads_a_stream(openai: "OpenAI", url: str) -> None:
     command = ["node", "--input-type=module", "-e", NODE, "--", url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     found = json.loads(done.stdout)

@@ -99,15 +99,22 @@ def test_the_same_id_in_two_tenants_is_two_jobs(clients: dict[str, Client], root
         assert stored["status"] == "SUCCESS"
 
 
+@pytest.mark.parametrize(
+    ("num_long", "num_tokens", "num_short"),
+    [(50, 200, 20), pytest.param(80, 400, 50, marks=pytest.mark.slow)],
+)
 def test_a_flood_of_long_jobs_holds_the_others_up_by_a_few_of_them_alone(
-    clients: dict[str, Client], root: Redis
+    clients: dict[str, Client], root: Redis, num_long: int, num_tokens: int, num_short: int
 ) -> None:
     """The short ones get half of the rows, though they are many times as many jobs."""
     flooding, *others = clients.values()
     with root.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]
         heard.psubscribe("herd:*:tokens:*")
-        flood = [flooding.submit(prompt="a flood", sampling={"max_tokens": 400}) for _ in range(80)]
-        drops = {client.submit(prompt="a drop", sampling=SHORT) for _ in range(50) for client in others}
+        long = {"max_tokens": num_tokens}
+        flood = [flooding.submit(prompt="a flood", sampling=long) for _ in range(num_long)]
+        drops = {
+            client.submit(prompt="a drop", sampling=SHORT) for _ in range(num_short) for client in others
+        }
         root.publish("herd:mark:tokens:x", json.dumps({"type": "mark"}))
         events = (json.loads(message["data"]) for message in heard.listen())
         begun, all_are_there = set[str](), False

@@ -233,6 +233,9 @@ def pair(server: EmbeddedRedis, endless: Path, tmp_path: Path) -> Iterator[list[
             one.kill()
 
 
+NUM_JOBS = pytest.mark.parametrize("num_jobs", [3, pytest.param(6, marks=pytest.mark.slow)])
+
+
 def submit_long(client: Client, num_jobs: int) -> list[str]:
     return [client.submit(prompt=f"tale {n}", sampling=LONG, model="pair") for n in range(num_jobs)]
 
@@ -243,10 +246,11 @@ def owner_of(client: Client, job_id: str) -> str:
     return started.worker
 
 
+@NUM_JOBS
 def test_a_stopped_worker_hands_over_what_it_cannot_finish(
-    client: Client, server: EmbeddedRedis, pair: list[WorkerProcess]
+    client: Client, server: EmbeddedRedis, pair: list[WorkerProcess], num_jobs: int
 ) -> None:
-    job_ids = submit_long(client, 6)
+    job_ids = submit_long(client, num_jobs)
     leaving = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
     leaving.signal(signal.SIGTERM)
     for job_id in job_ids:
@@ -259,11 +263,12 @@ def test_a_stopped_worker_hands_over_what_it_cannot_finish(
         assert run(redis, ledger.num_pending()) == 0
 
 
+@NUM_JOBS
 def test_a_killed_workers_jobs_go_on_elsewhere_with_nothing_lost_and_nothing_twice(
-    client: Client, pair: list[WorkerProcess], worker: WorkerProcess
+    client: Client, pair: list[WorkerProcess], worker: WorkerProcess, num_jobs: int
 ) -> None:
     reference = client.result(client.submit(prompt="tale 0", sampling=LONG, model="endless"))
-    job_ids = submit_long(client, 6)
+    job_ids = submit_long(client, num_jobs)
     victim = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
     victim.kill()
     for job_id in job_ids:

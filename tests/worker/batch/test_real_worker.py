@@ -36,7 +36,7 @@ def test_an_interactive_job_overtakes_a_batch(
     server: EmbeddedRedis, worker: WorkerProcess, tmp_path: Path
 ) -> None:
     command = BatchCommand(tmp_path, server.url)
-    command.write({"prompt": "a tale ", "max_tokens": 150} for _ in range(200))
+    command.write({"prompt": "a tale ", "max_tokens": 50} for _ in range(200))
     with command.start() as process, Client(server.url) as client:
         wait_until(lambda: size(command.output) > 0, "first answers")
         num_before = len(command.answers())
@@ -83,7 +83,7 @@ def test_rows_under_way_go_on_while_the_command_is_dead(
     server: EmbeddedRedis, worker: WorkerProcess, tmp_path: Path
 ) -> None:
     command = BatchCommand(tmp_path, server.url)
-    command.write({"prompt": f"tale {n} ", "max_tokens": 500} for n in range(4))
+    command.write({"prompt": f"tale {n} ", "max_tokens": 250} for n in range(4))
     with command.start() as process, Client(server.url) as client:
         wait_until(lambda: client.status().running == 4, "rows are under way")
         process.kill()

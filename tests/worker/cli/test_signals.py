@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from celery.bin.celery import celery
 
 from llama_herd.worker.local.signals import on_interrupt
 from tests.worker.herd_command import invoke
@@ -66,6 +65,6 @@ def test_ctrl_c_waits_until_torch_is_loaded_and_a_second_one_does_not(
 def test_ctrl_c_while_celery_starts_ends_a_worker_without_a_word(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(celery, "invoke", lambda _: ctrl_c())
+    monkeypatch.setattr("celery.bin.celery.celery.invoke", lambda _: ctrl_c())
     done = invoke("worker", HERD_REDIS_URL=redis_url)
     assert (done.exit_code, done.output.strip()) == (130, "")

@@ -189,7 +189,7 @@ def test_a_second_worker_gets_jobs_that_the_first_took_but_cannot_run_yet(
             redis_server.url, model, "first", tmp_path / "first.log", slots=1, tenants=",".join(TENANTS)
         ) as first,
     ):
-        job_ids = [client.submit(prompt="a", sampling=endless) for _ in range(6)]
+        job_ids = [client.submit(prompt="a", sampling=endless, flush_ms=60_000) for _ in range(6)]
         wait_until(lambda: waiting(client, first.name) == 5, "the first holds them all")
         with WorkerProcess(redis_server.url, model, "second", tmp_path / "second.log", slots=2) as second:
             wait_until(lambda: starts(client, job_ids, second.name), "the second runs one of them")

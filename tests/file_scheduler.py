@@ -1,0 +1,33 @@
+"""Which process runs which files of tests, where several share them."""
+
+from typing import Any
+
+from xdist.scheduler import LoadFileScheduling
+
+#: Files that load transformers, which takes two seconds: one process does, for all of them.
+WITH_TRANSFORMERS = {
+    "tests/benchmarks/test_gpu_dry_run.py",
+    "tests/hostile/test_hostile_files.py",
+    "tests/model/files/test_model_file.py",
+    "tests/model/files/test_safetensors_model.py",
+    "tests/model/test_config.py",
+    "tests/model/test_families.py",
+    "tests/model/test_llama2.py",
+    "tests/model/test_loading.py",
+    "tests/model/text/test_template_files.py",
+    "tests/model/text/test_template_law.py",
+    "tests/model/text/test_tokenizer_json.py",
+    "tests/worker/engine/sampling/test_logits_processors.py",
+}
+
+
+class FileScheduler(LoadFileScheduling):  # type: ignore[misc]
+    """A file at a time, in the order of the collection, but for some that keep together."""
+
+    def __init__(self, config: Any, log: Any = None) -> None:
+        config.option.loadscopereorder = False  # a file of one test may well be the slowest
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "with transformers" if file in WITH_TRANSFORMERS else file
