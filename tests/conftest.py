@@ -25,6 +25,9 @@ os.environ.setdefault("HERD_DTYPE", "float32")
 os.environ.setdefault("HERD_DEVICE", "cpu")
 os.environ.setdefault("HERD_KERNELS_DIR", "/nowhere")  # not what somebody has built for his own use
 
+# Processes share few cores here: a thread of torch that waits for another one leaves them to the others.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # While all is loaded nothing is garbage; and what is loaded then, half a million objects, never will be.
 gc.disable()
 

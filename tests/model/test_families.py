@@ -124,8 +124,15 @@ def test_every_logit_is_that_of_transformers(llama: Llama, oracle: "PreTrainedMo
     torch.testing.assert_close(logits_of_all(llama, ids, 150), expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("consecutive", [True, False])
-@pytest.mark.parametrize(("chunk_tokens", "num_tokens"), [(1, 70), (7, 150), (64, 150)])
+#: Of each length of a chunk, and of pages that follow each other and do not, one pair with every other.
+CUTS = [
+    pytest.param(*cut, consecutive, marks=[pytest.mark.slow] * (consecutive != (cut == (7, 150))))
+    for cut in ((1, 70), (7, 150), (64, 150))
+    for consecutive in (True, False)
+]
+
+
+@pytest.mark.parametrize(("chunk_tokens", "num_tokens", "consecutive"), CUTS)
 @quick("gguf")
 def test_cached_tokens_count_as_in_a_full_forward(
     llama: Llama, chunk_tokens: int, num_tokens: int, consecutive: bool

@@ -16,6 +16,7 @@ from llama_herd.worker.demo.demo import Demo
 from llama_herd.worker.demo.report import Phase
 from llama_herd.worker.demo.screen import Screen
 from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import write_tiny_gguf
 from tests.worker.herd_command import invoke, start_herd
 from tests.worker.processes import PATIENCE_S, wait_until
 
@@ -28,6 +29,12 @@ OTHERS = {
     **dict.fromkeys(("HERD_REDIS_URL", "CELERY_BROKER_URL", "REDIS_URL"), "redis://127.0.0.1:1/0"),
     "HERD_TENANTS": "acme,globex",
 }
+
+
+@pytest.fixture(scope="module")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose context ends soon after the demo's prompts, and its tales with it."""
+    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf", context_length=144)
 
 
 @pytest.fixture

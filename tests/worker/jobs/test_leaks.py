@@ -27,7 +27,6 @@ from tests.worker.jobs.sent_message import SentMessage
 
 pytestmark = [pytest.mark.redis, pytest.mark.long, pytest.mark.usefixtures("restless")]
 
-NUM_JOBS = 120
 LOT = 12
 THIEF = "another worker"
 
@@ -38,7 +37,7 @@ PATIENCE_S = 20.0
 class Crowd:
     """Jobs that are sent to a worker, and are cancelled, taken away and given back at random."""
 
-    def __init__(self, service: Service, redis: Redis, seed: int) -> None:
+    def __init__(self, service: Service, redis: Redis, seed: int, num_jobs: int) -> None:
         self.seed, self.rng = seed, Random(seed)
         self.redis = redis
         self.ledger = Ledger()
@@ -46,7 +45,7 @@ class Crowd:
         self.tenancy = service.tenancies["default"]
         self.messages: list[SentMessage] = []
         self.disturbed = set[str]()
-        self.job_ids = [f"{seed}-{number}" for number in range(NUM_JOBS)]
+        self.job_ids = [f"{seed}-{number}" for number in range(num_jobs)]
         self._prompt_ids = self.rng.choices(range(5, 90), k=200)
 
     def __str__(self) -> str:
@@ -54,7 +53,7 @@ class Crowd:
 
     def pass_through(self) -> None:
         """Send all jobs, a lot at a time: what one leaves behind nothing later wakes up."""
-        for lot in (self.job_ids[first : first + LOT] for first in range(0, NUM_JOBS, LOT)):
+        for lot in (self.job_ids[first : first + LOT] for first in range(0, len(self.job_ids), LOT)):
             for job_id in lot:
                 run(self.redis, self.ledger.submit(job_id, self.job(), Envelope.of(job_id, "herd.tiny")))
                 for _ in range(self.rng.choice([1, 1, 1, 2])):
@@ -102,12 +101,12 @@ class Crowd:
         return bool(message.num_done) or self.is_stolen(message.job_id)
 
 
-@pytest.fixture(params=[0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.fixture(params=[(0, 60), *(pytest.param((seed, 120), marks=pytest.mark.slow) for seed in (0, 1))])
 def crowd(
     redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Crowd:
     """It strikes also between a claim and its note that a job is made ready, and while that is done."""
-    crowd = Crowd(service, redis, request.param)
+    crowd = Crowd(service, redis, *request.param)
     open_stream, sequences = Publisher.open, LoadedModel.sequences
 
     def open_and_disturb(publisher: Publisher, attempt: Attempt) -> None:
