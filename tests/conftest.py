@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from redis import Redis
+from structlog.dev import ConsoleRenderer, plain_traceback
 
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels.build import build
@@ -27,6 +29,14 @@ os.environ.setdefault("HERD_KERNELS_DIR", "/nowhere")  # not what somebody has b
 
 # Processes share few cores here: a thread of torch that waits for another one leaves them to the others.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# structlog's own way to write an exception, with colours and all locals, takes a third of a second.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        ConsoleRenderer(exception_formatter=plain_traceback),
+    ]
+)
 
 # While all is loaded nothing is garbage; and what is loaded then, half a million objects, never will be.
 gc.disable()

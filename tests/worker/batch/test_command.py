@@ -267,7 +267,8 @@ def test_sigterm_leaves_the_jobs_running_and_the_same_command_fetches_them(
 
 
 @pytest.mark.parametrize(
-    ("answer", "num_left", "options"), [("c", 0, ()), ("c", 0, ("--in-order",)), ("l", 16, ())]
+    ("answer", "num_left", "options"),
+    [("c", 0, ("--in-order",)), ("l", 16, ()), pytest.param("c", 0, (), marks=pytest.mark.slow)],
 )
 def test_ctrl_c_on_a_terminal_asks_once(
     command: BatchCommand, worker: StandIn, answer: str, num_left: int, options: tuple[str, ...]

@@ -33,7 +33,7 @@ def shell(
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(line, id=name, marks=[pytest.mark.slow] * (name in ("settings", "text")))
+        pytest.param(line, id=name, marks=[pytest.mark.slow] * (name != "status"))
         for name, line in COMMANDS.items()
     ],
 )
@@ -51,7 +51,10 @@ def test_a_full_or_closed_output_is_one_line_and_a_closed_complaint_none(
     assert (mute.returncode, mute.stdout, mute.stderr) == (1, b"", b"")
 
 
-@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">&- 2>/dev/full"])
+@pytest.mark.parametrize(
+    "redirection",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in ("2>&-", "2>/dev/full")), ">&- 2>/dev/full"],
+)
 def test_a_complaint_that_cannot_be_written_is_still_an_exit_code(redirection: str, tmp_path: Path) -> None:
     done = shell("settings", redirection, tmp_path, HERD_SLOTS="0")
     assert done.returncode > 0

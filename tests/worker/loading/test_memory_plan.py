@@ -83,7 +83,9 @@ LARGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.worker
 @pytest.mark.parametrize(
-    "names", [["bundled", "long", "wide"], pytest.param(["bfloat16"], marks=pytest.mark.slow)], ids=" ".join
+    "names",
+    [["bundled", "long"], pytest.param(["wide", "bfloat16"], marks=pytest.mark.slow)],
+    ids=" ".join,
 )
 def test_a_plan_is_what_a_process_takes_at_most(tmp_path: Path, names: list[str]) -> None:
     fields = []
