@@ -122,7 +122,7 @@ def test_a_message_of_ours_whose_record_is_forgotten_is_acked_and_leaves_nothing
     assert not redis.exists(Ledger().job_key(job_id))
 
 
-LIMITS = [[0.25, None], [None, 0.25], [60, 0.25], [0.25, 60]]
+LIMITS = [[0.5, None], [None, 0.5], [60, 0.5], [0.5, 60]]
 
 
 @pytest.mark.parametrize("limits_s", LIMITS)
@@ -156,7 +156,7 @@ def test_a_time_limit_of_all_jobs_is_set_by_remote_control(
     client: Client, redis: Redis, server: EmbeddedRedis
 ) -> None:
     control = make_app(Settings(redis_url=server.url)).control
-    control.time_limit(TASK_NAME, soft=0.25, reply=True, timeout=PATIENCE_S, limit=1)
+    control.time_limit(TASK_NAME, soft=0.5, reply=True, timeout=PATIENCE_S, limit=1)
     try:
         assert end_of(client, push(redis, ENDLESS)).finish_reason == "deadline"
     finally:
