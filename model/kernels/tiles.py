@@ -11,6 +11,8 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
+from llama_herd.model.kernels.huge_pages import zero_bytes
+
 TILE_ROWS = 16
 #: Where a block has its float16 numbers, by the types that can be laid out so. All else are words.
 _HALVES = {
@@ -25,9 +27,8 @@ TILED_TYPES = frozenset(_HALVES)
 def empty_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
     """Tiles for as many rows, all zero: uint8 (R, K, bytes of a tile)."""
     block_values, block_bytes = GGML_QUANT_SIZES[type]
-    return torch.zeros(
-        -(-num_rows // TILE_ROWS), columns // block_values, TILE_ROWS * block_bytes, dtype=torch.uint8
-    )
+    grid = -(-num_rows // TILE_ROWS), columns // block_values
+    return zero_bytes(grid[0] * grid[1] * TILE_ROWS * block_bytes).view(*grid, TILE_ROWS * block_bytes)
 
 
 def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
