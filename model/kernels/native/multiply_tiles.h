@@ -1,7 +1,8 @@
 // x @ W.T by AMX: bfloat16 times bfloat16, summed up in float32.
 //
-// For many tokens: 32 rows of the matrix become bfloat16 once, and all tokens are multiplied by them while they are in
-// the core's cache. A token's result does not depend on the tokens beside it.
+// For many tokens: rows of the matrix become bfloat16 once, and all tokens are multiplied by them while they are in
+// the core's cache. Inputs are packed as AMX loads them: 16 tokens that lie one row apart would all want the same place
+// of the nearest cache. A token's result does not depend on the tokens beside it.
 #pragma once
 
 #include "pool.h"
@@ -14,12 +15,13 @@ constexpr int AT_ONCE = 32;                     // rows of the matrix, and token
 constexpr int AMX_TILE_BYTES = 1024;            // 16 rows of 64 bytes
 constexpr int PAIR_BYTES = 2 * AMX_TILE_BYTES;  // what 32 columns of 32 rows take as bfloat16
 constexpr int PREFETCHED_BYTES_OF_TILES = 4608;
+constexpr int64_t PANEL_ROWS = 256, PANEL_SLICES = 64;  // 1 MB as bfloat16: half of what the core's cache holds
 constexpr int FEW = 4;  // slices that become bfloat16 at a time
 
 struct TilesJob {
   Product p;
-  const uint16_t* x;     // bfloat16
-  const uint16_t* last;  // the tokens that fill no 32, and zeros after them
+  const uint8_t* x;  // packed: 32 tokens after the other, of each slice after slice, as two AMX tiles
+  int64_t chunk_rows;
   std::atomic<bool>* has_failed;
 };
 
@@ -42,12 +44,14 @@ static inline void configure_tiles() {
   _tile_loadconfig(&config);
 }
 
-// Two columns of 16 rows as bfloat16, in pairs: what AMX multiplies at a time.
+// Numbers of float32 become bfloat16 by their upper halves, which takes half as long as to round them. Each is first
+// made larger by what that takes away on average, so what all lose is nothing, and one at most 4/3 of a rounding.
+constexpr float LIFT = 1 + 11.0f / 4096;
+
+// Two columns of 16 rows in pairs: what AMX multiplies at a time.
 static inline void store_pairs(uint8_t* to, Floats even, Floats odd) {
-  alignas(64) static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                                 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
-  _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(order), both));
+  const Words low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+  _mm512_store_si512(to, choose(all_words(0xffff0000), _mm512_castps_si512(odd), low));
 }
 
 // Slices of a row of tiles as an AMX tile each, every other one.
@@ -61,15 +65,30 @@ static inline void dequantise(const uint8_t* row, int64_t first, int64_t count, 
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
       const Line line = line_of<Type>(scales, i / 4);
+      const Floats factor = multiply(line.factor, all(LIFT)), start = multiply(line.start, all(LIFT));
       const Words four = Type::four(rows, slice, i);
       Floats values[4];
 #pragma GCC unroll 4
       for (int column = 0; column < 4; column++)
-        values[column] = add_product(fraction<Type>(four, column), line.factor, line.start);
+        values[column] = add_product(fraction<Type>(four, column), factor, start);
       store_pairs(to + 128 * i, values[0], values[1]);
       store_pairs(to + 128 * i + 64, values[2], values[3]);
     }
   }
+}
+
+// 32 numbers as bfloat16.
+static inline __m512i rounded(const float* x) {
+  const __m512i low = _mm512_castsi256_si512(to_bfloat16(_mm512_loadu_ps(x)));
+  return _mm512_inserti64x4(low, to_bfloat16(_mm512_loadu_ps(x + 16)), 1);
+}
+
+// Rows that one thread takes at a time. All inputs are read once for them, so for many tokens they are many; but all
+// threads want some.
+static inline int64_t chunk_rows(const Product& p, int num_threads) {
+  if (p.tokens <= 4 * AT_ONCE) return AT_ONCE;
+  const int64_t share = p.rows / (CHUNKS_A_THREAD * num_threads) / AT_ONCE * AT_ONCE;
+  return share < AT_ONCE ? AT_ONCE : share < PANEL_ROWS ? share : PANEL_ROWS;
 }
 
 static inline void zero_sums() {
@@ -79,91 +98,155 @@ static inline void zero_sums() {
   _tile_zero(3);
 }
 
+static inline void load_sums(const float* from) {
+  _tile_loadd(0, from, 64);
+  _tile_loadd(1, from + 256, 64);
+  _tile_loadd(2, from + 512, 64);
+  _tile_loadd(3, from + 768, 64);
+}
+
+static inline void store_sums(float* to) {
+  _tile_stored(0, to, 64);
+  _tile_stored(1, to + 256, 64);
+  _tile_stored(2, to + 512, 64);
+  _tile_stored(3, to + 768, 64);
+}
+
 // Add the products of 32 tokens, or of 16, and 32 rows, for as many slices as are given.
-static inline void add_products(const uint16_t* x, int64_t columns, const uint8_t* pairs, int64_t count, bool is_half) {
-  for (int64_t k = 0; k < count; k++, x += SLICE_COLUMNS, pairs += PAIR_BYTES) {
+static inline void add_products(const uint8_t* x, const uint8_t* pairs, int64_t count, bool is_half) {
+  for (int64_t k = 0; k < count; k++, x += PAIR_BYTES, pairs += PAIR_BYTES) {
     _tile_loadd(6, pairs, 64);
     _tile_loadd(7, pairs + AMX_TILE_BYTES, 64);
-    _tile_loadd(4, x, columns * 2);
+    _tile_loadd(4, x, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     if (is_half) continue;
-    _tile_loadd(5, x + 16 * columns, columns * 2);
+    _tile_loadd(5, x + AMX_TILE_BYTES, 64);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
 }
 
-static inline void put_sums(const Product& p, int64_t token, int64_t count, int64_t row_tile, int num_halves) {
-  alignas(64) float sums[4][256];
-  _tile_stored(0, sums[0], 64);
-  _tile_stored(1, sums[1], 64);
-  _tile_stored(2, sums[2], 64);
-  _tile_stored(3, sums[3], 64);
-  for (int t = 0; t < count; t++)
-    for (int half = 0; half < num_halves; half++)
-      put(p, token + t, (row_tile + half) * TILE_ROWS, _mm512_load_ps(sums[t / 16 * 2 + half] + t % 16 * 16));
+// The results of 32 rows for as many tokens as there are.
+static inline void put_sums(const Product& p, const float* sums, int64_t token, int64_t row) {
+  const int64_t left = p.tokens - token;
+  const int count = left < AT_ONCE ? int(left) : AT_ONCE;
+  for (int t = 0; t < count; t++) {
+    const float* of_token = sums + t / 16 * 512 + t % 16 * 16;
+    const Floats low = _mm512_load_ps(of_token), high = _mm512_load_ps(of_token + 256);
+    if (p.is_bfloat16 && row + AT_ONCE <= p.rows) {
+      uint16_t* y = static_cast<uint16_t*>(p.y) + (token + t) * p.rows + row;
+      _mm512_storeu_si512(y, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    } else {
+      put(p, token + t, row, low);
+      put(p, token + t, row + TILE_ROWS, high);
+    }
+  }
 }
 
-// 32 rows of the matrix for all tokens. The first 32 tokens are multiplied while the rows become bfloat16, a few
-// tiles at a time, which stay in the nearest cache; if there are no others, each few take the place of the last.
+// Slices of 32 rows as pairs. The last rows may be 16; then what stands for the others is not used.
 template <class Type>
-static void multiply_chunk_tiles(const void* argument, int64_t chunk) {
-  static thread_local Scratch scratch;
+static inline void dequantise_rows(const Product& p, int64_t row, int64_t first, int64_t count, uint8_t* to) {
+  for (int half = 0; half < 2; half++)
+    if (row / TILE_ROWS + half < p.row_tiles())
+      dequantise<Type>(row_of_tiles<Type>(p, row / TILE_ROWS + half), first, count, to + half * AMX_TILE_BYTES);
+}
+
+// 32 rows for at most 32 tokens: a few slices become bfloat16 at a time, and stay in the nearest cache.
+template <class Type>
+static void multiply_chunk_by_few(const void* argument, int64_t chunk) {
   const TilesJob& job = *static_cast<const TilesJob*>(argument);
   const Product& p = job.p;
-  const int64_t num_slices = p.slices(), row_tile = 2 * chunk;
-  const bool keeps = p.tokens > AT_ONCE;
-  uint8_t* pairs = static_cast<uint8_t*>(scratch.at_least(size_t(keeps ? num_slices : FEW) * PAIR_BYTES));
-  if (pairs == nullptr) {
+  alignas(64) uint8_t pairs[FEW * PAIR_BYTES];
+  alignas(64) float sums[AT_ONCE * AT_ONCE];
+  configure_tiles();
+  zero_sums();
+  for (int64_t k = 0; k < p.slices(); k += FEW) {
+    const int64_t count = p.slices() - k < FEW ? p.slices() - k : FEW;
+    dequantise_rows<Type>(p, chunk * AT_ONCE, k, count, pairs);
+    add_products(job.x + k * PAIR_BYTES, pairs, count, p.tokens <= 16);
+  }
+  store_sums(sums);
+  _tile_release();
+  put_sums(p, sums, 0, chunk * AT_ONCE);
+}
+
+// Some rows for all tokens: a panel of them becomes bfloat16 once and stays in the core's cache meanwhile. Where a row
+// is longer than a panel, sums wait in memory for the next.
+template <class Type>
+static void multiply_chunk_by_many(const void* argument, int64_t chunk) {
+  static thread_local Scratch panels, waiting;
+  const TilesJob& job = *static_cast<const TilesJob*>(argument);
+  const Product& p = job.p;
+  const int64_t num_slices = p.slices(), first = chunk * job.chunk_rows;
+  const int64_t end = first + job.chunk_rows < p.rows ? first + job.chunk_rows : p.rows;
+  const int64_t num_groups = (p.tokens + AT_ONCE - 1) / AT_ONCE, num_parts = (end - first + AT_ONCE - 1) / AT_ONCE;
+  const bool waits = num_slices > PANEL_SLICES;
+  const int64_t panel_slices = waits ? PANEL_SLICES : num_slices, num_sums = waits ? num_parts * num_groups : 1;
+  uint8_t* panel = static_cast<uint8_t*>(panels.at_least(size_t(num_parts * panel_slices * PAIR_BYTES)));
+  float* sums = static_cast<float*>(waiting.at_least(size_t(num_sums * AT_ONCE * AT_ONCE) * 4));
+  if (panel == nullptr || sums == nullptr) {
     job.has_failed->store(true);
     return;
   }
-  const int num_halves = row_tile + 1 < p.row_tiles() ? 2 : 1;  // the last rows may be 16; then the rest is not used
-  const int64_t num_first = p.tokens < AT_ONCE ? p.tokens : AT_ONCE;
-  const uint16_t* x = p.tokens < AT_ONCE ? job.last : job.x;
   configure_tiles();
-  zero_sums();
-  for (int64_t k = 0; k < num_slices; k += FEW) {
-    const int64_t count = num_slices - k < FEW ? num_slices - k : FEW;
-    uint8_t* to = pairs + (keeps ? k * PAIR_BYTES : 0);
-    for (int half = 0; half < num_halves; half++)
-      dequantise<Type>(row_of_tiles<Type>(p, row_tile + half), k, count, to + half * AMX_TILE_BYTES);
-    add_products(x + k * SLICE_COLUMNS, p.columns, to, count, num_first <= 16);
-  }
-  put_sums(p, 0, num_first, row_tile, num_halves);
-  for (int64_t token = AT_ONCE; token < p.tokens; token += AT_ONCE) {
-    const int64_t left = p.tokens - token < AT_ONCE ? p.tokens - token : AT_ONCE;
-    x = left < AT_ONCE ? job.last : job.x + token * p.columns;
-    zero_sums();
-    add_products(x, p.columns, pairs, num_slices, left <= 16);
-    put_sums(p, token, left, row_tile, num_halves);
+  for (int64_t k = 0; k < num_slices; k += panel_slices) {
+    const int64_t count = num_slices - k < panel_slices ? num_slices - k : panel_slices;
+    for (int64_t part = 0; part < num_parts; part++)
+      dequantise_rows<Type>(p, first + part * AT_ONCE, k, count, panel + part * count * PAIR_BYTES);
+    for (int64_t group = 0; group < num_groups; group++) {
+      const bool is_half = p.tokens - group * AT_ONCE <= 16;
+      for (int64_t part = 0; part < num_parts; part++) {
+        float* of_part = waits ? sums + (group * num_parts + part) * AT_ONCE * AT_ONCE : sums;
+        if (k == 0) zero_sums();
+        else load_sums(of_part);
+        const uint8_t* x = job.x + (group * num_slices + k) * PAIR_BYTES;
+        add_products(x, panel + part * count * PAIR_BYTES, count, is_half);
+        store_sums(of_part);
+        if (k + count == num_slices) put_sums(p, of_part, group * AT_ONCE, first + part * AT_ONCE);
+      }
+    }
   }
   _tile_release();
 }
 
+struct PackJob {
+  Product p;
+  uint8_t* to;
+};
+
+// 32 tokens as AMX tiles, with zeros for those that are missing.
+static void pack_chunk(const void* argument, int64_t group) {
+  const PackJob& job = *static_cast<const PackJob*>(argument);
+  const Product& p = job.p;
+  uint8_t* to = job.to + group * p.slices() * PAIR_BYTES;
+  for (int64_t t = 0; t < AT_ONCE; t++, to += 64) {
+    const int64_t token = group * AT_ONCE + t;
+    for (int64_t k = 0; k < p.slices(); k++) {
+      const int64_t at = token * p.columns + k * SLICE_COLUMNS;
+      __m512i slice = _mm512_setzero_si512();
+      if (token < p.tokens)
+        slice = p.is_bfloat16 ? _mm512_loadu_si512(static_cast<const uint16_t*>(p.x) + at)
+                              : rounded(static_cast<const float*>(p.x) + at);
+      _mm512_store_si512(to + k * PAIR_BYTES, slice);
+    }
+  }
+}
+
 template <class Type>
 static bool multiply_tiles(const Product& p) {
-  static thread_local Scratch inputs, remainder;
-  const uint16_t* x = static_cast<const uint16_t*>(p.x);
-  if (!p.is_bfloat16) {
-    uint16_t* rounded = static_cast<uint16_t*>(inputs.at_least(size_t(p.tokens * p.columns) * 2));
-    if (rounded == nullptr) return false;
-    for (int64_t i = 0; i < p.tokens * p.columns; i += SLICE_COLUMNS / 2)
-      store_first(rounded + i, _mm512_loadu_ps(static_cast<const float*>(p.x) + i), SLICE_COLUMNS / 2);
-    x = rounded;
-  }
-  const int64_t num_last = p.tokens % AT_ONCE;
-  uint16_t* last = nullptr;
-  if (num_last > 0) {
-    last = static_cast<uint16_t*>(remainder.at_least(size_t(AT_ONCE * p.columns) * 2));
-    if (last == nullptr) return false;
-    memcpy(last, x + (p.tokens - num_last) * p.columns, size_t(num_last * p.columns) * 2);
-    memset(last + num_last * p.columns, 0, size_t((AT_ONCE - num_last) * p.columns) * 2);
-  }
+  static thread_local Scratch inputs;
+  const int64_t num_groups = (p.tokens + AT_ONCE - 1) / AT_ONCE;
+  uint8_t* x = static_cast<uint8_t*>(inputs.at_least(size_t(num_groups * p.slices() * PAIR_BYTES)));
+  if (x == nullptr) return false;
+  const int num_threads = useful_threads<Type>(p);
+  const PackJob packing{p, x};
+  pool.run(pack_chunk, &packing, num_groups, num_threads);
   std::atomic<bool> has_failed{false};
-  const TilesJob job{p, x, last, &has_failed};
-  pool.run(multiply_chunk_tiles<Type>, &job, (p.row_tiles() + 1) / 2, useful_threads<Type>(p));
+  const TilesJob job{p, x, chunk_rows(p, num_threads), &has_failed};
+  const int64_t num_chunks = (p.rows + job.chunk_rows - 1) / job.chunk_rows;
+  const Work work = p.tokens > AT_ONCE ? multiply_chunk_by_many<Type> : multiply_chunk_by_few<Type>;
+  pool.run(work, &job, num_chunks, num_threads);
   return !has_failed;
 }
 

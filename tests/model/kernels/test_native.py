@@ -103,6 +103,18 @@ def test_every_kernel_multiplies_as_float64(
     ]
 
 
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_many_tokens_are_multiplied_by_many_long_rows(
+    kernels: Kernels, kernel: Kernel, type: GGMLType
+) -> None:
+    stored = weight(530, 4320, type)
+    segment, matrix = segment_of(kernels, stored), matrix_of(stored)
+    x = torch.randn(170, matrix.shape[1]).bfloat16()
+    y = multiply(segment, x, kernel)
+    assert is_close(y, x, matrix, kernel)
+    assert multiply(segment, x[:9], kernel).equal(y[:9])
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 8, 33])
 def test_threads_change_no_bit(kernels: Kernels, kernel: Kernel, num_threads: int) -> None:
