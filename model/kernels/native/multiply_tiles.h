@@ -44,7 +44,7 @@ static inline void configure_tiles() {
   _tile_loadconfig(&config);
 }
 
-// Numbers of float32 become bfloat16 by their upper halves, which takes half as long as to round them. Each is first
+// Numbers of float32 become bfloat16 by their upper halves, in two thirds of the time that rounding takes. Each is first
 // made larger by what that takes away on average, so what all lose is nothing, and one at most 4/3 of a rounding.
 constexpr float LIFT = 1 + 11.0f / 4096;
 
