@@ -45,7 +45,7 @@ static inline void configure_tiles() {
 }
 
 // Numbers of float32 become bfloat16 by their upper halves, in two thirds of the time that rounding takes. Each is
-// first made larger by what that takes away on average, so all together lose nothing, and one at most 4/3 of a rounding.
+// first made larger by what that takes away on average: together they lose nothing, one at most 4/3 of a rounding.
 constexpr float LIFT = 1 + 11.0f / 4096;
 
 // Two columns of 16 rows in pairs: what AMX multiplies at a time.
