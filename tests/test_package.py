@@ -44,6 +44,7 @@ def test_a_wheel_holds_the_three_packages_their_scripts_and_the_model(wheel: zip
         "model/kernels/native/library.cpp",
         "model/kernels/native/pool.h",
         "tasks/client/client.py",
+        *(f"tasks/gateway/page/{file.name}" for file in (ROOT / "tasks/gateway/page").iterdir()),
         "tasks/ledger/lua/emit.lua",
         "worker/pool.py",
     ):

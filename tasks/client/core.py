@@ -12,7 +12,7 @@ from llama_herd.tasks.client.cancel_jobs import Selection
 from llama_herd.tasks.client.dead import Dead
 from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.client.history import History, history
-from llama_herd.tasks.client.job_status import ActiveState, JobStatus, job_status, jobs
+from llama_herd.tasks.client.job_status import ActiveState, Glance, JobStatus, glance, job_status, jobs
 from llama_herd.tasks.client.purge import purge, purge_ended
 from llama_herd.tasks.client.status import Status, status
 from llama_herd.tasks.client.submission import (
@@ -166,6 +166,9 @@ class ClientCore:
 
     def status(self) -> Dialogue[Status]:
         return status(self.ledger, self.queue)
+
+    def glance(self, limit: int) -> Dialogue[Glance]:
+        return glance(self.ledger, self.queue, limit)
 
 
 def _settings(settings: Settings | None, **given: str | int | None) -> Settings:

@@ -1,7 +1,7 @@
 """The state of single jobs: of one by its id, or of all that wait or run."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.notes import unserved_note
@@ -76,6 +76,25 @@ def jobs(
             listed += (one for one in rows if state in (None, one.state))
             place = page.next
     return listed[:limit]
+
+
+class Glance(NamedTuple):
+    """A tenant's state, and the oldest of its running and of its waiting jobs."""
+
+    status: Status
+    running: list[JobStatus]
+    waiting: list[JobStatus]
+
+
+def glance(ledger: Ledger, queue: str, limit: int) -> Dialogue[Glance]:
+    """Look at a tenant in two round trips. limit: most jobs of each kind."""
+    found = yield from status(ledger, queue)
+    overview = Overview(ledger.tenant)
+    pages: list[JobPage] = yield [overview.jobs(index, most=limit) for index in ("leases", "pending")]
+    running, waiting = (
+        [_of_row(row, ledger.tenant, found, page.now_ms) for row in page.rows] for page in pages
+    )
+    return Glance(found, running, waiting)
 
 
 _INDEXES: dict[str | None, tuple[Index, ...]] = {

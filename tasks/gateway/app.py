@@ -14,7 +14,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llama_herd.errors import HerdError
-from llama_herd.tasks.gateway import docs_page, health, job_routes, openai_routes, openapi
+from llama_herd.tasks.gateway import (
+    docs_page,
+    health,
+    herd_routes,
+    job_routes,
+    openai_routes,
+    openapi,
+    page_files,
+)
 from llama_herd.tasks.gateway.door import Door
 from llama_herd.tasks.gateway.errors import Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -22,10 +30,13 @@ from llama_herd.tasks.gateway.settings import GatewaySettings
 log = logging.getLogger(__name__)
 
 ROUTES = (
+    Route("/", page_files.show_page, methods=["GET"]),
+    Route("/page/{name}", page_files.show_file, methods=["GET"]),
     Route("/docs", docs_page.show_page, methods=["GET"]),
     Route("/openapi.json", openapi.show_document, methods=["GET"]),
     Route("/health/live", health.live, methods=["GET"]),
     Route("/health/ready", health.ready, methods=["GET"]),
+    Route("/v1/herd", herd_routes.show_herd, methods=["GET"]),
     Route("/v1/models", openai_routes.models, methods=["GET"]),
     Route("/v1/models/{model}", openai_routes.model, methods=["GET"]),
     Route("/v1/completions", openai_routes.completions, methods=["POST"]),

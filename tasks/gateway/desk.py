@@ -1,14 +1,15 @@
 """One tenant's queue as the gateway sees it, and the connections that all tenants share."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from time import monotonic
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import redis.asyncio
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.client.core import ClientCore
+from llama_herd.tasks.client.job_status import Glance
 from llama_herd.tasks.connection import connect_async, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.hub import Hub
@@ -24,8 +25,10 @@ MAX_CALLS = 64
 PAGE = 64
 #: How long a stream waits for a Redis that is away, and how often it asks.
 OUTAGE_S, RETRY_S = 60.0, 0.5
-#: How long the list of workers is taken for true.
+#: How long what was seen of the herd is taken for true.
 FRESH_S = 1.0
+#: Most jobs of a kind that are shown together.
+MAX_JOBS = 20
 
 
 class Line:
@@ -47,6 +50,23 @@ class Line:
         await self._redis.aclose()
 
 
+class Kept(Generic[T]):
+    """What was found a moment ago: asked again when it is older than that, by one for all who wait."""
+
+    def __init__(self, find: Callable[[], Awaitable[T]]) -> None:
+        self._find = find
+        self._asking = asyncio.Lock()
+        self._found: T | None = None
+        self._found_s = float("-inf")
+
+    async def get(self) -> T:
+        async with self._asking:
+            if self._found is None or monotonic() - self._found_s > FRESH_S:
+                self._found = await self._find()
+                self._found_s = monotonic()
+            return self._found
+
+
 class Desk:
     """One tenant's jobs."""
 
@@ -55,15 +75,16 @@ class Desk:
         self.core = ClientCore(None, None, None, self.settings, None)
         self.run = line.run
         self._hub = line.hub
-        self._workers: list[WorkerStatus] = []
-        self._asked_s = float("-inf")
+        self._workers = Kept(lambda: self.run(self.core.workers()))
+        self._glance = Kept(lambda: self.run(self.core.glance(MAX_JOBS)))
 
     async def workers(self) -> list[WorkerStatus]:
         """All live workers, as of a second ago at most."""
-        if monotonic() - self._asked_s > FRESH_S:
-            self._workers = await self.run(self.core.workers())
-            self._asked_s = monotonic()
-        return self._workers
+        return await self._workers.get()
+
+    async def glance(self) -> Glance:
+        """The whole tenant, as of a second ago at most, however many look at it."""
+        return await self._glance.get()
 
     async def models(self) -> list[str]:
         """Names of the models that jobs are taken for."""

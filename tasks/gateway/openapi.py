@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from llama_herd.tasks.events import End, Started, Token
 from llama_herd.tasks.gateway.door import door_of
+from llama_herd.tasks.gateway.herd_routes import HerdView
 from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView, Queued
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.body_schema import REF, body_schema
@@ -18,7 +19,7 @@ from llama_herd.tasks.openai.request import CHAT, COMPLETIONS
 from llama_herd.tasks.security.api_keys import KeyRole
 
 MODELS: tuple[type[BaseModel], ...] = (
-    *(GenerationJob, Accepted, JobView, Cancelled),
+    *(GenerationJob, Accepted, JobView, Cancelled, HerdView),
     *(Queued, Started, Token, End),
 )
 
@@ -84,6 +85,13 @@ OPERATIONS = (
     ),
     Operation("delete", _JOB, "End a job early. Its text is kept.", 202, answer="Cancelled", role="producer"),
     Operation("post", f"{_JOB}/purge", "Forget a job that is over, or waits.", 204, role="operator"),
+    Operation(
+        "get",
+        "/v1/herd",
+        "The queues, the workers, and who waits how long. Ids of jobs are for operators only.",
+        answer="HerdView",
+        role="subscriber",
+    ),
     Operation("get", "/health/live", "200 as long as the process answers. Needs no key."),
     Operation("get", "/health/ready", "200 when Redis is there and a worker serves, else 503. Needs no key."),
 )

@@ -122,16 +122,16 @@ class Overview(Keys):
         queue: str = "",
         prefix: str = "",
         due_ms: int | None = None,
+        most: int = MAX_PAGE,
     ) -> Call[JobPage]:
         """Waiting (`pending`) or running (`leases`) jobs from a place in their list on, the oldest first.
 
         queue: only of this queue. prefix: only those whose ids begin so. due_ms: only those due by this time.
+        most: as many at most.
         """
         before, _, after = self.job_key("\0").partition("\0")
         wanted = (queue, prefix, "" if due_ms is None else due_ms)
-        return Call(
-            _JOBS, (self.key(index),), (place, MAX_LOOKS, MAX_PAGE, before, after, *wanted), _read_page
-        )
+        return Call(_JOBS, (self.key(index),), (place, MAX_LOOKS, most, before, after, *wanted), _read_page)
 
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:

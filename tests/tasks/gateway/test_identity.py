@@ -69,8 +69,14 @@ def keys(redis: Redis, herd: Herd) -> dict[KeyRole, str]:
     return {role: made(redis, role, role=role) for role in KeyRole}
 
 
-def test_with_keys_nothing_but_health_is_open(gateway: GatewayThread, keys: object) -> None:
-    routes = [("GET", "/v1/models"), ("POST", "/v1/completions"), ("POST", "/v1/jobs"), ("GET", "/v1/jobs/x")]
+def test_with_keys_nothing_but_health_and_the_page_is_open(gateway: GatewayThread, keys: object) -> None:
+    routes = [
+        ("GET", "/v1/models"),
+        ("GET", "/v1/herd"),
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/jobs"),
+        ("GET", "/v1/jobs/x"),
+    ]
     for method, path in [*routes, ("GET", "/docs"), ("GET", "/openapi.json")]:
         found = gateway.ask(method, path, {} if method == "POST" else None)
         assert (found.status, found.error["code"]) == (401, "invalid_api_key"), path
@@ -78,6 +84,7 @@ def test_with_keys_nothing_but_health_is_open(gateway: GatewayThread, keys: obje
     assert gateway.ask("GET", "/v1/models", headers=bearer("herd-wrong")).status == 401
     assert gateway.ask("GET", "/health/live").status == 200
     assert gateway.ask("GET", "/health/ready").status == 200
+    assert gateway.ask("GET", "/").status == 200  # it asks for a key
 
 
 def test_a_role_does_what_it_may(gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:

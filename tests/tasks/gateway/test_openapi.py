@@ -16,6 +16,9 @@ from llama_herd.tasks.openai.request import CHAT, ENDPOINTS, Endpoint, RequestBo
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 
+#: Routes of pages, and the description itself.
+OF_PAGES = ("/", "/page/{name}", "/docs", "/openapi.json")
+
 #: What the gateway itself reads.
 OWN = {"stream", "stream_options"}
 
@@ -25,7 +28,7 @@ def test_every_route_is_described_and_no_other() -> None:
         (method.lower(), route.path) for route in ROUTES for method in route.methods or () if method != "HEAD"
     }
     described = {(one.method, one.path) for one in OPERATIONS}
-    assert routes == described | {("get", "/docs"), ("get", "/openapi.json")}
+    assert routes == described | {("get", path) for path in OF_PAGES}
 
 
 def references(value: Any) -> set[str]:
@@ -41,7 +44,7 @@ def test_every_reference_leads_somewhere_and_every_field_is_described() -> None:
     for schema in schemas.values():
         Draft202012Validator.check_schema(schema)
     json.dumps(document())
-    for name in ("CompletionBody", "ChatBody", "JobView", "Queued", "Accepted"):
+    for name in ("CompletionBody", "ChatBody", "JobView", "Queued", "Accepted", "HerdView"):
         lacking = {f for f, given in schemas[name]["properties"].items() if "description" not in given}
         assert lacking <= {"id", "state", "model"}
 

@@ -1,0 +1,53 @@
+"""The herd as `herd status` shows it, within what the caller may see."""
+
+from typing import Self
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.client.job_status import Glance, JobStatus
+from llama_herd.tasks.client.status import QueueStatus
+from llama_herd.tasks.gateway.door import door_of
+from llama_herd.tasks.gateway.identity import Caller
+from llama_herd.tasks.security.api_keys import KeyRole
+from llama_herd.tasks.worker_status import WorkerStatus
+
+#: What only operators see: ids, by which a job can be read, and names of files.
+FOR_OPERATORS = ("batches", "dead_letters", "poisoned", "jobs")
+
+
+class HerdView(BaseModel):
+    """A tenant's queues and workers now. What the key's role may not see is null."""
+
+    tenant: str = Field(description="The caller's.")
+    role: KeyRole = Field(description="The caller's.")
+    now_ms: int = Field(description="The time of all this by the clock of Redis, in unix milliseconds.")
+    queue: str = Field(description="The queue of the gateway's default model.")
+    depth: int = Field(description="Messages in that queue.")
+    pending: int = Field(description="Jobs that wait.")
+    running: int = Field(description="Jobs that run.")
+    queues: list[QueueStatus] = Field(description="All queues that hold anything or are served.")
+    workers: list[WorkerStatus] = Field(description="The last reports of all live workers.")
+    batches: list[BatchStatus] | None = Field(description="Those that run, or ended within the hour.")
+    dead_letters: int | None = Field(description="Messages that nobody could read.")
+    poisoned: int | None = Field(description="Jobs that were given up.")
+    jobs: list[JobStatus] | None = Field(
+        description="The oldest of the running and of the waiting jobs, up to 20 of each."
+    )
+
+    @classmethod
+    def of(cls, caller: Caller, found: Glance) -> Self:
+        seen = {name: getattr(found.status, name) for name in cls.model_fields if hasattr(found.status, name)}
+        seen["jobs"] = [*found.running, *found.waiting]
+        if not caller.role.may(KeyRole.OPERATOR):
+            seen |= dict.fromkeys(FOR_OPERATORS)
+        return cls(tenant=caller.tenant, role=caller.role, **seen)
+
+
+async def show_herd(request: Request) -> Response:
+    """The queues, the workers, and who waits how long."""
+    caller, desk = await door_of(request).admit(request, KeyRole.SUBSCRIBER)
+    view = HerdView.of(caller, await desk.glance())
+    return Response(view.model_dump_json(), media_type="application/json")

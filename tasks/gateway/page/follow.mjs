@@ -1,0 +1,42 @@
+// Follows a job to its end, through lost connections and deaths.
+import {fold} from './answer.mjs';
+import {Refusal, events} from './server.mjs';
+
+const FIRST_PAUSE_MS = 300;
+const MOST_PAUSE_MS = 5000;
+
+/**
+ * Fold all events of a job into `job`. Calls `onChange(link)`, with `open` or `lost`, whenever there is news.
+ * Throws Refusal if the gateway says that there is nothing to follow, and AbortError by the signal.
+ */
+export async function follow(jobId, job, signal, onChange) {
+  let pauseMs = FIRST_PAUSE_MS;
+  while (!job.end) {
+    try {
+      const onOpen = () => onChange('open');
+      for await (const event of events(jobId, job.last, signal, onOpen)) {
+        if (event.name === 'error') break; // the gateway's last word: it may go better in a moment
+        fold(job, event);
+        onChange('open');
+        pauseMs = FIRST_PAUSE_MS;
+      }
+    } catch (error) {
+      if (signal.aborted || (error instanceof Refusal && error.status < 500 && error.status !== 429)) throw error;
+      onChange('lost');
+    }
+    if (!job.end) {
+      await pause(pauseMs, signal);
+      pauseMs = Math.min(MOST_PAUSE_MS, 2 * pauseMs);
+    }
+  }
+}
+
+function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener('abort', () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+}

@@ -1,0 +1,168 @@
+"""The page's files: what is served, to whom, and what they may load."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from llama_herd.tasks import gateway as package
+from llama_herd.tasks.gateway.page_files import KINDS, files
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
+from tests.tasks.gateway.gateway_thread import GatewayThread
+
+FOLDER = Path(package.__path__[0]) / "page"
+#: XML's name of a format, which nobody fetches.
+SVG = "http://www.w3.org/2000/svg"
+
+
+@pytest.mark.redis
+def test_the_page_is_shown_to_anybody_and_may_load_nothing_from_elsewhere(gateway: GatewayThread) -> None:
+    found = gateway.ask("GET", "/")
+    assert (found.status, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    policy = dict(part.split(" ", 1) for part in found.headers["content-security-policy"].split("; "))
+    assert policy.pop("default-src") == "'none'"
+    assert set(policy.values()) == {"'self'", "'none'"}
+    assert found.headers["x-content-type-options"] == "nosniff"
+    for name, file in files().items():
+        served = gateway.ask("GET", f"/page/{name}")
+        assert (served.status, served.raw) == (200, file.body)
+        assert served.headers["content-type"] == KINDS[name.rpartition(".")[2]]
+
+
+@pytest.mark.redis
+def test_a_file_that_is_known_is_not_sent_again(gateway: GatewayThread) -> None:
+    tag = gateway.ask("GET", "/").headers["etag"]
+    found = gateway.ask("GET", "/", headers={"If-None-Match": tag})
+    assert (found.status, found.raw) == (304, b"")
+    assert gateway.ask("GET", "/", headers={"If-None-Match": '"older"'}).status == 200
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("name", ["none.mjs", "../page_files.py", "..%2fapp.py", "%2e%2e/app.py", ""])
+def test_no_other_file_is_served(gateway: GatewayThread, name: str) -> None:
+    assert gateway.ask("GET", f"/page/{name}").status == 404
+
+
+def test_the_files_name_no_other_host_and_each_one_that_they_name_is_there() -> None:
+    named = set()
+    for name, file in files().items():
+        text = file.body.decode().replace(SVG, "")
+        assert not re.search(r"https?:|['\"(]//|@import|url\(", text), name
+        named |= set(re.findall(r"(?:page|\.)/([\w.]+\.(?:mjs|css|svg))", text))
+    assert named == set(files()) - {"index.html"}
+
+
+class Inputs(HTMLParser):
+    """The attributes of all inputs by their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, dict[str, str]] = {}
+        self.feed(files()["index.html"].body.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        assert "style" not in given
+        assert not any(name.startswith("on") for name in given)  # the policy would block them
+        if tag == "input":
+            self.found[given.get("name", given.get("id", ""))] = given
+
+
+def test_a_parameter_s_bounds_are_those_that_are_checked() -> None:
+    inputs = {name: given for name, given in Inputs().found.items() if given["type"] == "number"}
+    sampling = SamplingParams.model_json_schema()["properties"]
+    job = GenerationJob.model_json_schema()["properties"]
+    for name, given in inputs.items():
+        schema = {**sampling, "priority": job["priority"]}[name]
+        schema = schema.get("anyOf", [schema])[0]
+        most = min(schema.get("maximum", 2**53 - 1), 2**53 - 1)
+        bounds = (float(schema.get("minimum", schema.get("exclusiveMinimum"))), float(most))
+        assert (float(given["min"]), float(given["max"])) == bounds, name
+        assert (given["step"] == "1") == (schema["type"] == "integer"), name
+        if given.get("placeholder", "").isdigit():
+            assert float(given["placeholder"]) == {**sampling, "priority": job["priority"]}[name]["default"]
+    assert inputs["max_tokens"]["value"] == str(DEFAULT_MAX_TOKENS)
+
+
+def node(code: str) -> object:
+    """What a program with the page's modules prints, as JSON."""
+    command = ["node", "--input-type=module", "-e", code]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+needs_node = pytest.mark.skipif(not shutil.which("node"), reason="no node")
+
+EVENTS = r"""
+import {EventReader} from './sse.mjs'
+const text = 'retry: 1000\n\n:\n\nid: 1\nevent: token\ndata: {"a": "ü:\\n"}\n\n'
+  + 'data: one\r\ndata: two\r\n\r\ndata\n\nevent: end\nid: 2\ndata:x\n\nid: 3\ndata: not whole'
+const whole = JSON.stringify(new EventReader().push(text))
+let same = true
+for (let cut = 0; cut <= text.length; cut++) {
+  const reader = new EventReader()
+  same &&= JSON.stringify([...reader.push(text.slice(0, cut)), ...reader.push(text.slice(cut))]) === whole
+}
+console.log(JSON.stringify([JSON.parse(whole), same]))
+"""
+
+
+@needs_node
+def test_events_are_read_whole_however_they_are_cut() -> None:
+    event = {"id": None, "name": "message"}
+    assert node(EVENTS) == [
+        [
+            {"id": "1", "name": "token", "data": '{"a": "ü:\\n"}'},
+            {**event, "data": "one\ntwo"},
+            {**event, "data": ""},
+            {"id": "2", "name": "end", "data": "x"},
+        ],
+        True,
+    ]
+
+
+FOLD = """
+import {fold, unknownJob} from './answer.mjs'
+import {stateLine, takeovers} from './words.mjs'
+const job = unknownJob(), lines = []
+const say = (id, name, data) => {
+  fold(job, {id, name, data: JSON.stringify(data)})
+  lines.push(stateLine(job, 'open', 0))
+}
+say(null, 'queued', {position: 3, estimated_wait_s: 1.2})
+say('1', 'started', {worker: 'one', n: 2, model: 'tales'})
+say('2', 'token', {text: 'a', ids: [1], choice: 1})
+say('2', 'token', {text: 'a', ids: [1], choice: 1})
+say('3', 'token', {text: 'b', ids: [2, 3], choice: 0})
+say('4', 'started', {worker: 'two', n: 2, model: 'tales'})
+say('5', 'token', {text: 'c', ids: [4], choice: 1})
+say(null, 'queued', {position: 1, estimated_wait_s: null})
+say('6', 'end', {finish_reason: 'length', n: 4, error: null, timings: {total_s: 65.2, ttft_s: 0.034}})
+console.log(JSON.stringify({texts: job.texts, phase: job.phase, last: job.last, lines: [...new Set(lines)],
+  takeovers: takeovers(job)}))
+"""
+
+
+@needs_node
+def test_a_job_s_events_are_folded_once_each() -> None:
+    assert node(FOLD) == {
+        "texts": ["b", "ac"],
+        "phase": "ended",
+        "last": 6,
+        "lines": [
+            "Waiting: number 3, about 1.2 s",
+            "Running on one · 0 tokens",
+            "Running on one · 1 token",
+            "Running on one · 3 tokens",
+            "Running on two · 3 tokens",
+            "Running on two · 4 tokens",
+            "Cut off at its length · 4 tokens in 1 m 5 s · first after 34 ms",
+        ],
+        "takeovers": ["two went on for one after 3 tokens"],
+    }
