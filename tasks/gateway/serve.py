@@ -5,8 +5,9 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from socket import socket
 
 import uvicorn
@@ -31,7 +32,9 @@ def serve(settings: GatewaySettings) -> None:
             "127.0.0.1. Fix: herd keys create NAME, then start the gateway again"
         )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    Server(make_app(settings), settings, has_keys=has_keys).run()
+    closing = "" if has_keys else NO_KEYS
+    greet = partial(print, file=sys.stderr, flush=True)
+    Server(make_app(settings), settings, lambda url: greet(f"herd: gateway at {url}{closing}")).run()
 
 
 def _has_keys(settings: GatewaySettings) -> bool:
@@ -40,9 +43,9 @@ def _has_keys(settings: GatewaySettings) -> bool:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, told to end by a signal, and to say where it listens."""
+    """uvicorn, told to end by a signal, and to say where it listens: it calls `on_start` with its address."""
 
-    def __init__(self, app: Starlette, settings: GatewaySettings, *, has_keys: bool) -> None:
+    def __init__(self, app: Starlette, settings: GatewaySettings, on_start: Callable[[str], None]) -> None:
         protocol = type("Protocol", (GuardedProtocol,), {"idle_s": settings.gateway_idle_s})
         config = uvicorn.Config(
             app,
@@ -65,7 +68,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._settings = settings
-        self._has_keys = has_keys
+        self._on_start = on_start
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         try:
@@ -74,9 +77,7 @@ class Server(uvicorn.Server):
             place = f"{self._settings.gateway_host}:{self._settings.gateway_port}"
             raise BadInput(f"cannot listen at {place}. Fix: choose another --port or --host") from None
         if self.started:
-            print(
-                f"herd: gateway at {self.url}{'' if self._has_keys else NO_KEYS}", file=sys.stderr, flush=True
-            )
+            self._on_start(self.url)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         self._app.state.door.is_closing.set()

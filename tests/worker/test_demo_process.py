@@ -6,7 +6,9 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -42,8 +44,8 @@ def start(tmp_path: Path, tiny_path: Path) -> Iterator[Callable[..., Process]]:
     """Starts demos."""
     started: list[Process] = []
 
-    def demo() -> Process:
-        started.append(start_herd(tmp_path, "demo", "--model", str(tiny_path), **OTHERS))
+    def demo(*arguments: str) -> Process:
+        started.append(start_herd(tmp_path, "demo", "--model", str(tiny_path), *arguments, **OTHERS))
         return started[-1]
 
     yield demo
@@ -155,3 +157,36 @@ def test_an_exception_leaves_nothing(tiny_settings: WorkerSettings) -> None:
         Demo(tiny_settings, screen).run()
     assert len(set(screen.seen) - before) == 2
     assert set(family(os.getpid())) <= before
+
+
+def lines_until(process: Process, told: str, num: int = 1) -> list[str]:
+    """What it prints until so many lines have these words; these lines."""
+    assert process.stdout is not None
+    return list(islice((line for line in process.stdout if told in line), num))
+
+
+def test_a_web_demo_stays_replaces_dead_workers_and_leaves_nothing(start: Callable[..., Process]) -> None:
+    process = start("--web")
+    url = lines_until(process, "open ")[0].split()[1]
+    workers = [int(line.split("-9 ")[1].split()[0]) for line in lines_until(process, " is ready", 2)]
+    with urlopen(url) as answer:
+        assert b"<title>llama-herd</title>" in answer.read()
+    os.kill(workers[0], signal.SIGKILL)
+    lines_until(process, " is dead")
+    lines_until(process, " is ready")
+    with urlopen(f"{url}/v1/models") as answer:
+        assert [model["id"] for model in json.load(answer)["data"]] == ["tiny"]
+    others = family(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    _, complaints = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, complaints) == (0, "")
+    assert len(others) >= 3
+    assert not any(other.is_running() for other in others)
+
+
+def test_a_web_demo_without_a_model_says_why(tmp_path: Path) -> None:
+    process = start_herd(tmp_path, "demo", "--web", "--model", __file__)
+    _, complaint = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "not a model file" in complaint
+    assert "Traceback" not in complaint

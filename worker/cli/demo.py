@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from llama_herd.worker.demo.screen import Screen
+    from llama_herd.worker.settings import WorkerSettings
 
 
 def demo(
@@ -17,6 +18,9 @@ def demo(
         typer.Option(help="GGUF file or Hugging Face folder; absent: HERD_MODEL, else the bundled one."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Stay, with two workers and a page for the browser, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Show eight jobs side by side, with nothing to set up.
 
@@ -24,12 +28,17 @@ def demo(
     left running. Exit code 0 when all jobs ended well.
     """
     from llama_herd.worker.local.environment import override, read
-    from llama_herd.worker.local.requirements import need_worker_extra
+    from llama_herd.worker.local.requirements import need_gateway_extra, need_worker_extra
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd demo")
+    if web:
+        need_gateway_extra("herd demo --web")
     override(model=model)
     settings = read(WorkerSettings)
+    if web:
+        _stay(settings, as_json)
+        return
     from llama_herd.worker.demo.demo import Demo
     from llama_herd.worker.demo.next_steps import next_steps
     from llama_herd.worker.local.worker_process import WorkerDied
@@ -46,6 +55,20 @@ def demo(
     else:
         screen.close(report, steps)
     raise typer.Exit(report.exit_code)
+
+
+def _stay(settings: "WorkerSettings", as_json: bool) -> None:
+    """Show the page until somebody ends it."""
+    from llama_herd.worker.demo.web_demo import WebDemo
+    from llama_herd.worker.local.worker_process import WorkerDied
+
+    if as_json:
+        raise typer.BadParameter("the page has no report. Fix: give --json or --web, not both")
+    try:
+        WebDemo(settings).run()
+    except WorkerDied as error:
+        print(f"herd: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 def _screen(as_json: bool) -> "Screen":

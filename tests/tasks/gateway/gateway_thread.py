@@ -52,7 +52,7 @@ class GatewayThread:
         fields = {"gateway_port": 0, "gateway_grace_s": 0.0, **fields}
         read = GatewaySettings.read(redis_url=redis_url, tenant=tenant, **fields)
         self._app = make_app(read)
-        self._server = Server(self._app, read, has_keys=False)
+        self._server = Server(self._app, read, lambda url: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._has_started = threading.Event()
 
