@@ -152,12 +152,13 @@ def test_the_secure_redis_is_the_same_with_users() -> None:
     assert words == [*SERVICES["redis"]["command"], "--aclfile /run/secrets/users_acl"]
 
 
-@pytest.mark.parametrize("worker", WORKERS)
-def test_a_secure_worker_takes_its_password_from_a_file(worker: str) -> None:
-    service = SECURE["services"][worker]
+@pytest.mark.parametrize("name", [*WORKERS, "gateway"])
+def test_a_secure_service_takes_its_password_from_a_file(name: str) -> None:
+    service = SECURE["services"][name]
     (variable,) = service["environment"].keys() & secret_variables(WorkerSettings).keys()
     (secret,) = service["secrets"]
     assert service["environment"][variable] == f"/run/secrets/{secret}"
-    assert SECURE["secrets"][secret]["file"].endswith("/default-worker.password")
+    role = "gateway" if name == "gateway" else "worker"
+    assert SECURE["secrets"][secret]["file"].endswith(f"/default-{role}.password")
     assert "@" in service["environment"]["HERD_REDIS_URL"]
     assert ":" not in service["environment"]["HERD_REDIS_URL"].removeprefix("redis://").partition("@")[0]

@@ -84,8 +84,10 @@ _READ = Script("read")
 _DEPTH = Script("depth", "queue")
 _PLACE = Script("place", "clock")
 
-#: The scripts that producers run. Their role may not load scripts, so the workers keep these loaded.
+#: The scripts that producers run.
 PRODUCER_SCRIPTS = (_SUBMIT, _CANCEL)
+#: Those with which clients look at single jobs, and delete them.
+CLIENT_SCRIPTS = (_PLACE, _PURGE)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Call, Script
@@ -17,12 +17,14 @@ MAX_PAGE = 500
 
 #: The lists of waiting and of running jobs.
 Index = Literal["pending", "leases"]
+INDEXES: tuple[Index, ...] = get_args(Index)
 
 #: The lanes in the order in which QUEUES answers.
 _LANES = ("normal", "urgent", "low")
 
 _QUEUES = Script("queues", "clock", "queue")
 _JOBS = Script("jobs", "clock")
+SCRIPTS = (_QUEUES, _JOBS)
 
 
 class Lane(NamedTuple):

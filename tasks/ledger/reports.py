@@ -19,6 +19,7 @@ SERVED_TTL_S = 604_800
 _REPORT = Script("report", "clock")
 _REPORTS = Script("reports", "clock")
 _END_BATCH = Script("end_batch")
+SCRIPTS = (_REPORTS,)
 
 #: The key that lists the reports of each kind.
 _INDEXES = {"worker": "workers", "batch": "batches"}

@@ -11,6 +11,7 @@ should be. Redis 6.2 allows each command of a user on each of the user's keys.
     subscriber  reads events and results of jobs whose ids it knows; no prompts, no list of jobs
     worker      runs jobs; may use all keys of its tenant
     operator    uses the whole client: also status, dead letters and purge
+    gateway     does for others what they ask of `herd gateway`, and looks up their keys
 """
 
 import hashlib
@@ -24,9 +25,13 @@ from typing import Any, Self
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys, find_key, num_keys
+from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import joined
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.overview import INDEXES, Overview
 from llama_herd.tasks.ledger.redis_call import Call, Script, commands_of
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES, SEPARATOR
 
@@ -41,6 +46,8 @@ def _names(text: str) -> frozenset[str]:
 #: What every connection needs.
 _CONNECTION = _names("PING SELECT")
 _SUBSCRIPTION = _names("SUBSCRIBE UNSUBSCRIBE")
+#: The gateway submits by our script, and searches what it purges in queues and in workers' hands.
+_PASS_ON = _names("LPUSH LRANGE LREM HSCAN HDEL ZREM")
 #: Celery puts a message into a queue: it looks up the queues of an exchange.
 _SEND = _names("LPUSH SADD SMEMBERS MULTI EXEC")
 #: Celery consumes a queue, notes messages under way, and stores results and chords.
@@ -78,6 +85,7 @@ class Kind(StrEnum):
     SORTED_SET = "sorted set"
     STREAM = "stream"
     STRING = "string"
+    API_KEYS = "keys of the gateway's callers, a hash that it only reads"
 
 
 #: The kinds of the tenant's keys, by the part of their names after the tenant.
@@ -99,10 +107,12 @@ _OF_KIND = {
     ),
     Kind.STREAM: _names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
     Kind.STRING: _names("GET MGET SET SETEX INCR"),
+    Kind.API_KEYS: _names("HGET HGETALL HLEN"),
 }
-#: Commands on keys of any kind, except that queues and bindings are neither deleted nor watched.
+#: Commands on keys of any kind, except that queues, bindings and keys of callers are neither deleted nor
+#: watched.
 _OF_ANY_KIND = _names("DEL EXISTS EXPIRE PEXPIRE WATCH")
-_NEVER_DELETED = frozenset({Kind.LIST, Kind.SET})
+_NEVER_DELETED = frozenset({Kind.LIST, Kind.SET, Kind.API_KEYS})
 _WITHOUT_KEYS = _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
 
 
@@ -113,6 +123,7 @@ class Role(StrEnum):
     SUBSCRIBER = "subscriber"
     WORKER = "worker"
     OPERATOR = "operator"
+    GATEWAY = "gateway"
 
 
 @dataclass(frozen=True)
@@ -140,7 +151,7 @@ class Rights:
         head, tail = f"user {name} on #{digest} resetkeys", f"resetchannels {channels} -@all"
         if dialect is Dialect.FLAT:
             return f"{head} {_rules(self.keys)} {tail} {_rules(commands=self.commands)}"
-        selectors = " ".join(f"({_rules(*selector)})" for selector in self._selectors())
+        selectors = " ".join(f"({_rules(*selector)})" for selector in self._selectors() if all(selector))
         return f"{head} {tail} {_rules(commands=self.commands & _WITHOUT_KEYS)} {selectors}"
 
     def _selectors(self) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
@@ -185,6 +196,8 @@ class Acl:
                 return self._everything(_CONSUME)
             case Role.OPERATOR:
                 return self._everything(_OPERATE)
+            case Role.GATEWAY:
+                return self._gateway
 
     @property
     def _ledger(self) -> Ledger:
@@ -206,6 +219,26 @@ class Acl:
         channels = self._results | {ledger.channel(ANY)}
         return Rights.to_run(ledger.read(ANY)) + Rights(reading, self._results, channels)
 
+    @property
+    def _gateway(self) -> Rights:
+        ledger, job, letters = self._ledger, GenerationJob(prompt=ANY), DeadLetters(self.tenant)
+        overview, reports = Overview(self.tenant), Reports(self.tenant)
+        calls: Iterable[Call[Any]] = (
+            *(ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues),
+            *(ledger.cancel(ANY), ledger.read(ANY), ledger.record(ANY), ledger.place(ANY)),
+            *(ledger.purge(ANY), letters.letters(), letters.drop(ANY)),
+            *map(overview.counts, self.queues),
+            *(overview.jobs(index) for index in INDEXES),
+            *(ledger.num_pending(), ledger.num_running()),
+            *(reports.workers(), reports.batches()),
+            *(find_key(ANY), all_keys(), num_keys()),
+        )
+        # What scripts find by names that they read, and what a purge searches.
+        found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
+        channels = frozenset({ledger.channel(ANY), ledger.control_channel})
+        others = Rights(_CONNECTION | _SUBSCRIPTION | _PASS_ON, self._lists | found, channels)
+        return Rights.to_run(*calls) + others
+
     def _everything(self, commands: frozenset[str]) -> Rights:
         """All keys and channels of the tenant, with our scripts' commands and `commands`."""
         all_keys = frozenset(map(self._ledger.key, _KINDS))
@@ -224,11 +257,14 @@ class Acl:
 
     @property
     def _queue_keys(self) -> frozenset[str]:
-        """The queues' lists, and their exchanges' bindings. An ACL file cannot have control characters."""
+        """The queues' lists, and their exchanges' bindings."""
+        return self._lists | {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
+
+    @property
+    def _lists(self) -> frozenset[str]:
+        """The queues' lists. An ACL file cannot have control characters."""
         lanes = {lane.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR)) for lane in LANES}
-        lists = {f"{queue}{lane}" for queue in self.queues for lane in lanes}
-        bindings = {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
-        return frozenset(lists | bindings)
+        return frozenset(f"{queue}{lane}" for queue in self.queues for lane in lanes)
 
 
 def _rules(keys: Iterable[str] = (), commands: Iterable[str] = ()) -> str:
@@ -243,6 +279,8 @@ def _kinds_of(key: str) -> Collection[Kind]:
         return {Kind.SET}
     if key.endswith(_RESULT_NAMES):
         return {Kind.STRING, Kind.SORTED_SET}
+    if key == API_KEYS:
+        return {Kind.API_KEYS}
     if key.startswith("herd."):
         return {Kind.LIST}
     kind = _KINDS[key.split(":", 2)[2]]

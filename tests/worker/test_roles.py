@@ -12,12 +12,16 @@ from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.answers import DeadLetter
+from llama_herd.tasks.ledger.api_keys import API_KEYS
+from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.security.acl import Acl, Role
+from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.settings import WorkerSettings
 from tests.guarded_redis import GuardedRedis, write_users
+from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.worker.processes import ForkedWorker
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
@@ -132,6 +136,41 @@ def test_an_operator_looks_after_jobs(client: ClientOf, server: GuardedRedis, te
         operator.result(job, timeout_s=30)
         operator.purge(job)
         assert operator.workers()
+
+
+@pytest.fixture
+def gateway(server: GuardedRedis, tenant: str, worker: ForkedWorker) -> Iterator[GatewayThread]:
+    url = server.url_of(f"{tenant}-{Role.GATEWAY}")
+    with GatewayThread(url, tenant=tenant, model_name="m") as gateway:
+        yield gateway
+
+
+def test_a_gateway_does_all_that_is_asked_of_it(
+    gateway: GatewayThread, server: GuardedRedis, tenant: str
+) -> None:
+    body = {"model": "m", "prompt": "a", "max_tokens": 2}
+    assert gateway.ask("GET", "/health/ready").status == 200
+    assert gateway.ask("POST", "/v1/completions", body).status == 200
+    assert gateway.ask("POST", "/v1/completions", {**body, "stream": True}).raw.endswith(b"[DONE]\n\n")
+    place = gateway.ask("POST", "/v1/jobs", LONG).headers["location"]
+    with gateway.send("GET", f"{place}/events") as answer:
+        assert next(event for event in events_of(answer) if event.name == "token")
+        found = gateway.ask("GET", "/v1/herd").json
+        assert place.endswith(found["jobs"][0]["job_id"])
+        assert found["workers"][0]["state"] == "ready"
+        assert gateway.ask("DELETE", place).status == 202
+        assert [event.name for event in events_of(answer)][-1] == "end"
+    assert gateway.ask("GET", place).json["state"] == "cancelled"
+    assert gateway.ask("POST", f"{place}/purge").status == 204
+    waits = gateway.ask("POST", "/v1/jobs", SHORT | {"not_before": 2**52}).headers["location"]
+    assert gateway.ask("GET", waits).json["position"] is not None
+    assert gateway.ask("POST", f"{waits}/purge").status == 204
+    with Redis.from_url(server.url) as root:
+        key = run_dialogue(root, create_key(tenant, tenant, KeyRole.SUBSCRIBER))
+        shown = {"Authorization": f"Bearer {key}"}
+        assert gateway.ask("GET", "/v1/models").status == 401
+        assert gateway.ask("GET", "/v1/models", headers=shown).json["data"][0]["id"] == "m"
+        root.delete(API_KEYS)
 
 
 def test_the_worker_loads_the_scripts_that_a_producer_may_not_load(

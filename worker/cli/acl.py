@@ -33,8 +33,8 @@ def acl(
 ) -> None:
     """Write Redis users with no more rights than their roles need.
 
-    Roles are producer, subscriber, worker and operator. Start Redis with --aclfile FOLDER/users.acl, or run
-    ACL LOAD. Other users in the file stay.
+    Roles are producer, subscriber, worker, operator and gateway. Start Redis with --aclfile FOLDER/users.acl,
+    or run ACL LOAD. Other users in the file stay.
     """
     from llama_herd.tasks.message import queue_name
     from llama_herd.tasks.security.acl import Acl, Dialect, Role

@@ -8,7 +8,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.answers import Renewal, Renewed
-from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
+from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.notice import read_notice
 from llama_herd.tasks.ledger.redis_call import keep_loaded, run, run_many
 from llama_herd.tasks.ledger.reports import Reports
@@ -90,7 +90,7 @@ class Heartbeat(threading.Thread):
         else:
             self._renew()
         run(self._redis, self._reports.report_worker(self._status()))
-        keep_loaded(self._redis, PRODUCER_SCRIPTS)
+        keep_loaded(self._redis, KEPT_SCRIPTS)
 
     def _renew(self) -> None:
         attempts = self._claims.in_hand()

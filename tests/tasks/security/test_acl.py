@@ -24,17 +24,17 @@ from tests.guarded_redis import GuardedRedis, newest_dialect, write_users
 pytestmark = pytest.mark.redis
 
 OWN, OTHER, THIRD = "acme", "acme2", "globex"
-P, S, W, O = Role  # noqa: E741
+P, S, W, O, G = Role  # noqa: E741
 
 
 #: Who may run a command on a tenant's objects: {t} is the tenant, {j} a job's keys but for their last part.
 COMMANDS: dict[str, set[Role]] = {
     # the record of a job, with its prompt
-    "HMGET {j}:job body": {P, W, O},
-    "HGETALL {j}:job": {W, O},
-    "HSET {j}:job state done": {P, W, O},
-    "HSCAN {j}:job 0": {O},
-    "DEL {j}:job": {W, O},
+    "HMGET {j}:job body": {P, W, O, G},
+    "HGETALL {j}:job": {W, O, G},
+    "HSET {j}:job state done": {P, W, O, G},
+    "HSCAN {j}:job 0": {O, G},
+    "DEL {j}:job": {W, O, G},
     "EXISTS {j}:job": {W, O},
     "DUMP {j}:job": set(),
     "OBJECT ENCODING {j}:job": set(),
@@ -45,39 +45,39 @@ COMMANDS: dict[str, set[Role]] = {
     "SORT herd:{t}:pending BY *->body": set(),
     "WATCH {j}:job": {W},
     # its events
-    "XRANGE {j}:events - +": {S, W, O},
+    "XRANGE {j}:events - +": {S, W, O, G},
     "XREAD STREAMS {j}:events 0": {S, O},
-    "XREVRANGE {j}:events + -": {O},
-    "XADD {j}:events 9-0 e x": {P, W, O},
+    "XREVRANGE {j}:events + -": {O, G},
+    "XADD {j}:events 9-0 e x": {P, W, O, G},
     "XINFO STREAM {j}:events": set(),
     "XGROUP CREATE {j}:events g $": set(),
     # channels
-    "SUBSCRIBE herd:{t}:tokens:1": {P, S, W, O},
-    "PUBLISH herd:{t}:tokens:1 x": {P, W, O},
-    "SUBSCRIBE herd:{t}:ctl": {P, W, O},
-    "PUBLISH herd:{t}:ctl x": {P, W, O},
+    "SUBSCRIBE herd:{t}:tokens:1": {P, S, W, O, G},
+    "PUBLISH herd:{t}:tokens:1 x": {P, W, O, G},
+    "SUBSCRIBE herd:{t}:ctl": {P, W, O, G},
+    "PUBLISH herd:{t}:ctl x": {P, W, O, G},
     "PSUBSCRIBE herd:{t}:*": set(),
     "PUBLISH /0.herd:{t}:celeryev/worker.online x": {W, O},
     # what is the tenant's
-    "ZADD herd:{t}:pending 1 x": {P, W, O},
-    "ZRANGE herd:{t}:pending 0 -1": {W, O},
-    "ZRANGE herd:{t}:leases 0 -1": {W, O},
-    "ZCARD herd:{t}:leases": {O},
-    "HGETALL herd:{t}:worker:w": {W, O},
-    "XREVRANGE herd:{t}:dead + -": {O},
-    "XADD herd:{t}:dead * raw x": {W, O},
-    "HGET herd:{t}:unacked tag": {W, O},
+    "ZADD herd:{t}:pending 1 x": {P, W, O, G},
+    "ZRANGE herd:{t}:pending 0 -1": {W, O, G},
+    "ZRANGE herd:{t}:leases 0 -1": {W, O, G},
+    "ZCARD herd:{t}:leases": {O, G},
+    "HGETALL herd:{t}:worker:w": {W, O, G},
+    "XREVRANGE herd:{t}:dead + -": {O, G},
+    "XADD herd:{t}:dead * raw x": {W, O, G},
+    "HGET herd:{t}:unacked tag": {W, O, G},
     "SET herd:{t}:unacked_mutex x": {W},
     # its queue
-    "LPUSH {q} x": {P, W, O},
+    "LPUSH {q} x": {P, W, O, G},
     "BRPOP {q} 0.01": {W},
     "BRPOP {q}\x06\x169 0.01": {W},
-    "LPUSH {q}\x06\x16urgent x": {P, W, O},
+    "LPUSH {q}\x06\x16urgent x": {P, W, O, G},
     "BRPOP {q}\x06\x16low 0.01": {W},
     "LPUSH {q}\x06\x16other x": set(),
-    "LRANGE {q} 0 -1": {W, O},
-    "LREM {q} 1 x": {O},
-    "LLEN {q}": {P, W, O},
+    "LRANGE {q} 0 -1": {W, O, G},
+    "LREM {q} 1 x": {O, G},
+    "LLEN {q}": {P, W, O, G},
     "LLEN {q}2": set(),
     "TYPE {q}": {W},
     "TYPE {q}2": set(),
@@ -87,7 +87,7 @@ COMMANDS: dict[str, set[Role]] = {
     "SETEX {r}celery-task-meta-1 9 x": {W},
     "SUBSCRIBE {r}celery-task-meta-1": {P, S, W, O},
     # scripts
-    "EVALSHA {sha} 1 {j}:job": {P, W, O},
+    "EVALSHA {sha} 1 {j}:job": {P, W, O, G},
 }  # fmt: skip
 
 #: What shows names, or reaches beyond a tenant; the last word on each is the same for all.
@@ -109,20 +109,20 @@ BGSAVE|BGREWRITEAOF|LASTSAVE|ROLE|SYNC|CLUSTER INFO|COMMAND|MEMORY STATS|WAIT 0 
 ON_ANOTHER_KIND: dict[str, set[Role]] = {
     "SADD {q} x": {P, W},
     "SADD {q}\x06\x16urgent x": {P, W},
-    "HSET {q} x x": {P, W, O},
-    "XADD {q}\x06\x16low * x x": {P, W, O},
-    "ZADD {q} 1 x": {P, W, O},
+    "HSET {q} x x": {P, W, O, G},
+    "XADD {q}\x06\x16low * x x": {P, W, O, G},
+    "ZADD {q} 1 x": {P, W, O, G},
     "SET {q} x": {W},
-    "DEL {q}": {W, O},
-    "EXPIRE {q} 0": {P, W, O},
+    "DEL {q}": {W, O, G},
+    "EXPIRE {q} 0": {P, W, O, G},
     "TYPE {j}:job": {W},
     "LPUSH _kombu.binding.{q} x": {P, W, O},
-    "LPUSH {j}:job x": {P, W, O},
+    "LPUSH {j}:job x": {P, W, O, G},
     "SADD {j}:job x": {P, W},
-    "LPUSH {j}:events x": {P, W, O},
+    "LPUSH {j}:events x": {P, W, O, G},
     "SADD herd:{t}:pending x": {P, W},
-    "LPUSH herd:{t}:leases x": {P, W, O},
-    "XADD herd:{t}:waiting * x x": {P, W, O},
+    "LPUSH herd:{t}:leases x": {P, W, O, G},
+    "XADD herd:{t}:waiting * x x": {P, W, O, G},
     "SET herd:{t}:unacked x": {W},
     "SADD {r}celery-task-meta-1 x": {W},
 }  # fmt: skip
@@ -253,6 +253,21 @@ def test_what_a_worker_of_two_tenants_holds_is_out_of_reach_of_a_worker_of_one(
 @pytest.mark.parametrize("command", FORBIDDEN)
 def test_nobody_lists_names_or_reaches_the_server(command: str, users: dict[Role, Redis]) -> None:
     assert not [role for role, user in users.items() if may(user, command)]
+
+
+#: Commands on the keys of the gateway's callers, and whether it may run them. A Redis 6.2 lets it run all.
+ON_KEYS = {
+    **dict.fromkeys(("HGET herd:keys x", "HGETALL herd:keys", "HLEN herd:keys"), True),
+    **dict.fromkeys(("HSET herd:keys x y", "HDEL herd:keys x", "DEL herd:keys", "EXPIRE herd:keys 1"), False),
+}
+
+
+@pytest.mark.parametrize("command", ON_KEYS)
+def test_a_gateway_looks_up_its_callers_keys_and_makes_none(
+    command: str, dialect: Dialect, users: dict[Role, Redis]
+) -> None:
+    allowed = {role for role, user in users.items() if may(user, command)}
+    assert allowed == ({G} if ON_KEYS[command] or dialect is Dialect.FLAT else set())
 
 
 def test_only_who_may_load_scripts_does(users: dict[Role, Redis]) -> None:

@@ -25,6 +25,7 @@ def test_it_makes_a_user_for_each_role_and_shows_no_password(tmp_path: Path) -> 
         "acme-subscriber",
         "acme-worker",
         "acme-operator",
+        "acme-gateway",
     }
     assert [path for path in passwords if path.read_text() in shown.output] == []
     with GuardedRedis(tmp_path) as server:
