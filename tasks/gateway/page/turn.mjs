@@ -18,7 +18,7 @@ export class Turn {
     else if (this.isChat) this.node.append(el('p', {className: 'asked'}, asked));
     this.asked = this.isChat ? null : asked;
     this.node.append(this.answers, this.notes,
-      el('footer', {}, this.state, this.link, this.copy));
+      el('footer', {}, this.state, el('span', {className: 'links'}, this.link, this.copy)));
     this.setJob(jobId);
   }
 
