@@ -1,26 +1,28 @@
-"""What the gateway costs: time to the first token, streams beside each other, and submissions.
+"""What the gateway costs: time to the first token, streams beside each other, deaths, and submissions.
 
     python -m benchmarks.gateway [--write]
 
 Events come from a worker's calls without a model, and are read by another process. The gateway's speed is
 told by its own CPU time, since all of them share the cores. All streams get an event at once, as in a step.
+After the death of its gateway a reader goes on at the next one, from its last event.
 """
 
 import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from time import perf_counter, sleep, time
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import redis
 import uvicorn
@@ -46,7 +48,11 @@ ROWS = 50
 
 @dataclass(frozen=True)
 class Plan:
-    streams: tuple[int, ...] = (200, 1000)
+    #: Numbers of streams, and of gateways that share them.
+    streams: tuple[tuple[int, int], ...] = ((200, 1), (1000, 1), (1000, 2), (1000, 4))
+    orphans: int = 200
+    orphan_rounds: int = 5
+    orphan_round_s: float = 0.1
     paced_rounds: int = 20
     round_s: float = 0.5
     fast_events: int = 40_000
@@ -65,6 +71,9 @@ class Gateway:
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
 
     @property
     def rss_bytes(self) -> int:
@@ -86,6 +95,12 @@ def gateway_process(redis_url: str) -> Iterator[Gateway]:
         finally:
             process.terminate()
             process.wait()
+
+
+@contextmanager
+def gateway_processes(redis_url: str, num: int) -> Iterator[list[Gateway]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(gateway_process(redis_url)) for _ in range(num)]
 
 
 def _address(process: subprocess.Popen[str], log: Any) -> str:
@@ -157,6 +172,11 @@ class Herd:
             tokens = (Token(seq=self._seq, job=one, epoch=1, i=i, ids=(i,), text=text) for one in lot)
             self._emit([Entry.of(token, i) for token in tokens])
 
+    @property
+    def num_events(self) -> int:
+        """How many a job has had, its end included."""
+        return self._seq + 1
+
     def end(self) -> None:
         n = self._seq - 1
         same: dict[str, Any] = {"epoch": 1, "finish_reason": "stop", "n": n, "attempts": 1}
@@ -167,30 +187,38 @@ class Herd:
             run(self._redis, self._ledger.emit(OWNER, entries[start : start + ROWS]))
 
 
-def streams(plan: Plan, num: int) -> dict[str, float]:
+def streams(plan: Plan, num: int, num_gateways: int) -> dict[str, float]:
     """`num` readers of one job each: at a steady pace, then as fast as events can be written."""
-    with EmbeddedRedis() as server, gateway_process(server.url) as gateway:
+    with EmbeddedRedis() as server, gateway_processes(server.url, num_gateways) as gateways:
+
+        def cpu_s() -> float:
+            return sum(gateway.cpu_s for gateway in gateways)
+
+        def rss_bytes() -> int:
+            return sum(gateway.rss_bytes for gateway in gateways)
+
         herd = Herd(server.url, num)
-        before_bytes = gateway.rss_bytes
-        with Readers(gateway.url, herd.job_ids) as readers:
-            memory = gateway.rss_bytes - before_bytes
-            paced_s = gateway.cpu_s
+        before_bytes = rss_bytes()
+        with Readers(gateways, herd.job_ids) as readers:
+            memory = rss_bytes() - before_bytes
+            paced_s = cpu_s()
             for _ in range(plan.paced_rounds):
                 began_s = perf_counter()
                 herd.say()
                 sleep(max(0.0, plan.round_s - (perf_counter() - began_s)))
-            paced_s = gateway.cpu_s - paced_s
+            paced_s = cpu_s() - paced_s
             fast_rounds = max(1, plan.fast_events // num)
-            fast_s = gateway.cpu_s
+            fast_s = cpu_s()
             for _ in range(fast_rounds):
                 herd.say()
             herd.end()
             found = readers.finish()
-            fast_s = gateway.cpu_s - fast_s
+            fast_s = cpu_s() - fast_s
         lags = percentiles_ms(found["lags"][: num * plan.paced_rounds])
         num_paced, num_fast = num * plan.paced_rounds, num * (fast_rounds + 1)
         return {
             "streams": num,
+            "gateways": num_gateways,
             "paced events/s": round(num / plan.round_s),
             "CPU of one core": round(paced_s / (plan.paced_rounds * plan.round_s), 3),
             "lag p50, ms": lags["p50"],
@@ -201,11 +229,40 @@ def streams(plan: Plan, num: int) -> dict[str, float]:
         }
 
 
-class Readers:
-    """A process that reads one stream of each job."""
+def recoveries(plan: Plan) -> dict[str, float]:
+    """Times from kill -9 of a gateway to the next event of each of its streams, at another gateway."""
+    times: list[float] = []
+    num_lost = 0
+    for _ in range(plan.orphan_rounds):
+        with EmbeddedRedis() as server, gateway_processes(server.url, 2) as gateways:
+            herd = Herd(server.url, plan.orphans)
+            with Readers(gateways, herd.job_ids, first=1) as readers:
+                herd.say()
+                gateways[0].kill()
+                killed_s = time()
+                for _ in range(round(3 / plan.orphan_round_s)):
+                    herd.say()
+                    sleep(plan.orphan_round_s)
+                herd.end()
+                found = readers.finish()
+        times += [at_s - killed_s for at_s in found["resumed_s"]]
+        num_lost += plan.orphans * (herd.num_events) - found["num_events"]
+    cuts = percentiles_ms(times)
+    return {
+        "streams of the killed gateway": plan.orphans,
+        "p50, ms": cuts["p50"],
+        "p99, ms": cuts["p99"],
+        "slowest, ms": round(1000 * max(times), 1),
+        "events lost or repeated": num_lost,
+    }
 
-    def __init__(self, url: str, job_ids: list[str]) -> None:
-        command = [sys.executable, "-m", "benchmarks.gateway", "--read", url]
+
+class Readers:
+    """A process that reads one stream of each job, from the gateways in turn, or all from the `first` few."""
+
+    def __init__(self, gateways: Sequence[Gateway], job_ids: list[str], first: int = 0) -> None:
+        urls = [gateway.url for gateway in gateways]
+        command = [sys.executable, "-m", "benchmarks.gateway", "--read", str(first or len(urls)), *urls]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         assert self._process.stdin is not None
@@ -227,36 +284,61 @@ class Readers:
         return found
 
 
-async def read_all(url: str, job_ids: list[str]) -> None:
-    """Read every stream to its end. Lags are in the order in which the events came."""
-    place = urlsplit(url)
-    lags: list[float] = []
-    num_events = 0
-    begun = 0
-    all_open = asyncio.Event()
+class Reading:
+    """All streams in one process. Lags are in the order in which the events came."""
 
-    async def read(job_id: str) -> None:
-        nonlocal num_events, begun
+    def __init__(self, urls: Sequence[str], first: int, job_ids: Sequence[str]) -> None:
+        self._places = [urlsplit(url) for url in urls]
+        self._first = first
+        self._job_ids = job_ids
+        self._lags: list[float] = []
+        self._resumed_s: list[float] = []
+        self._num_events = self._begun = 0
+        self._all_open = asyncio.Event()
+
+    async def run(self) -> None:
+        """Read every stream to its end."""
+        reading = [asyncio.create_task(self._read(*one)) for one in enumerate(self._job_ids)]
+        await self._all_open.wait()
+        print("open", flush=True)
+        await asyncio.gather(*reading)
+        found = {"num_events": self._num_events, "lags": self._lags, "resumed_s": self._resumed_s}
+        print(json.dumps(found), flush=True)
+
+    async def _read(self, number: int, job_id: str) -> None:
+        """One stream. Where it breaks off it goes on at the next gateway."""
+        place, last = number % self._first, 0
+        while True:
+            before = last
+            with suppress(OSError):
+                async for line in self._lines(self._places[place], job_id, last):
+                    if before and last == before:
+                        self._resumed_s.append(time())
+                    last += 1
+                    if self._note(line):
+                        return
+            place = (place + 1) % len(self._places)
+
+    async def _lines(self, place: SplitResult, job_id: str, last: int) -> AsyncGenerator[bytes]:
+        """The data of the events after the last one."""
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
-        writer.write(f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head = f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {last}\r\n\r\n"
+        writer.write(head.encode())
         while line := await reader.readline():
             if line.startswith(b"data: "):
-                num_events += 1
-                if b'"type":"token"' in line:
-                    lags.append(time() - float(json.loads(line[6:])["text"]))
-                elif b'"type":"started"' in line:
-                    begun += 1
-                    if begun == len(job_ids):
-                        all_open.set()
-                elif b'"type":"end"' in line:
-                    break
+                yield line[6:]
         writer.close()
 
-    reading = [asyncio.create_task(read(job_id)) for job_id in job_ids]
-    await all_open.wait()
-    print("open", flush=True)
-    await asyncio.gather(*reading)
-    print(json.dumps({"num_events": num_events, "lags": lags}), flush=True)
+    def _note(self, line: bytes) -> bool:
+        """Count an event. Whether it is the last one."""
+        self._num_events += 1
+        if b'"type":"token"' in line:
+            self._lags.append(time() - float(json.loads(line)["text"]))
+        elif b'"type":"started"' in line:
+            self._begun += 1
+            if self._begun == len(self._job_ids):
+                self._all_open.set()
+        return b'"type":"end"' in line
 
 
 def submissions(plan: Plan) -> dict[str, float]:
@@ -281,7 +363,8 @@ def measure(plan: Plan) -> Report:
         "plan": asdict(plan),
         "conditions": conditions() | {"uvicorn": uvicorn.__version__},
         "first_tokens_ms": first_tokens(plan),
-        "streams": [streams(plan, num) for num in plan.streams],
+        "streams": [streams(plan, *numbers) for numbers in plan.streams],
+        "recoveries": recoveries(plan),
         "submissions": submissions(plan),
     }
 
@@ -292,12 +375,12 @@ def tables(report: Report) -> Iterator[Table]:
     yield Table(["first token, ms", *cuts], rows)
     runs = report["streams"]
     yield Table(list(runs[0]), [list(run.values()) for run in runs])
-    found = report["submissions"]
-    yield Table(list(found), [list(found.values())])
+    for found in (report["recoveries"], report["submissions"]):
+        yield Table(list(found), [list(found.values())])
 
 
 if __name__ == "__main__":
     if "--read" in sys.argv:
-        asyncio.run(read_all(sys.argv[2], sys.stdin.read().split()))
+        asyncio.run(Reading(sys.argv[3:], int(sys.argv[2]), sys.stdin.read().split()).run())
     else:
         run_command(lambda: measure(Plan()), tables, __doc__ or "")
