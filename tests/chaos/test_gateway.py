@@ -88,6 +88,26 @@ def test_a_stream_goes_on_at_another_gateway(slow_worker: EmbeddedRedis, tmp_pat
         assert seen == list(client.stream(job_id))
 
 
+def test_all_streams_of_a_killed_gateway_go_on_at_one_that_is_up(
+    slow_worker: EmbeddedRedis, tmp_path: Path
+) -> None:
+    one = GatewayProcess(slow_worker.url, tmp_path / "one.log")
+    two = GatewayProcess(slow_worker.url, tmp_path / "two.log")
+    with one, two, Client(slow_worker.url) as client, ThreadPoolExecutor(20) as pool:
+        job_ids = [client.submit(**LONG) for _ in range(4)]
+
+        def read_on(job_id: str) -> list[Event]:
+            seen = list(numbered(follow(one.url, job_id)))
+            assert not any(isinstance(event, End) for event in seen)
+            return seen + list(numbered(follow(two.url, job_id, len(seen))))
+
+        readers = [(job_id, pool.submit(read_on, job_id)) for job_id in job_ids * 5]
+        wait_until(partial(have_all_said, client, job_ids, 50), "all run")
+        one.kill()
+        for job_id, reader in readers:
+            assert reader.result(120) == list(client.stream(job_id))
+
+
 def test_streams_outlive_a_redis_that_is_away(slow_worker: EmbeddedRedis, tmp_path: Path) -> None:
     with GatewayProcess(slow_worker.url, tmp_path / "log") as gateway, Client(slow_worker.url) as client:
         job_ids = [client.submit(**LONG) for _ in range(4)]

@@ -72,6 +72,7 @@ async function watch(turn) {
       if (!isDue) requestAnimationFrame(draw);
       isDue = true;
     });
+    if (now !== mine) return;
     turns.at(-1).answer = mine.job.texts[0];
     history.replaceState({turns}, '');
     draw();
@@ -144,6 +145,7 @@ function onHerd(found) {
   form.allow(found.role !== 'subscriber');
   say(byId('whose'), key.get() ? `${found.tenant} · ${found.role}` : '');
   show(byId('forget'), Boolean(key.get()));
+  show(byId('api'), !key.get()); // a link brings no key along
 }
 
 /** Ask for a key if that is what the gateway wants. */
