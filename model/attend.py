@@ -4,7 +4,7 @@ Shapes: T tokens of the ragged batch, t tokens of a span, B spans, H heads, K kv
 S cached length, N cells of the cache.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Batch
+from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Batch, Span
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 
@@ -32,14 +33,30 @@ class Scoring:
         return cls(config.attention_scale, config.window(layer), config.score_cap)
 
 
-def attend(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Scoring = Scoring()) -> Tensor:
+def attend(
+    q: Tensor,
+    cache: Cache,
+    layer: int,
+    batch: Batch,
+    scoring: Scoring = Scoring(),
+    native: Attention | None = None,
+) -> Tensor:
     """Causal attention of the queries (T, H, D) over their own sequences: (T, H, D).
 
     Keys and values of the batch must be written already. Nothing outside a sequence is ever read into it.
+    A native kernel takes the short spans, which are those that decode.
     """
-    if cache.pages.consecutive:
-        return _attend_runs(q, cache, layer, batch, scoring)
-    return _attend_pages(q, cache, layer, batch, scoring)
+    if not cache.pages.consecutive:
+        return _attend_pages(q, cache, layer, batch, scoring)
+    if native is None or not native.takes(q, cache.storage[:, layer]):
+        return torch.cat(_attend_runs(q, cache, layer, batch.spans, scoring))
+    attended = q.new_empty(q.shape)
+    if any(span.is_short for span in batch.spans):
+        _attend_short(q, cache, layer, batch, scoring, native, attended)
+    long = [span for span in batch.spans if not span.is_short]
+    for span, heads in zip(long, _attend_runs(q, cache, layer, long, scoring), strict=True):
+        attended[span.rows.start : span.rows.stop] = heads
+    return attended
 
 
 def attend_bytes(config: LlamaConfig, dtype: torch.dtype, max_length: int, *, consecutive: bool) -> int:
@@ -59,13 +76,30 @@ def attend_bytes(config: LlamaConfig, dtype: torch.dtype, max_length: int, *, co
     return gathered + mask + repeated + 3 * num_scores * H * torch.float32.itemsize
 
 
-def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Scoring) -> Tensor:
-    """Span by span over views of the storage: on a CPU faster than copying keys into a padded batch."""
+def _attend_short(
+    q: Tensor,
+    cache: Cache,
+    layer: int,
+    batch: Batch,
+    scoring: Scoring,
+    native: Attention,
+    attended: Tensor,
+) -> None:
+    """All short spans at once, into their rows of the result."""
+    scale = q.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
+    cached = cache.storage[:, layer]  # (2, K, pages, PAGE_TOKENS, D)
+    native(q, cached, batch.seen, attended, scale=scale, window=scoring.window, cap=scoring.cap)
+
+
+def _attend_runs(
+    q: Tensor, cache: Cache, layer: int, spans: Sequence[Span], scoring: Scoring
+) -> list[Tensor]:
+    """Span by span (t, H, D) over views of the storage: on a CPU faster than a padded batch of copies."""
     kernel, window = _kernel(scoring), scoring.window
     queries = q.transpose(0, 1)[None]  # (1, H, T, D)
     keys, values = cache.view(layer)  # (1, K, N, D) each
     attended = []
-    for span in batch.spans:
+    for span in spans:
         past = min(span.start, window - 1) if window else span.start
         first_cell, num_keys = span.first_cell + span.start - past, past + span.num_tokens
         mask = cache.mask(span.num_tokens, past, window) if span.num_tokens > 1 else None  # (t, S)
@@ -76,8 +110,8 @@ def _attend_runs(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Sco
             attn_mask=mask,
             scale=scoring.scale,
         )
-        attended.append(heads)  # (1, H, t, D)
-    return torch.cat(attended, dim=2)[0].transpose(0, 1)  # (T, H, D)
+        attended.append(heads[0].transpose(0, 1))  # (t, H, D)
+    return attended
 
 
 def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Scoring) -> Tensor:

@@ -14,10 +14,14 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.seen import Seen
 from llama_herd.model.upload import upload, upload_rows
 
 #: Most tokens of a chunk that attend at once. It bounds masks and scores, whatever the prompt's length.
 SPAN_TOKENS = 512
+
+#: A span of so many tokens and fewer is short.
+SHORT_TOKENS = 4
 
 #: Most keys, and most scores of a head, of the spans that attend as one group: it bounds what gathering them
 #: takes, however many there are. One span alone may have more.
@@ -63,6 +67,10 @@ class Span:
     @property
     def num_tokens(self) -> int:
         return self.stop - self.start
+
+    @property
+    def is_short(self) -> bool:
+        return self.num_tokens <= SHORT_TOKENS
 
     @property
     def rows(self) -> range:
@@ -122,6 +130,22 @@ class Batch:
         by_length = groupby(sorted(self.spans, key=attrgetter("num_tokens", "stop")), key=length)
         lots = (lot for _, spans in by_length for lot in _lots(list(spans)))
         return tuple(self._group(lot) for lot in lots)
+
+    @cached_property
+    def seen(self) -> Seen:
+        """What the tokens of short spans see, for an attention that takes them one by one."""
+        rows: list[int] = []
+        num_keys: list[int] = []
+        tables: list[int] = []
+        pages: list[int] = []
+        for span in self.spans:
+            if span.is_short:
+                rows += span.rows
+                num_keys += range(span.start + 1, span.stop + 1)
+                tables += [len(pages)] * span.num_tokens
+                pages += span.pages[: pages_for(span.stop)]
+        token_rows = upload_rows([rows, num_keys, tables], self.ids.device)
+        return Seen(token_rows[0], token_rows[1], token_rows[2], upload(pages, self.ids.device))
 
     def _group(self, spans: list[Span]) -> SpanGroup:
         device = self.ids.device

@@ -24,6 +24,7 @@ from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.form import Form
+from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.segment import Segment
@@ -59,6 +60,7 @@ class CausalSelfAttention:
     output: Linear  # H * D to C
     qk_norm: RMSNorm | None  # of queries and keys, head by head
     scoring: Scoring
+    native: Attention | None  # of short spans
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
@@ -72,6 +74,7 @@ class CausalSelfAttention:
             loader.linear(f"{prefix}_output.weight"),
             cls._load_qk_norm(loader, prefix) if config.family.qk_norm else None,
             Scoring.of(config, layer),
+            loader.form.kernels.attention,
         )
 
     @staticmethod
@@ -91,7 +94,7 @@ class CausalSelfAttention:
         qk = rotate(qk, rope)
         queries, keys, values = qk[:, :H], qk[:, H:], qkv[:, H + K :]  # (T, H, D), (T, K, D), (T, K, D)
         cache.write(self.layer, keys, values, batch)
-        attended = attend(queries, cache, self.layer, batch, self.scoring)  # (T, H, D)
+        attended = attend(queries, cache, self.layer, batch, self.scoring, self.native)  # (T, H, D)
         return self.output(attended.flatten(1))  # (T, C)
 
 

@@ -7,15 +7,17 @@ Shapes: T tokens, N rows (outputs), C columns (inputs).
 """
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
+from typing import Self
 
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.errors import BadInput
+from llama_herd.model.kernels.attention import Attention, load_attention
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
@@ -46,13 +48,18 @@ INT8_ROUNDING = 0.51 / 127
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """What a native library multiplies; without one nothing, and `note` says why."""
+    """What a native library multiplies and attends; without one nothing, and `note` says why."""
 
     note: str
     types: frozenset[GGMLType] = frozenset()
     library: ctypes.CDLL | None = None
     kernels: frozenset[Kernel] = frozenset()  # the ways to multiply that it has
     num_threads: int = 0  # 0: as many as torch has
+    attention: Attention | None = None
+
+    def with_threads(self, num_threads: int) -> Self:
+        attention = self.attention and replace(self.attention, num_threads=num_threads)
+        return replace(self, num_threads=num_threads, attention=attention)
 
     def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
         """The fastest way for so many tokens that is about as exact as their type."""
@@ -131,8 +138,11 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type))
     wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
     names = ", ".join(sorted(type.name for type in right))
+    attention = load_attention(library)
+    wrong = ", ".join(filter(None, (wrong, "" if attention else "attention")))
+    names = " and ".join(filter(None, (names, "attention" if attention else "")))
     note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
-    return Kernels(note, right, library, ways)
+    return Kernels(note, right, library, ways, attention=attention)
 
 
 def _is_right(kernels: Kernels, type: GGMLType) -> bool:

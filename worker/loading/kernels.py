@@ -1,6 +1,5 @@
 """The native kernels that multiply this process's model."""
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +17,7 @@ def kernels_of(settings: WorkerSettings, device: str) -> Kernels:
         return no_kernels("HERD_DETERMINISTIC=true takes the plain path")
     if settings.weights == "dense":
         return no_kernels("HERD_WEIGHTS=dense leaves them nothing to multiply")
-    return replace(_loaded(kernels_folder(settings)), num_threads=num_threads(settings))
+    return _loaded(kernels_folder(settings)).with_threads(num_threads(settings))
 
 
 @cache

@@ -3,6 +3,7 @@
 // All of it is one object, compiled once for each instruction set. Nothing is shared between two of them: a linker
 // that kept one copy of a function might keep the one that this processor cannot run.
 
+#include "attend.h"
 #include "multiply_float32.h"
 #include "multiply_int8.h"
 #include "multiply_tiles.h"
@@ -63,4 +64,9 @@ API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows,
     default:
       return false;
   }
+}
+
+// The attention of `a`. False if there is no memory to work in.
+API bool herd_attend(const herd::Attention* a, bool is_bfloat16) {
+  return is_bfloat16 ? herd::attend<herd::Bfloat16>(*a) : herd::attend<herd::Float32>(*a);
 }

@@ -1,0 +1,158 @@
+"""Attention of single tokens over their sequences by a native library: all rows of a layer in one call.
+
+Shapes: T tokens of the ragged batch, R of them that attend, H heads, K kv heads, D head dim, S keys, P pages.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.seen import Seen
+
+#: Keys of a page, the most numbers of a head, and the types of numbers that the library is made for.
+PAGE_KEYS, MAX_HEAD_DIM, DTYPES = 64, 256, (torch.float32, torch.bfloat16)
+#: The most parts of a row, each of whole blocks of keys; a part has so many numbers beside those of a head.
+MAX_PARTS, BLOCK_KEYS, NUMBERS_ASIDE = 16, 256, 33
+
+#: What sums in float32 may be away from sums in float64, in parts of the sum of their terms' sizes.
+FLOAT32_ROUNDING = 3e-6
+BFLOAT16_ROUNDING = 2**-8
+
+
+class _Call(ctypes.Structure):
+    """herd::Attention, which says what each is."""
+
+    _fields_ = (
+        ("q", ctypes.c_void_p),
+        ("q_stride", ctypes.c_int64),
+        ("y", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("head_stride", ctypes.c_int64),
+        ("heads", ctypes.c_int64),
+        ("kv_heads", ctypes.c_int64),
+        ("head_dim", ctypes.c_int64),
+        ("rows", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("tables", ctypes.c_void_p),
+        ("pages", ctypes.c_void_p),
+        ("num_rows", ctypes.c_int64),
+        ("window", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+        ("cap", ctypes.c_float),
+        ("num_threads", ctypes.c_int),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """A library that attends."""
+
+    library: ctypes.CDLL
+    num_threads: int = 0  # 0: as many as torch has
+
+    def takes(self, q: Tensor, cached: Tensor) -> bool:
+        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_KEYS, D)."""
+        head_dim = q.shape[-1]
+        return (
+            q.dtype == cached.dtype
+            and q.dtype in DTYPES
+            and q.device.type == "cpu"
+            and cached.stride()[2:] == (PAGE_KEYS * head_dim, head_dim, 1)
+            and head_dim <= MAX_HEAD_DIM
+            and head_dim % 2 == 0
+            and q.stride()[1:] == (head_dim, 1)
+        )
+
+    def __call__(
+        self,
+        q: Tensor,
+        cached: Tensor,
+        seen: Seen,
+        out: Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+        cap: float = 0.0,
+    ) -> None:
+        """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+
+        `cached` are a layer's keys and values (2, K, pages, PAGE_KEYS, D).
+        """
+        _, H, D = q.shape
+        to_values, to_head = cached.stride()[:2]
+        call = _Call(
+            q=q.data_ptr(),
+            q_stride=q.stride(0),
+            y=out.data_ptr(),
+            keys=cached.data_ptr(),
+            values=cached.data_ptr() + to_values * cached.itemsize,
+            head_stride=to_head,
+            heads=H,
+            kv_heads=cached.shape[1],
+            head_dim=D,
+            rows=seen.rows.data_ptr(),
+            lengths=seen.num_keys.data_ptr(),
+            tables=seen.tables.data_ptr(),
+            pages=seen.pages.data_ptr(),
+            num_rows=len(seen.rows),
+            window=window,
+            scale=scale,
+            cap=cap,
+            num_threads=self.num_threads or torch.get_num_threads(),
+        )
+        if not self.library.herd_attend(ctypes.byref(call), q.dtype is torch.bfloat16):
+            raise torch.OutOfMemoryError("native attention: no memory to work in")
+
+    @staticmethod
+    def bytes_per_row(num_heads: int, head_dim: int, max_length: int) -> int:
+        """Memory that a row takes while it attends, at most; a short one is all in one part."""
+        num_parts = min(MAX_PARTS, -(-max_length // BLOCK_KEYS) + 1)
+        sums = num_parts * num_heads * (head_dim + NUMBERS_ASIDE) * torch.float32.itemsize
+        return sums if num_parts > 1 else 0
+
+
+def load_attention(library: ctypes.CDLL) -> Attention | None:
+    """The attention of a library, if it is right."""
+    library.herd_attend.restype = ctypes.c_bool
+    library.herd_attend.argtypes = [ctypes.c_void_p, ctypes.c_bool]
+    attention = Attention(library)
+    return attention if all(_is_right(attention, dtype) for dtype in DTYPES) else None
+
+
+def _is_right(attention: Attention, dtype: torch.dtype) -> bool:
+    """Whether rows of random numbers attend as the formula says, in a cache of NaN but for what they see."""
+    H, K, D, lengths = 6, 2, 80, [1, 70, 600]
+    pages = torch.randperm(1 + 2 + 10)
+    tables = torch.tensor([0, 1, 3])
+    seen = Seen(torch.arange(3), torch.tensor(lengths), tables, pages)
+    cache = torch.full((2, K, len(pages), PAGE_KEYS, D), torch.nan, dtype=dtype)
+    q, out = torch.randn(3, H, D).to(dtype), torch.empty(3, H, D, dtype=dtype)
+    for table, length in zip(tables.tolist(), lengths, strict=True):
+        at = torch.arange(length)
+        cache[:, :, pages[table + at // PAGE_KEYS], at % PAGE_KEYS] = torch.randn(2, K, length, D).to(dtype)
+    for scale, window, cap in ((D**-0.5, 0, 0.0), (0.3, 90, 4.0)):
+        attention(q, cache, seen, out, scale=scale, window=window, cap=cap)
+        for row, length in enumerate(lengths):
+            at = torch.arange(max(0, length - window) if window else 0, length)
+            keys, values = cache[:, :, pages[tables[row] + at // PAGE_KEYS], at % PAGE_KEYS]
+            if not is_close(out[row], q[row], keys, values, scale, cap):
+                return False
+    return True
+
+
+def is_close(y: Tensor, q: Tensor, keys: Tensor, values: Tensor, scale: float, cap: float = 0.0) -> bool:
+    """Whether y (H, D) is what q (H, D) attends to among keys and values (K, S, D), but for rounding."""
+    q, keys, values = q.double(), keys.double(), values.double()
+    group = len(q) // len(keys)
+    keys, values = (part.repeat_interleave(group, dim=0) for part in (keys, values))  # (H, S, D)
+    scores = scale * torch.einsum("hd,hsd->hs", q, keys)
+    sizes = 1 + abs(scale) * torch.einsum("hd,hsd->hs", q.abs(), keys.abs()).amax(dim=-1)  # (H,)
+    weights = (cap * (scores / cap).tanh() if cap else scores).softmax(dim=-1)
+    exact = torch.einsum("hs,hsd->hd", weights, values)
+    allowed = FLOAT32_ROUNDING * sizes[:, None] * torch.einsum("hs,hsd->hd", weights, values.abs())
+    if y.dtype is torch.bfloat16:
+        allowed = allowed + BFLOAT16_ROUNDING * exact.abs()
+    return bool(((y.double() - exact).abs() <= allowed).all())
