@@ -25,6 +25,7 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.form import Form
 from llama_herd.model.kernels.attention import Attention
+from llama_herd.model.kernels.elementwise import Elementwise
 from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.segment import Segment
@@ -43,8 +44,11 @@ class RMSNorm:
 
     weight: Tensor  # (C,), or (heads, D) of one head each, float32
     eps: float
+    native: Elementwise | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.native is not None and self.native.takes(x):
+            return self.native.norm(x, self.weight, self.eps)
         wide = x.float()  # (T, C)
         scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)  # (T, 1)
         return (wide * scale * self.weight).to(x.dtype)  # (T, C)
@@ -105,6 +109,7 @@ class Mlp:
     gate_up: Linear  # C to F + F
     down: Linear  # F to C
     activation: Callable[[Tensor], Tensor] = silu
+    native: Elementwise | None = None
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
@@ -114,10 +119,14 @@ class Mlp:
             loader.linear(*(f"{prefix}_{part}.weight" for part in parts)),
             loader.linear(f"{prefix}_down.weight"),
             ACTIVATIONS[family.activation],
+            loader.form.kernels.elementwise,
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)  # (T, F) each
+        gate_up = self.gate_up(x)  # (T, F + F)
+        if self.native is not None and self.activation is silu and self.native.takes(gate_up):
+            return self.down(self.native.swiglu(gate_up))
+        gate, up = gate_up.chunk(2, dim=-1)  # (T, F) each
         return self.down(self.activation(gate) * up)  # (T, C)
 
 
@@ -145,7 +154,8 @@ class Block:
         config = loader.file.config
 
         def norm(name: str) -> RMSNorm:
-            return RMSNorm(loader.vector(f"blk.{layer}.{name}.weight"), config.rms_eps)
+            weight = loader.vector(f"blk.{layer}.{name}.weight")
+            return RMSNorm(weight, config.rms_eps, loader.form.kernels.elementwise)
 
         has_post_norms = config.family.post_norms
         return cls(
@@ -208,7 +218,9 @@ class Llama:
         loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile, form, on_progress)
         embedding = loader.segment("token_embd.weight")
         blocks = loader.side_by_side(lambda layer: Block.load(loader, layer), file.config.num_layers)
-        norm = RMSNorm(loader.vector("output_norm.weight"), file.config.rms_eps)
+        norm = RMSNorm(
+            loader.vector("output_norm.weight"), file.config.rms_eps, loader.form.kernels.elementwise
+        )
         tied = "output.weight" not in file
         output = Linear((embedding,)) if tied else loader.linear("output.weight")
         return cls(file.config, tiling, embedding, tuple(blocks), norm, output)

@@ -21,6 +21,7 @@ static inline float largest_of(Floats a) { return _mm512_reduce_max_ps(a); }
 static inline Words as_words(Floats a) { return _mm512_castps_si512(a); }
 static inline Words add_words(Words a, Words b) { return _mm512_add_epi32(a, b); }
 static inline Words whole_words(Floats a) { return _mm512_cvtps_epi32(a); }
+static inline Words spread_signs(Words a) { return _mm512_srai_epi32(a, 31); }
 static inline Words widened(__m256i halves) { return _mm512_cvtepu16_epi32(halves); }
 static inline Words numbers_of_lanes() {
   return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -68,6 +69,7 @@ static inline float largest_of(Floats a) {
 static inline Words as_words(Floats a) { return _mm256_castps_si256(a); }
 static inline Words add_words(Words a, Words b) { return _mm256_add_epi32(a, b); }
 static inline Words whole_words(Floats a) { return _mm256_cvtps_epi32(a); }
+static inline Words spread_signs(Words a) { return _mm256_srai_epi32(a, 31); }
 static inline Words widened(__m128i halves) { return _mm256_cvtepu16_epi32(halves); }
 static inline Floats keep_lanes(Floats a, int64_t first, int64_t end, Floats others) {
   const Words lanes = numbers_of_lanes();

@@ -4,6 +4,7 @@
 // that kept one copy of a function might keep the one that this processor cannot run.
 
 #include "attend.h"
+#include "elementwise.h"
 #include "multiply_float32.h"
 #include "multiply_int8.h"
 #include "multiply_tiles.h"
@@ -69,4 +70,17 @@ API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows,
 // The attention of `a`. False if there is no memory to work in.
 API bool herd_attend(const herd::Attention* a, bool is_bfloat16) {
   return is_bfloat16 ? herd::attend<herd::Bfloat16>(*a) : herd::attend<herd::Float32>(*a);
+}
+
+// y = x / sqrt(mean(x^2) + eps) * weight, row by row.
+API void herd_norm(const void* x, const float* weight, void* y, int64_t rows, int64_t columns, float eps,
+                   bool is_bfloat16, int num_threads) {
+  const herd::RowsJob job{x, weight, y, rows, columns, eps};
+  herd::run_rows(is_bfloat16 ? herd::norm_row<uint16_t> : herd::norm_row<float>, job, num_threads);
+}
+
+// y (rows, columns) = silu(gate) * up, where x has a row of both.
+API void herd_swiglu(const void* x, void* y, int64_t rows, int64_t columns, bool is_bfloat16, int num_threads) {
+  const herd::RowsJob job{x, nullptr, y, rows, columns, 0};
+  herd::run_rows(is_bfloat16 ? herd::swiglu_row<uint16_t> : herd::swiglu_row<float>, job, num_threads);
 }

@@ -237,7 +237,10 @@ def test_the_best_set_of_this_machine_is_loaded(kernels_folder: Path) -> None:
     if not usable:
         pytest.skip(INSTRUCTION_SETS[-1].complaint)
     found = load_kernels(kernels_folder)
-    assert found.note == f"{usable[0]} for {', '.join(sorted(type.name for type in TYPES))} and attention"
+    assert (
+        found.note
+        == f"{usable[0]} for {', '.join(sorted(type.name for type in TYPES))}, attention, norms and gates"
+    )
 
 
 def test_a_set_that_this_machine_lacks_is_refused(

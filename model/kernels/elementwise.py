@@ -1,0 +1,82 @@
+"""RMSNorm and SwiGLU by a native library: each in one pass over its rows.
+
+Shapes: T tokens of the ragged batch, C hidden size, F ffn size.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+DTYPES = (torch.float32, torch.bfloat16)
+#: What float32 may round, and what one rounding to bfloat16 changes at most, in parts of a number.
+FLOAT32_ROUNDING, BFLOAT16_ROUNDING = 3e-6, 2**-8
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise:
+    """A library that normalises and gates."""
+
+    library: ctypes.CDLL
+    num_threads: int = 0  # 0: as many as torch has
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether it is made for such rows."""
+        return x.dim() == 2 and x.dtype in DTYPES and x.device.type == "cpu" and x.is_contiguous()
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x (T, C) / sqrt(mean(x^2) + eps) * weight (C,), which is float32."""
+        y = torch.empty_like(x)
+        pointers = (x.data_ptr(), weight.data_ptr(), y.data_ptr())
+        self.library.herd_norm(*pointers, *x.shape, eps, x.dtype is torch.bfloat16, self._threads)
+        return y
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up, (T, F) out of (T, F + F)."""
+        rows, columns = gate_up.shape
+        y = gate_up.new_empty(rows, columns // 2)
+        pointers = (gate_up.data_ptr(), y.data_ptr())
+        is_bfloat16 = gate_up.dtype is torch.bfloat16
+        self.library.herd_swiglu(*pointers, *y.shape, is_bfloat16, self._threads)
+        return y
+
+    @property
+    def _threads(self) -> int:
+        return self.num_threads or torch.get_num_threads()
+
+
+def load_elementwise(library: ctypes.CDLL) -> Elementwise | None:
+    """What a library does with rows, if it is right."""
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    ends = (ctypes.c_bool, ctypes.c_int)  # is bfloat16, threads
+    library.herd_norm.restype = library.herd_swiglu.restype = None
+    library.herd_norm.argtypes = [pointer, pointer, pointer, number, number, ctypes.c_float, *ends]
+    library.herd_swiglu.argtypes = [pointer, pointer, number, number, *ends]
+    found = Elementwise(library)
+    x, weight = torch.randn(3, 310) * 3, torch.randn(310)
+    right = all(
+        is_close(found.norm(rows, weight, 1e-5), exact_norm(rows, weight, 1e-5))
+        and is_close(found.swiglu(rows), exact_swiglu(rows))
+        for rows in (x, x.bfloat16())
+    )
+    return found if right else None
+
+
+def exact_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """In float64."""
+    wide = x.double()
+    return wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt() * weight.double()
+
+
+def exact_swiglu(gate_up: Tensor) -> Tensor:
+    """In float64."""
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    return silu(gate) * up
+
+
+def is_close(y: Tensor, exact: Tensor) -> bool:
+    """Whether y is what it would be in float64, but for rounding."""
+    rounding = FLOAT32_ROUNDING + (BFLOAT16_ROUNDING if y.dtype is torch.bfloat16 else 0)
+    return bool(((y.double() - exact).abs() <= rounding * exact.abs() + 1e-30).all())

@@ -1,0 +1,99 @@
+// What a layer does with its rows besides products and attention: RMSNorm and SwiGLU, in float32, each row alone.
+#pragma once
+
+#include "attend_vector.h"
+#include "pool.h"
+
+namespace herd {
+
+#ifdef __AVX512F__
+static inline Floats load_numbers(const uint16_t* p) {
+  return as_floats(shift_left(widened(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+}
+static inline void store_numbers(uint16_t* p, Floats values) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bfloat16(values));
+}
+#else
+static inline Floats load_numbers(const uint16_t* p) {
+  return as_floats(shift_left(widened(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
+}
+static inline void store_numbers(uint16_t* p, Floats values) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bfloat16(values));
+}
+#endif
+static inline Floats load_numbers(const float* p) { return load(p); }
+static inline void store_numbers(float* p, Floats values) { store(p, values); }
+
+// As many as there are up to a vector, zeros behind them.
+template <class Number>
+static inline Floats load_up_to(const Number* p, int64_t count) {
+  if (count >= LANES) return load_numbers(p);
+  Number numbers[LANES] = {};
+  memcpy(numbers, p, size_t(count) * sizeof(Number));
+  return load_numbers(numbers);
+}
+
+template <class Number>
+static inline void store_up_to(Number* p, Floats values, int64_t count) {
+  if (count >= LANES) return store_numbers(p, values);
+  store_first(p, values, int(count));
+}
+
+// Rows of x and y, one after the other, and what to do with each.
+struct RowsJob {
+  const void* x;
+  const float* weight;
+  void* y;
+  int64_t num_rows, columns;  // of y
+  float eps;
+};
+
+template <class Number>
+static void norm_row(const void* argument, int64_t row) {
+  const RowsJob& job = *static_cast<const RowsJob*>(argument);
+  const Number* x = static_cast<const Number*>(job.x) + row * job.columns;
+  Number* y = static_cast<Number*>(job.y) + row * job.columns;
+  Floats sums[4] = {zeros(), zeros(), zeros(), zeros()};
+  for (int64_t at = 0; at < job.columns;)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++, at += LANES) {
+      const Floats values = at < job.columns ? load_up_to(x + at, job.columns - at) : zeros();
+      sums[i] = add_product(values, values, sums[i]);
+    }
+  const float sum = sum_of(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+  const Floats scale = all(1.0f / __builtin_sqrtf(sum / float(job.columns) + job.eps));
+  for (int64_t at = 0; at < job.columns; at += LANES) {
+    const int64_t left = job.columns - at;
+    const Floats values = multiply(load_up_to(x + at, left), scale);
+    store_up_to(y + at, multiply(values, load_up_to(job.weight + at, left)), left);
+  }
+}
+
+// x / (1 + e^-x)
+static inline Floats silu(Floats x) {
+  const Words sign = all_words(0x80000000);
+  const Floats one = all(1.0f), small = exponential(as_floats(masked_or(all_words(0xffffffff), as_words(x), sign)));
+  const Floats part = as_floats(choose(spread_signs(as_words(x)), as_words(small), as_words(one)));
+  return multiply(x, divide(part, add(one, small)));
+}
+
+template <class Number>
+static void swiglu_row(const void* argument, int64_t row) {
+  const RowsJob& job = *static_cast<const RowsJob*>(argument);
+  const Number* gate = static_cast<const Number*>(job.x) + row * 2 * job.columns;
+  const Number* up = gate + job.columns;
+  Number* y = static_cast<Number*>(job.y) + row * job.columns;
+  for (int64_t at = 0; at < job.columns; at += LANES) {
+    const int64_t left = job.columns - at;
+    store_up_to(y + at, multiply(silu(load_up_to(gate + at, left)), load_up_to(up + at, left)), left);
+  }
+}
+
+// Threads that there is work for: to wake one takes as long as so many numbers.
+static inline void run_rows(Work work, const RowsJob& job, int num_threads) {
+  constexpr int64_t NUMBERS_A_THREAD = 1 << 15;
+  const int64_t useful = 1 + job.num_rows * job.columns / NUMBERS_A_THREAD;
+  pool.run(work, &job, job.num_rows, useful < num_threads ? int(useful) : num_threads);
+}
+
+}  // namespace herd

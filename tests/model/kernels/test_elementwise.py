@@ -1,0 +1,101 @@
+"""Native norms and gates say what float64 says, each row alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from llama_herd.model.kernels.build import find
+from llama_herd.model.kernels.elementwise import Elementwise, exact_norm, exact_swiglu, is_close
+from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet
+from llama_herd.model.kernels.native import load_library
+from llama_herd.model.llama2 import Mlp, RMSNorm
+
+
+@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
+def native(request: pytest.FixtureRequest, kernels_folder: Path) -> Elementwise:
+    set: InstructionSet = request.param
+    if set.complaint:
+        pytest.skip(f"{set.name}: {set.complaint}")
+    path = find(kernels_folder, set)
+    assert path is not None
+    kernels = load_library(set, path)
+    assert kernels.elementwise is not None
+    return kernels.elementwise
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+COLUMNS = pytest.mark.parametrize("columns", [1, 7, 8, 16, 31, 64, 100, 2048])
+
+
+@DTYPES
+@COLUMNS
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
+def test_they_say_what_float64_says(
+    native: Elementwise, columns: int, size: float, dtype: torch.dtype
+) -> None:
+    for num_rows in (0, 1, 5, 70):
+        x, weight = (torch.randn(num_rows, 2 * columns) * size).to(dtype), torch.randn(2 * columns)
+        assert is_close(native.norm(x, weight, 1e-5), exact_norm(x, weight, 1e-5))
+        small = x.clamp(-80, 80)  # beyond, silu is no number of float32 to its last digits
+        assert is_close(native.swiglu(small), exact_swiglu(small))
+
+
+@DTYPES
+@pytest.mark.usefixtures("two_threads")
+def test_a_row_has_the_same_bits_alone_and_among_others(native: Elementwise, dtype: torch.dtype) -> None:
+    x, weight = torch.randn(40, 4098).to(dtype), torch.randn(4098)
+    normed, gated = native.norm(x, weight, 1e-5), native.swiglu(x)
+    for row in range(len(x)):
+        alone = x[row : row + 1]
+        assert native.norm(alone, weight, 1e-5)[0].equal(normed[row])
+        assert native.swiglu(alone)[0].equal(gated[row])
+
+
+def test_gates_far_from_zero_are_open_or_shut(native: Elementwise) -> None:
+    gates = torch.tensor([[100.0, 1e30, -100.0, -1e5, torch.nan]])
+    gated = native.swiglu(torch.cat((gates, torch.full_like(gates, 2.0)), dim=1))[0]
+    assert gated[:2].tolist() == [200.0, gates[0, 1] * 2]
+    assert gated[2:4].abs().max() < 1e-30
+    assert gated[4].isnan()
+
+
+def test_what_is_not_finite_stays_in_its_row(native: Elementwise) -> None:
+    x, weight = torch.randn(3, 64), torch.randn(64)
+    good = native.norm(x, weight, 1e-5)
+    x[1, 5] = torch.nan
+    y = native.norm(x, weight, 1e-5)
+    assert y[1].isnan().all()
+    assert y[::2].equal(good[::2])
+
+
+@DTYPES
+def test_layers_say_what_they_say_without(native: Elementwise, dtype: torch.dtype) -> None:
+    x, weight = torch.randn(9, 64).to(dtype), torch.randn(64)
+    rounding = 1e-6 if dtype is torch.float32 else 2**-7
+    plain, found = RMSNorm(weight, 1e-5)(x), RMSNorm(weight, 1e-5, native)(x)
+    torch.testing.assert_close(found, plain, atol=rounding, rtol=rounding)
+
+    def same(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    mlp: list[torch.Tensor] = [Mlp(same, same, native=kernel)(x) for kernel in (None, native)]  # type: ignore[arg-type]
+    torch.testing.assert_close(mlp[1], mlp[0], atol=rounding, rtol=rounding)
+    assert Mlp(same, same, torch.neg, native)(x).equal(-x[:, :32] * x[:, 32:])  # type: ignore[arg-type]
+
+
+def test_what_they_are_not_made_for_is_not_taken(native: Elementwise) -> None:
+    x = torch.randn(4, 6, 8)
+    assert native.takes(x[0])
+    assert not native.takes(x)
+    assert not native.takes(x[0].half())
+    assert not native.takes(x[:, 0])
