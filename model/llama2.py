@@ -26,6 +26,7 @@ from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.form import Form
 from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.elementwise import Elementwise
+from llama_herd.model.kernels.rotation import Rotation
 from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.segment import Segment
@@ -65,6 +66,7 @@ class CausalSelfAttention:
     qk_norm: RMSNorm | None  # of queries and keys, head by head
     scoring: Scoring
     native: Attention | None  # of short spans
+    rotation: Rotation | None
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
@@ -79,6 +81,7 @@ class CausalSelfAttention:
             cls._load_qk_norm(loader, prefix) if config.family.qk_norm else None,
             Scoring.of(config, layer),
             loader.form.kernels.attention,
+            loader.form.kernels.rotation,
         )
 
     @staticmethod
@@ -92,14 +95,24 @@ class CausalSelfAttention:
     def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
         H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         qkv = self.qkv(x).view(-1, H + K + K, D)  # (T, H + K + K, D)
+        queries = self._rotated_and_written(qkv, rope, batch, cache)  # (T, H, D)
+        attended = attend(queries, cache, self.layer, batch, self.scoring, self.native)  # (T, H, D)
+        return self.output(attended.flatten(1))  # (T, C)
+
+    def _rotated_and_written(self, qkv: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
+        """The queries (T, H, D) of qkv (T, H + K + K, D), which may be overwritten; the rest is cached."""
+        H, K = self.config.num_heads, self.config.num_kv_heads
+        cached = cache.storage[:, self.layer]
+        if self.rotation is not None and self.qk_norm is None and self.rotation.takes(qkv, cached):
+            self.rotation(qkv, *rope, cached, batch.cells)
+            return qkv[:, :H]
         qk = qkv[:, : H + K]  # (T, H + K, D)
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
         qk = rotate(qk, rope)
         queries, keys, values = qk[:, :H], qk[:, H:], qkv[:, H + K :]  # (T, H, D), (T, K, D), (T, K, D)
         cache.write(self.layer, keys, values, batch)
-        attended = attend(queries, cache, self.layer, batch, self.scoring, self.native)  # (T, H, D)
-        return self.output(attended.flatten(1))  # (T, C)
+        return queries
 
 
 @dataclass(frozen=True, eq=False)

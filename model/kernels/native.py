@@ -22,6 +22,7 @@ from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
+from llama_herd.model.kernels.rotation import Rotation, load_rotation
 from llama_herd.model.kernels.tiles import TILED_TYPES, blocks_of, random_tiles
 
 
@@ -58,11 +59,19 @@ class Kernels:
     num_threads: int = 0  # 0: as many as torch has
     attention: Attention | None = None
     elementwise: Elementwise | None = None
+    rotation: Rotation | None = None
 
     def with_threads(self, num_threads: int) -> Self:
         attention = self.attention and replace(self.attention, num_threads=num_threads)
         elementwise = self.elementwise and replace(self.elementwise, num_threads=num_threads)
-        return replace(self, num_threads=num_threads, attention=attention, elementwise=elementwise)
+        rotation = self.rotation and replace(self.rotation, num_threads=num_threads)
+        return replace(
+            self,
+            num_threads=num_threads,
+            attention=attention,
+            elementwise=elementwise,
+            rotation=rotation,
+        )
 
     def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
         """The fastest way for so many tokens that is about as exact as their type."""
@@ -142,11 +151,18 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
     names = ", ".join(sorted(type.name for type in right))
     attention, elementwise = load_attention(library), load_elementwise(library)
-    others = {"attention": attention is not None, "norms and gates": elementwise is not None}
+    rotation = load_rotation(library)
+    others = {
+        "attention": attention is not None,
+        "RoPE": rotation is not None,
+        "norms and gates": elementwise is not None,
+    }
     wrong = ", ".join(filter(None, (wrong, *(name for name, is_right in others.items() if not is_right))))
     names = ", ".join(filter(None, (names, *(name for name, is_right in others.items() if is_right))))
     note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
-    return Kernels(note, right, library, ways, attention=attention, elementwise=elementwise)
+    return Kernels(
+        note, right, library, ways, attention=attention, elementwise=elementwise, rotation=rotation
+    )
 
 
 def _is_right(kernels: Kernels, type: GGMLType) -> bool:

@@ -90,10 +90,10 @@ static void swiglu_row(const void* argument, int64_t row) {
 }
 
 // Threads that there is work for: to wake one takes as long as so many numbers.
-static inline void run_rows(Work work, const RowsJob& job, int num_threads) {
+static inline void run_rows(Work work, const void* job, int64_t num_rows, int64_t columns, int num_threads) {
   constexpr int64_t NUMBERS_A_THREAD = 1 << 15;
-  const int64_t useful = 1 + job.num_rows * job.columns / NUMBERS_A_THREAD;
-  pool.run(work, &job, job.num_rows, useful < num_threads ? int(useful) : num_threads);
+  const int64_t useful = 1 + num_rows * columns / NUMBERS_A_THREAD;
+  pool.run(work, job, num_rows, useful < num_threads ? int(useful) : num_threads);
 }
 
 }  // namespace herd

@@ -8,6 +8,7 @@
 #include "multiply_float32.h"
 #include "multiply_int8.h"
 #include "multiply_tiles.h"
+#include "rotate.h"
 
 namespace {
 
@@ -76,11 +77,19 @@ API bool herd_attend(const herd::Attention* a, bool is_bfloat16) {
 API void herd_norm(const void* x, const float* weight, void* y, int64_t rows, int64_t columns, float eps,
                    bool is_bfloat16, int num_threads) {
   const herd::RowsJob job{x, weight, y, rows, columns, eps};
-  herd::run_rows(is_bfloat16 ? herd::norm_row<uint16_t> : herd::norm_row<float>, job, num_threads);
+  herd::run_rows(is_bfloat16 ? herd::norm_row<uint16_t> : herd::norm_row<float>, &job, rows, columns,
+                 num_threads);
 }
 
 // y (rows, columns) = silu(gate) * up, where x has a row of both.
 API void herd_swiglu(const void* x, void* y, int64_t rows, int64_t columns, bool is_bfloat16, int num_threads) {
   const herd::RowsJob job{x, nullptr, y, rows, columns, 0};
-  herd::run_rows(is_bfloat16 ? herd::swiglu_row<uint16_t> : herd::swiglu_row<float>, job, num_threads);
+  herd::run_rows(is_bfloat16 ? herd::swiglu_row<uint16_t> : herd::swiglu_row<float>, &job, rows, columns,
+                 num_threads);
+}
+
+// Turn queries and keys, and put keys and values into the cache.
+API void herd_rotate(const herd::Rotation* r, bool is_bfloat16, int num_threads) {
+  herd::run_rows(is_bfloat16 ? herd::rotate_token<uint16_t> : herd::rotate_token<float>, r, r->tokens,
+                 (r->heads + 2 * r->kv_heads) * r->head_dim, num_threads);
 }

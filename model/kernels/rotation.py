@@ -1,0 +1,97 @@
+"""RoPE and the write into the cache by a native library: one call a layer.
+
+Shapes: T tokens of the ragged batch, H heads, K kv heads, D head dim, N cells of a cache.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+class _Call(ctypes.Structure):
+    """herd::Rotation, which says what each is."""
+
+    _fields_ = (
+        ("qkv", ctypes.c_void_p),
+        ("cos", ctypes.c_void_p),
+        ("sin", ctypes.c_void_p),
+        ("cells", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("head_stride", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
+        ("heads", ctypes.c_int64),
+        ("kv_heads", ctypes.c_int64),
+        ("head_dim", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """A library that turns queries and keys and writes into a cache."""
+
+    library: ctypes.CDLL
+    num_threads: int = 0  # 0: as many as torch has
+
+    def takes(self, qkv: Tensor, cached: Tensor) -> bool:
+        """Whether it is made for qkv (T, H + K + K, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
+        page_tokens, head_dim = cached.shape[3:]
+        return (
+            qkv.dtype == cached.dtype
+            and qkv.dtype in DTYPES
+            and qkv.device.type == "cpu"
+            and qkv.is_contiguous()
+            and head_dim % 2 == 0
+            and cached.stride()[2:] == (page_tokens * head_dim, head_dim, 1)
+        )
+
+    def __call__(self, qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> None:
+        """Turn queries and keys in qkv (T, H + K + K, D) by cos and sin (T, 1, D); keep keys and values.
+
+        `cached` are a layer's (2, K, pages, PAGE_TOKENS, D), `cells` (T,) say where in it they go.
+        """
+        T, heads, D = qkv.shape
+        _, K, *_ = cached.shape
+        to_values, to_head = cached.stride()[:2]
+        call = _Call(
+            qkv=qkv.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            cells=cells.data_ptr(),
+            keys=cached.data_ptr(),
+            values=cached.data_ptr() + to_values * cached.itemsize,
+            head_stride=to_head,
+            tokens=T,
+            heads=heads - 2 * K,
+            kv_heads=K,
+            head_dim=D,
+        )
+        num_threads = self.num_threads or torch.get_num_threads()
+        self.library.herd_rotate(ctypes.byref(call), qkv.dtype is torch.bfloat16, num_threads)
+
+
+def load_rotation(library: ctypes.CDLL) -> Rotation | None:
+    """The rotation of a library, if it is right."""
+    library.herd_rotate.restype = None
+    library.herd_rotate.argtypes = [ctypes.c_void_p, ctypes.c_bool, ctypes.c_int]
+    rotation = Rotation(library)
+    return rotation if all(_is_right(rotation, dtype) for dtype in DTYPES) else None
+
+
+def _is_right(rotation: Rotation, dtype: torch.dtype) -> bool:
+    """Whether random numbers are turned as torch turns them, and put where they belong."""
+    T, H, K, D, cells = 5, 3, 2, 44, torch.tensor([3, 1, 130, 64, 7])
+    qkv, (cos, sin) = torch.randn(T, H + 2 * K, D).to(dtype), torch.randn(2, T, 1, D)
+    cached = torch.zeros(2, K, 3, 64, D, dtype=dtype)
+    expected = qkv[:, : H + K] * cos + qkv[:, : H + K].roll(D // 2, dims=-1) * sin
+    values = qkv[:, H + K :].clone()
+    rotation(qkv, cos, sin, cached, cells)
+    keys, found = cached.flatten(2, 3)[:, :, cells].transpose(1, 2)  # (T, K, D) each
+    rounding = 1e-5 if dtype is torch.float32 else 2**-7
+    is_turned = torch.allclose(qkv[:, : H + K].float(), expected, atol=rounding, rtol=rounding)
+    is_kept = keys.equal(qkv[:, H : H + K]) and found.equal(values)
+    return is_turned and is_kept and bool(cached.count_nonzero() <= 2 * T * K * D)
