@@ -3,8 +3,9 @@
     herd kernels build
     python -m benchmarks.attention
 
-Each round times everything once, one after the other. Layers of a cache take turns, so that none stays in a
-processor's cache. Torch attends sequence by sequence, on one thread as in a worker with kernels, and on all.
+One way after the other, since threads of torch spin for a while. Layers of a cache take turns, so
+that none stays in a cache. Torch attends sequence by sequence, on one thread as in a worker
+with kernels, and on all.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,9 +25,10 @@ from llama_herd.model.attend import attend
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.attention import Attention
-from llama_herd.model.pages import pages_for
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 SEED = 1
+WARM_ROUNDS = 10
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,8 @@ Way = Callable[[int], None]
 
 def cache_of(plan: Plan, num_rows: int, length: int) -> Cache:
     """Of random numbers, with room for all rows in each layer."""
-    config = random_config(
-        hidden_size=plan.heads * plan.head_dim,
-        num_layers=1,
-        num_heads=plan.heads,
-        num_kv_heads=plan.kv_heads,
-        ffn_size=32,
-    )
     num_pages = num_rows * pages_for(length)
-    layer_bytes = num_pages * 64 * Cache.bytes_per_token(config, torch.bfloat16)
+    layer_bytes = 4 * num_pages * PAGE_TOKENS * plan.kv_heads * plan.head_dim
     config = random_config(
         hidden_size=plan.heads * plan.head_dim,
         num_layers=min(64, max(2, plan.cache_bytes // layer_bytes)),
@@ -106,18 +101,16 @@ def ways(plan: Plan, num_rows: int, length: int) -> tuple[int, dict[str, Way]]:
 
 
 def medians_us(plan: Plan, num_layers: int, found: dict[str, Way]) -> dict[str, float]:
-    """The median of the rounds by way; the first round only warms up."""
+    """The median of the rounds by way; the first ones only wake the threads, and let others' sleep."""
     times: dict[str, list[float]] = {name: [] for name in found}
     layers = cycle(range(num_layers))
-    for _ in range(plan.rounds + 1):
-        for name, way in found.items():
-            for warm in (True, False):  # threads that slept, and others' that spin, are not what is measured
-                layer = next(layers)
-                started_s = perf_counter()
-                way(layer)
-                if not warm:
-                    times[name].append(1e6 * (perf_counter() - started_s))
-    return {name: round(median(found[1:]), 1) for name, found in times.items()}
+    for name, way in found.items():
+        for _ in range(WARM_ROUNDS + plan.rounds):
+            layer = next(layers)
+            started_s = perf_counter()
+            way(layer)
+            times[name].append(1e6 * (perf_counter() - started_s))
+    return {name: round(median(us[WARM_ROUNDS:]), 1) for name, us in times.items()}
 
 
 def runs(plan: Plan) -> Iterator[Report]:
