@@ -60,6 +60,7 @@ class Attention:
             q.dtype == cached.dtype
             and q.dtype in DTYPES
             and q.device.type == "cpu"
+            and cached.shape[3] == PAGE_KEYS
             and cached.stride()[2:] == (PAGE_KEYS * head_dim, head_dim, 1)
             and head_dim <= MAX_HEAD_DIM
             and head_dim % 2 == 0
