@@ -14,6 +14,7 @@ from llama_herd.model.files.model_file import open_model
 from llama_herd.model.form import Form
 from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.segment import BlockSegment, DenseSegment, Segment
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -42,6 +43,8 @@ def _matrices(linear: object) -> list[Tensor]:
 
 
 def _stored(segment: Segment) -> Tensor:
+    if isinstance(segment, NativeSegment):  # this machine has kernels
+        return segment.tiles
     assert isinstance(segment, DenseSegment | BlockSegment)
     return segment.matrix if isinstance(segment, DenseSegment) else segment.blocks
 
