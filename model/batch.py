@@ -132,6 +132,11 @@ class Batch:
         return tuple(self._group(lot) for lot in lots)
 
     @cached_property
+    def is_short(self) -> bool:
+        """Whether all spans are short: what decodes, and no prompt."""
+        return all(span.is_short for span in self.spans)
+
+    @cached_property
     def seen(self) -> Seen:
         """What the tokens of short spans see, for an attention that takes them one by one."""
         rows: list[int] = []

@@ -29,6 +29,7 @@ from llama_herd.model.kernels.elementwise import Elementwise
 from llama_herd.model.kernels.rotation import Rotation
 from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
+from llama_herd.model.native_block import NativeBlock
 from llama_herd.model.segment import Segment
 from llama_herd.model.tiling import FREE, Tiling
 
@@ -155,6 +156,7 @@ class Block:
     mlp_post_norm: RMSNorm | None
     scale: float  # of what is added
     has_window: bool
+    native: NativeBlock | None  # all of it in one call
 
     @property
     def is_native(self) -> bool:
@@ -171,18 +173,25 @@ class Block:
             return RMSNorm(weight, config.rms_eps, loader.form.kernels.elementwise)
 
         has_post_norms = config.family.post_norms
+        attention_norm, attention = norm("attn_norm"), CausalSelfAttention.load(loader, layer)
+        mlp_norm, mlp = norm("ffn_norm"), Mlp.load(loader, layer)
+        norms, scoring = (attention_norm.weight, mlp_norm.weight), attention.scoring
+        linears = (attention.qkv, attention.output, mlp.gate_up, mlp.down)
         return cls(
-            norm("attn_norm"),
-            CausalSelfAttention.load(loader, layer),
+            attention_norm,
+            attention,
             norm("post_attention_norm") if has_post_norms else None,
-            norm("ffn_norm"),
-            Mlp.load(loader, layer),
+            mlp_norm,
+            mlp,
             norm("post_ffw_norm") if has_post_norms else None,
             config.residual_scale,
             config.window(layer) > 0,
+            NativeBlock.of(config, layer, norms, linears, scoring),
         )
 
     def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
+        if self.native is not None and self.native.takes(x, batch, cache):
+            return self.native(x, rope, batch, cache)
         y = self.attention(self.attention_norm(x), rope, batch, cache)  # (T, C)
         if self.attention_post_norm is not None:
             y = self.attention_post_norm(y)

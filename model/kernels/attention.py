@@ -21,7 +21,7 @@ FLOAT32_ROUNDING = 3e-6
 BFLOAT16_ROUNDING = 2**-8
 
 
-class _Call(ctypes.Structure):
+class AttentionCall(ctypes.Structure):
     """herd::Attention, which says what each is."""
 
     _fields_ = (
@@ -82,28 +82,9 @@ class Attention:
 
         `cached` are a layer's keys and values (2, K, pages, PAGE_KEYS, D).
         """
-        _, H, D = q.shape
-        to_values, to_head = cached.stride()[:2]
-        call = _Call(
-            q=q.data_ptr(),
-            q_stride=q.stride(0),
-            y=out.data_ptr(),
-            keys=cached.data_ptr(),
-            values=cached.data_ptr() + to_values * cached.itemsize,
-            head_stride=to_head,
-            heads=H,
-            kv_heads=cached.shape[1],
-            head_dim=D,
-            rows=seen.rows.data_ptr(),
-            lengths=seen.num_keys.data_ptr(),
-            tables=seen.tables.data_ptr(),
-            pages=seen.pages.data_ptr(),
-            num_rows=len(seen.rows),
-            window=window,
-            scale=scale,
-            cap=cap,
-            num_threads=self.num_threads or torch.get_num_threads(),
-        )
+        num_threads = self.num_threads or torch.get_num_threads()
+        call = attention_call(q.shape[1], cached, seen, scale, window, cap, num_threads)
+        call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend(ctypes.byref(call), q.dtype is torch.bfloat16):
             raise torch.OutOfMemoryError("native attention: no memory to work in")
 
@@ -113,6 +94,30 @@ class Attention:
         num_parts = min(MAX_PARTS, -(-max_length // BLOCK_KEYS) + 1)
         sums = num_parts * num_heads * (head_dim + NUMBERS_ASIDE) * torch.float32.itemsize
         return sums if num_parts > 1 else 0
+
+
+def attention_call(
+    num_heads: int, cached: Tensor, seen: Seen, scale: float, window: int, cap: float, num_threads: int
+) -> AttentionCall:
+    """All that an attention takes, but for the queries and the result."""
+    to_values, to_head = cached.stride()[:2]
+    return AttentionCall(
+        keys=cached.data_ptr(),
+        values=cached.data_ptr() + to_values * cached.itemsize,
+        head_stride=to_head,
+        heads=num_heads,
+        kv_heads=cached.shape[1],
+        head_dim=cached.shape[-1],
+        rows=seen.rows.data_ptr(),
+        lengths=seen.num_keys.data_ptr(),
+        tables=seen.tables.data_ptr(),
+        pages=seen.pages.data_ptr(),
+        num_rows=len(seen.rows),
+        window=window,
+        scale=scale,
+        cap=cap,
+        num_threads=num_threads,
+    )
 
 
 def load_attention(library: ctypes.CDLL) -> Attention | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-class _Call(ctypes.Structure):
+class RotationCall(ctypes.Structure):
     """herd::Rotation, which says what each is."""
 
     _fields_ = (
@@ -54,24 +54,27 @@ class Rotation:
 
         `cached` are a layer's (2, K, pages, PAGE_TOKENS, D), `cells` (T,) say where in it they go.
         """
-        T, heads, D = qkv.shape
-        _, K, *_ = cached.shape
-        to_values, to_head = cached.stride()[:2]
-        call = _Call(
-            qkv=qkv.data_ptr(),
-            cos=cos.data_ptr(),
-            sin=sin.data_ptr(),
-            cells=cells.data_ptr(),
-            keys=cached.data_ptr(),
-            values=cached.data_ptr() + to_values * cached.itemsize,
-            head_stride=to_head,
-            tokens=T,
-            heads=heads - 2 * K,
-            kv_heads=K,
-            head_dim=D,
-        )
+        call = rotation_call(qkv.shape[1] - 2 * cached.shape[1], cos, sin, cached, cells)
+        call.qkv = qkv.data_ptr()
         num_threads = self.num_threads or torch.get_num_threads()
         self.library.herd_rotate(ctypes.byref(call), qkv.dtype is torch.bfloat16, num_threads)
+
+
+def rotation_call(num_heads: int, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> RotationCall:
+    """All that a rotation takes, but for the queries, keys and values."""
+    to_values, to_head = cached.stride()[:2]
+    return RotationCall(
+        cos=cos.data_ptr(),
+        sin=sin.data_ptr(),
+        cells=cells.data_ptr(),
+        keys=cached.data_ptr(),
+        values=cached.data_ptr() + to_values * cached.itemsize,
+        head_stride=to_head,
+        tokens=len(cells),
+        heads=num_heads,
+        kv_heads=cached.shape[1],
+        head_dim=cached.shape[-1],
+    )
 
 
 def load_rotation(library: ctypes.CDLL) -> Rotation | None:

@@ -1,0 +1,48 @@
+// The product of any type, by any kernel that this library has.
+#pragma once
+
+#include "multiply_float32.h"
+#include "multiply_int8.h"
+#include "multiply_tiles.h"
+
+namespace herd {
+
+enum Type { Q4_0_TYPE = 2, Q8_0_TYPE = 8, Q4_K_TYPE = 12, Q6_K_TYPE = 14 };  // as GGUF numbers them
+enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2 };
+
+template <class T>
+static bool multiply_type(const Product& p, int kernel) {
+  switch (kernel) {
+    case FLOAT32:
+      return multiply_float32<T>(p);
+#ifdef __AVX512VNNI__
+    case INT8:
+      return multiply_int8<T>(p);
+#endif
+#ifdef __AMX_BF16__
+    case TILES:
+      return multiply_tiles<T>(p);
+#endif
+    default:
+      return false;
+  }
+}
+
+// False if there is no such kernel, or no memory to work in.
+static bool multiply(const Product& p, int type, int kernel) {
+  if (p.tokens == 0) return true;
+  switch (type) {
+    case Q4_0_TYPE:
+      return multiply_type<Q4_0>(p, kernel);
+    case Q8_0_TYPE:
+      return multiply_type<Q8_0>(p, kernel);
+    case Q4_K_TYPE:
+      return multiply_type<Q4_K>(p, kernel);
+    case Q6_K_TYPE:
+      return multiply_type<Q6_K>(p, kernel);
+    default:
+      return false;
+  }
+}
+
+}  // namespace herd

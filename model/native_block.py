@@ -1,0 +1,93 @@
+"""NativeBlock: a decoder layer of the plain kind in one native call, for steps of few tokens.
+
+What lies between two calls is Python's work, and memory that has to come up to speed again: together a
+quarter of a step of one row. Shapes: T tokens of the ragged batch, C hidden size, K kv heads, D head dim.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.attend import Scoring
+from llama_herd.model.batch import Batch
+from llama_herd.model.cache import Cache, Rope
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.kernels.attention import DTYPES, MAX_HEAD_DIM, PAGE_KEYS, attention_call
+from llama_herd.model.kernels.layer import LayerWeights, Matrix, NativeLayer
+from llama_herd.model.kernels.native import Kernels
+from llama_herd.model.kernels.rotation import rotation_call
+from llama_herd.model.linear import Linear
+from llama_herd.model.native_segment import NativeSegment
+
+#: With more tokens Python's part is small.
+MAX_TOKENS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class NativeBlock:
+    """Computes what the parts of its Block compute one by one, to the bit."""
+
+    native: NativeLayer
+    kernels: Kernels
+    layer: int
+    num_heads: int
+    scale: float
+    scoring: Scoring
+
+    @classmethod
+    def of(
+        cls,
+        config: LlamaConfig,
+        layer: int,
+        norms: tuple[Tensor, Tensor],
+        linears: Sequence[Linear],
+        scoring: Scoring,
+    ) -> Self | None:
+        """That of a layer by its norms and its QKV, output, gate and up, down; None if it is not plain."""
+        D, family = config.head_dim, config.family
+        is_plain = not (family.post_norms or family.qk_norm) and family.activation == "silu"
+        if not is_plain or config.residual_scale != 1 or D % 2 or D > MAX_HEAD_DIM:
+            return None
+        if not all(linear.is_native and linear.bias is None for linear in linears):
+            return None
+        segments = [[one for one in linear.segments if isinstance(one, NativeSegment)] for linear in linears]
+        kernels = segments[0][0].kernels
+        if kernels.library is None or None in (kernels.attention, kernels.rotation, kernels.elementwise):
+            return None
+        qkv, output, gate_up, down = (
+            [Matrix(one.tiles, one.num_rows, one.type) for one in found] for found in segments
+        )
+        weights = LayerWeights(*norms, qkv, output, gate_up, down, config.rms_eps)
+        native = NativeLayer(kernels.library, weights)
+        scale = D**-0.5 if scoring.scale is None else scoring.scale
+        return cls(native, kernels, layer, config.num_heads, scale, scoring)
+
+    def takes(self, x: Tensor, batch: Batch, cache: Cache) -> bool:
+        """Whether it is made for such a step: few tokens, each of a sequence that decodes."""
+        storage = cache.storage  # (2, layers, K, pages, PAGE_KEYS, D)
+        D = storage.shape[-1]
+        return (
+            len(x) <= MAX_TOKENS
+            and batch.is_short
+            and cache.pages.consecutive
+            and x.dtype == storage.dtype
+            and x.dtype in DTYPES
+            and x.is_contiguous()
+            and storage.shape[4] == PAGE_KEYS
+            and storage.stride()[3:] == (PAGE_KEYS * D, D, 1)
+        )
+
+    def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
+        """x (T, C) after the layer."""
+        cached = cache.storage[:, self.layer]  # (2, K, pages, PAGE_KEYS, D)
+        num_threads = self.kernels.num_threads or torch.get_num_threads()
+        rotation = rotation_call(self.num_heads, *rope, cached, batch.cells)
+        attention = attention_call(
+            *(self.num_heads, cached, batch.seen, self.scale, self.scoring.window),
+            *(self.scoring.cap, num_threads),
+        )
+        kernel = self.kernels.kernel_for(x.dtype, len(x))
+        return self.native(x, rotation, attention, kernel, num_threads)
