@@ -13,15 +13,16 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.conditions import conditions
-from benchmarks.measured import ROOT, Report, for_readers, keep
+from benchmarks.measured import ROOT, Report, for_readers, keep, with_section
 from benchmarks.speed.contender import CONTENDERS, Contender
 from benchmarks.speed.files import FILES, QUICK_FILES, RandomFile
 from benchmarks.speed.machine import Ceilings
 from benchmarks.speed.peers import PEERS
 from benchmarks.speed.rounds import CELLS, Outcome, measure_file
-from benchmarks.speed.tables import tables
+from benchmarks.speed.tables import readme_table, tables
 
 PICTURE = ROOT / "docs" / "speed.svg"
+PICTURE_SAYS = "Tokens a second of each engine on each file"
 
 ROUNDS, QUICK_ROUNDS = 5, 2
 #: Decoded in each round. A row decodes 128 tokens at most.
@@ -90,6 +91,10 @@ def main() -> None:
     if given.write:
         keep(report, text)
         draw(report)
+        readme = ROOT / "README.md"
+        table = for_readers(report, [readme_table(report)])
+        picture = f"![{PICTURE_SAYS}](docs/{PICTURE.name})"
+        readme.write_text(with_section(readme.read_text(), "speed", f"{table}\n\n{picture}"))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,21 @@ def tables(report: Report) -> Iterator[Table]:
         yield Table(head, [*rows, *_standing(run)], "Tokens a second")
 
 
+def readme_table(report: Report) -> Table:
+    """Ours on each file, and as a multiple of each peer in its best mode."""
+    rows: list[list[str | float]] = []
+    for run in report["runs"]:
+        speeds = {one["contender"]: one["tokens_per_s"] for one in run["contenders"]}
+        ours = speeds.pop(OURS.name)
+        rows.append([f"{run['shape']} {run['preset']}", *(ours[cell.name] or "-" for cell in CELLS)])
+        for peer in sorted({name.split(",")[0] for name in speeds}):
+            modes = [speed for name, speed in speeds.items() if name.split(",")[0] == peer]
+            best = {cell.name: max(mode[cell.name] or 0 for mode in modes) for cell in CELLS}
+            if any(best.values()):
+                rows.append([f"× {peer}", *(_ratio(ours[cell.name], best[cell.name]) for cell in CELLS)])
+    return Table(["tokens/s", *(cell.name for cell in CELLS)], rows)
+
+
 def _speeds(one: dict[str, Any]) -> list[str | float]:
     """A row of tokens a second; of a contender that died, of what."""
     noise = f" (others took {one['others_cores']:.1f} cores)" if one["others_cores"] > QUIET_CORES else ""

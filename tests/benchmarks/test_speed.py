@@ -9,7 +9,7 @@ from benchmarks.speed.__main__ import measure
 from benchmarks.speed.contender import OURS, Contender
 from benchmarks.speed.files import RandomFile
 from benchmarks.speed.rounds import CELLS
-from benchmarks.speed.tables import tables
+from benchmarks.speed.tables import readme_table, tables
 
 pytestmark = pytest.mark.long
 
@@ -34,3 +34,7 @@ def test_all_take_turns_and_a_death_is_a_row() -> None:
     ours, theirs, dead, _floor, best = next(iter(tables(report))).rows
     assert dead[1:-1] == ["-"] * (len(CELLS) + 1)
     assert best[1] == pytest.approx(float(ours[1]) / float(theirs[1]))
+    summary = readme_table(report).rows
+    assert [row[0] for row in summary] == ["tiny Q8_0", "× twin", "tiny BF16"]
+    assert summary[0][1:] == ours[1:-2]
+    assert summary[1][1:] == best[1:-2]
