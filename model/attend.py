@@ -7,17 +7,17 @@ S cached length, N cells of the cache.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Batch, Span
+from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Batch, Span, SpanGroup
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.seen import Seen
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,18 @@ class Scoring:
         return cls(config.attention_scale, config.window(layer), config.score_cap)
 
 
+class Attention(Protocol):
+    """A kernel for the tokens of short spans, which are those that decode."""
+
+    def takes(self, q: Tensor, cached: Tensor) -> bool:
+        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
+
+    def __call__(
+        self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, *, scale: float, window: int, cap: float
+    ) -> None:
+        """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
+
+
 def attend(
     q: Tensor,
     cache: Cache,
@@ -46,13 +58,16 @@ def attend(
     Keys and values of the batch must be written already. Nothing outside a sequence is ever read into it.
     A native kernel takes the short spans, which are those that decode.
     """
-    if not cache.pages.consecutive:
-        return _attend_pages(q, cache, layer, batch, scoring)
-    if native is None or not native.takes(q, cache.storage[:, layer]):
+    is_native = native is not None and native.takes(q, cache.storage[:, layer])
+    if cache.pages.consecutive and not is_native:
         return torch.cat(_attend_runs(q, cache, layer, batch.spans, scoring))
     attended = q.new_empty(q.shape)
-    if any(span.is_short for span in batch.spans):
+    if native is not None and is_native:
         _attend_short(q, cache, layer, batch, scoring, native, attended)
+    if not cache.pages.consecutive:
+        groups = batch.long_groups if is_native else batch.groups
+        _attend_pages(q, cache, layer, groups, scoring, attended)
+        return attended
     long = [span for span in batch.spans if not span.is_short]
     for span, heads in zip(long, _attend_runs(q, cache, layer, long, scoring), strict=True):
         attended[span.rows.start : span.rows.stop] = heads
@@ -86,6 +101,8 @@ def _attend_short(
     attended: Tensor,
 ) -> None:
     """All short spans at once, into their rows of the result."""
+    if not len(batch.seen.rows):
+        return
     scale = q.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
     cached = cache.storage[:, layer]  # (2, K, pages, PAGE_TOKENS, D)
     native(q, cached, batch.seen, attended, scale=scale, window=scoring.window, cap=scoring.cap)
@@ -114,11 +131,12 @@ def _attend_runs(
     return attended
 
 
-def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Scoring) -> Tensor:
+def _attend_pages(
+    q: Tensor, cache: Cache, layer: int, groups: Sequence[SpanGroup], scoring: Scoring, attended: Tensor
+) -> None:
     """Spans of one length at a time, their pages gathered into a padded batch."""
     kernel, window = _kernel(scoring), scoring.window
-    attended = torch.empty_like(q)
-    for group in batch.groups:
+    for group in groups:
         queries = q[group.rows].transpose(1, 2)  # (B, H, t, D)
         keys, values = cache.gather(layer, group.page_table)  # (B, K, S, D)
         mask = cache.padding_mask(group.positions, num_keys=keys.shape[-2])  # (B, 1, t, S)
@@ -129,7 +147,6 @@ def _attend_pages(q: Tensor, cache: Cache, layer: int, batch: Batch, scoring: Sc
             mask = cache.padding_mask(group.positions, keys.shape[-2], window)
         heads = kernel(queries, keys, values, attn_mask=mask, scale=scoring.scale)
         attended[group.rows] = heads.transpose(1, 2)  # (B, t, H, D)
-    return attended
 
 
 def _kernel(scoring: Scoring) -> Callable[..., Tensor]:

@@ -1,15 +1,22 @@
 """Form: how a model's matrices lie in memory."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 
 from llama_herd.model.kernels.native import NO_KERNELS, Kernels
-from llama_herd.model.kernels.tiles import TILE_ROWS
+
+if TYPE_CHECKING:
+    from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
+
+#: Of a CPU, or of a GPU, whose kernels may only be imported where triton is.
+AnyKernels: TypeAlias = "Kernels | TritonKernels"
 
 
 class Kept(Enum):
@@ -25,13 +32,13 @@ class Form:
     """Which matrices stay in blocks, and the kernels that multiply some of these."""
 
     kept: Kept
-    kernels: Kernels = NO_KERNELS
+    kernels: AnyKernels = NO_KERNELS
 
-    DENSE: ClassVar["Form"]
-    FASTEST: ClassVar["Form"]
-    QUANTIZED: ClassVar["Form"]
+    DENSE: ClassVar[Form]
+    FASTEST: ClassVar[Form]
+    QUANTIZED: ClassVar[Form]
 
-    def with_kernels(self, kernels: Kernels) -> Self:
+    def with_kernels(self, kernels: AnyKernels) -> Self:
         return replace(self, kernels=kernels)
 
     def keeps_blocks(self, type: GGMLType, device: torch.device, dtype: torch.dtype) -> bool:
@@ -43,7 +50,7 @@ class Form:
 
     def is_native(self, type: GGMLType, device: torch.device) -> bool:
         """Whether blocks of this type are laid out for a kernel."""
-        return device.type == "cpu" and type in self.kernels.types
+        return device.type == self.kernels.device_type and type in self.kernels.types
 
     def num_bytes(
         self, type: GGMLType, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
@@ -55,7 +62,8 @@ class Form:
         if not self.keeps_blocks(type, device, dtype):
             return num_values * dtype.itemsize
         if self.is_native(type, device):  # in whole tiles
-            num_values = -(-shape[0] // TILE_ROWS) * TILE_ROWS * shape[1]
+            tile_rows = self.kernels.tile_rows
+            num_values = -(-shape[0] // tile_rows) * tile_rows * shape[1]
         block_values, block_bytes = GGML_QUANT_SIZES[type]
         return int(num_values // block_values * block_bytes)
 

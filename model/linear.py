@@ -13,8 +13,10 @@ from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.model.form import Form
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.segment import BlockSegment, DenseSegment, Segment, blocks, dense
+from llama_herd.model.triton_segment import TritonSegment
 from llama_herd.model.weight import Weight
 
 
@@ -47,7 +49,9 @@ class Linear:
             if kept is None:
                 return DenseSegment(dense(group, device, dtype), row_tile)
             if form.is_native(kept, device):
-                return NativeSegment.load(group, form.kernels, dtype)
+                if isinstance(form.kernels, Kernels):
+                    return NativeSegment.load(group, form.kernels, dtype)
+                return TritonSegment.load(group, form.kernels, device, dtype)
             return BlockSegment(kept, blocks(group, device), group[0].shape[-1], dtype, row_tile)
 
         return cls(tuple(segment(kept, list(group)) for kept, group in groupby(weights, kept_type)))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from llama_herd.model.attend import Scoring, attend
+from llama_herd.model.attend import Attention, Scoring, attend
 from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig

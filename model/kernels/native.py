@@ -10,7 +10,7 @@ import ctypes
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
@@ -23,7 +23,7 @@ from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
-from llama_herd.model.kernels.tiles import TILED_TYPES, blocks_of, random_tiles
+from llama_herd.model.kernels.tiles import TILE_ROWS, TILED_TYPES, blocks_of, random_tiles
 
 
 class Kernel(IntEnum):
@@ -60,6 +60,8 @@ class Kernels:
     attention: Attention | None = None
     elementwise: Elementwise | None = None
     rotation: Rotation | None = None
+    device_type: ClassVar[str] = "cpu"
+    tile_rows: ClassVar[int] = TILE_ROWS  # rows of a matrix come in so many
 
     def with_threads(self, num_threads: int) -> Self:
         attention = self.attention and replace(self.attention, num_threads=num_threads)

@@ -12,8 +12,8 @@ from llama_herd.errors import SettingsError
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.form import Form, Kept
-from llama_herd.model.kernels.native import NO_KERNELS, Kernels
+from llama_herd.model.form import AnyKernels, Form, Kept
+from llama_herd.model.kernels.native import NO_KERNELS
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.segment import slab_bytes
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
@@ -55,7 +55,7 @@ class MemoryPlan:
 
     @classmethod
     def of(
-        cls, settings: WorkerSettings, file: ModelFile, device: str, kernels: Kernels = NO_KERNELS
+        cls, settings: WorkerSettings, file: ModelFile, device: str, kernels: AnyKernels = NO_KERNELS
     ) -> Self:
         """Plan for a model that is not yet loaded. Raises SettingsError, with the numbers and the fix.
 

@@ -10,7 +10,7 @@ import torch
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
-from llama_herd.model.kernels.native import Kernels
+from llama_herd.model.form import AnyKernels
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
@@ -34,7 +34,7 @@ class ServableModel:
     tiling: Tiling
     settings: WorkerSettings
     device: str  # torch's name of it
-    kernels: Kernels
+    kernels: AnyKernels
 
     @classmethod
     @contextmanager
@@ -42,7 +42,8 @@ class ServableModel:
         """Open the model of these settings. Raises ModelFileError or SettingsError, with the fix."""
         tiling = _tiling(settings, device)
         with open_model(settings.model) as file:
-            yield cls(file, file.read_tokenizer(), tiling, settings, device, kernels_of(settings, device))
+            kernels = kernels_of(settings, device, file)
+            yield cls(file, file.read_tokenizer(), tiling, settings, device, kernels)
 
     def plan(self) -> MemoryPlan:
         """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it."""

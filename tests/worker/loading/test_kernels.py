@@ -1,15 +1,18 @@
 """A worker multiplies by native kernels where they are built, and says which, or why none."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from llama_herd.model.files.model_file import open_model
 from llama_herd.model.kernels.native import load_kernels
 from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.segment import BlockSegment, DenseSegment
-from llama_herd.worker.loading.kernels import kernels_of
+from llama_herd.worker.loading.kernels import kernels_of, needs_of
 from llama_herd.worker.loading.kernels_folder import kernels_folder as folder_of
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -85,8 +88,25 @@ def test_the_plain_path_is_taken_and_said(
     assert re.match(f"none: {note}", model.plan.form.kernels.note)
 
 
-def test_a_gpu_has_none() -> None:
-    assert kernels_of(WorkerSettings(), "cuda:0").note == "none: there are none for a GPU"
+def test_a_gpu_has_those_of_triton(q4_file: Path) -> None:
+    if find_spec("triton") is not None:
+        pytest.skip("triton is installed")
+    with open_model(q4_file) as file:
+        found = kernels_of(WorkerSettings(), "cuda:0", file)
+    assert found.note == "none: No module named 'triton'. Fix: pip install triton"
+
+
+@pytest.mark.parametrize(("weights", "types"), [("auto", {"Q4_0", "F32"}), ("dense", set())])
+def test_kernels_of_a_gpu_are_asked_for_what_the_model_has(
+    q4_file: Path, weights: str, types: set[str]
+) -> None:
+    settings = WorkerSettings.read(dtype="bfloat16", weights=weights)
+    with open_model(q4_file) as file:
+        needs, config = needs_of(settings, "cuda:0", file), file.config
+    assert {type.name for type in needs.types} == types
+    assert (needs.dtype, needs.windows, needs.cap) == (torch.bfloat16, frozenset({0}), 0.0)
+    assert (needs.num_heads, needs.num_kv_heads) == (config.num_heads, config.num_kv_heads)
+    assert (needs.head_dim, needs.scale) == (config.head_dim, config.head_dim**-0.5)
 
 
 def test_the_folder_is_the_set_one_or_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

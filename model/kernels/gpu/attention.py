@@ -1,0 +1,148 @@
+"""Attention of single tokens over their sequences by Triton: all rows of a layer in one launch or two.
+
+Nothing is gathered: pages are read where they lie.
+
+Shapes: T tokens of the ragged batch, R of them that attend, H heads, K kv heads, D head dim, P pages.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.kernels.gpu.attend_kernels import attend_split, join_splits
+from llama_herd.model.kernels.gpu.launch import Launch
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.seen import Seen
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+MAX_HEAD_DIM = 256
+#: Keys at a time. More need more registers and no fewer bytes.
+BLOCK_KEYS = 32
+#: Tensor cores multiply no fewer rows.
+LEAST_QUERIES = 16
+#: The most parts of a sequence, and programs that a processor of the card should have at least.
+MAX_SPLITS, PROGRAMS_A_PROCESSOR = 32, 4
+
+
+@dataclass(frozen=True)
+class TritonAttention:
+    """Attention on a card with so many processors."""
+
+    num_processors: int
+
+    def takes(self, q: Tensor, cached: Tensor) -> bool:
+        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
+        head_dim = q.shape[-1]
+        return (
+            q.dtype == cached.dtype
+            and q.dtype in DTYPES
+            and cached.stride()[2:] == (PAGE_TOKENS * head_dim, head_dim, 1)
+            and head_dim <= MAX_HEAD_DIM
+            and q.stride()[1:] == (head_dim, 1)
+        )
+
+    def __call__(
+        self,
+        q: Tensor,
+        cached: Tensor,
+        seen: Seen,
+        out: Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+        cap: float = 0.0,
+    ) -> None:
+        """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+
+        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
+        """
+        num_splits = self.num_splits(len(seen.rows), cached.shape[1], len(seen.pages))
+        for launch in launches(q, cached, seen, out, num_splits, scale, window, cap):
+            launch()
+
+    def num_splits(self, num_rows: int, kv_heads: int, num_pages: int) -> int:
+        """A power of two: enough to keep all processors at work, but none for less than a page."""
+        wanted = PROGRAMS_A_PROCESSOR * self.num_processors // max(1, num_rows * kv_heads)
+        most = max(1, min(wanted, num_pages // max(1, num_rows), MAX_SPLITS))
+        return 1 << most.bit_length() - 1
+
+
+def launches(
+    q: Tensor,
+    cached: Tensor,
+    seen: Seen,
+    out: Tensor,
+    num_splits: int,
+    scale: float,
+    window: int = 0,
+    cap: float = 0.0,
+) -> tuple[Launch, ...]:
+    """The kernels to run: one; with splits a second one that joins them."""
+    _, H, D = q.shape
+    keys, values = cached  # (K, pages, PAGE_TOKENS, D) each
+    R, K = len(seen.rows), len(keys)
+    head = {"HEAD_DIM": D, "HEAD_PADDED": max(LEAST_QUERIES, _power_of_two(D))}
+    head_bytes = head["HEAD_PADDED"] * q.itemsize
+    found, sizes = out, out
+    if num_splits > 1:
+        found = q.new_empty(R, H, num_splits, D, dtype=torch.float32)
+        sizes = q.new_empty(R, H, num_splits, dtype=torch.float32)
+    attend = Launch(
+        attend_split,
+        (R, K, num_splits),
+        {
+            "q": q,
+            "keys": keys,
+            "values": values,
+            "rows": seen.rows,
+            "num_keys": seen.num_keys,
+            "tables": seen.tables,
+            "pages": seen.pages,
+            "out": found,
+            "sizes": sizes,
+            "q_row": q.stride(0),
+            "kv_head": keys.stride(0),
+            "out_row": out.stride(0),
+            "window": window,
+            "num_splits": num_splits,
+            "scale": scale,
+            "cap": cap,
+        },
+        {
+            "GROUP": H // K,
+            "GROUP_PADDED": max(LEAST_QUERIES, _power_of_two(H // K)),
+            **head,
+            "PAGE": PAGE_TOKENS,
+            "BLOCK": BLOCK_KEYS,
+            "HAS_WINDOW": window > 0,
+            "HAS_CAP": cap > 0,
+            "IS_SPLIT": num_splits > 1,
+            "PRECISION": "ieee" if q.dtype is torch.float32 else "tf32",
+        },
+        num_warps=8 if q.dtype is torch.float32 else 4,
+        num_stages=5 if head_bytes <= 512 else 3,
+    )
+    if num_splits == 1:
+        return (attend,)
+    join = Launch(
+        join_splits,
+        (R, H),
+        {
+            "found": found,
+            "sizes": sizes,
+            "rows": seen.rows,
+            "out": out,
+            "out_row": out.stride(0),
+            "num_splits": num_splits,
+        },
+        {**head, "MAX_SPLITS": MAX_SPLITS},
+        num_warps=4,
+        num_stages=1,
+    )
+    return attend, join
+
+
+def _power_of_two(number: int) -> int:
+    """The next one that is no smaller."""
+    return 1 << (number - 1).bit_length()

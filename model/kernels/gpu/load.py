@@ -1,0 +1,36 @@
+"""Kernels for a card, chosen where triton, a compiler and the card's generation allow it and all is right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from llama_herd.model.kernels.gpu.needs import Needs
+from llama_herd.model.kernels.native import Kernels, no_kernels
+
+if TYPE_CHECKING:
+    from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
+
+#: The first generation with bfloat16, and with copies beside the arithmetic.
+LEAST_GENERATION = (8, 0)
+
+
+def load_triton_kernels(needs: Needs, device: torch.device) -> TritonKernels | Kernels:
+    """The kernels for a model on this device, or none and why: all models run in plain torch too."""
+    try:
+        from llama_herd.model.kernels.gpu.triton_kernels import checked
+    except ImportError as error:
+        return no_kernels(f"{error}. Fix: pip install triton")
+    complaint = complaint_of(torch.cuda.get_device_capability(device))
+    if complaint:
+        return no_kernels(complaint)
+    return checked(needs, device, torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def complaint_of(generation: tuple[int, int]) -> str:
+    """Why a card of this generation cannot run them; empty if it can."""
+    if generation >= LEAST_GENERATION:
+        return ""
+    found, least = (".".join(map(str, pair)) for pair in (generation, LEAST_GENERATION))
+    return f"the card is of generation {found}, they need {least}"

@@ -1,0 +1,20 @@
+"""Needs: what a model asks of kernels, so that what is compiled and checked at start is what it will run."""
+
+from dataclasses import dataclass
+
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Types of blocks to multiply, and the shape of attention."""
+
+    dtype: torch.dtype
+    types: frozenset[GGMLType]
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    windows: frozenset[int]  # of the layers; 0: none
+    cap: float

@@ -1,0 +1,52 @@
+"""What the kernels compute, in plain torch: the reference that they are checked against.
+
+Shapes: T tokens of the ragged batch, R of them that attend, H heads, K kv heads, D head dim, S keys,
+N rows (outputs), C columns (inputs).
+"""
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.seen import Seen
+
+#: What a kernel may be off, in parts of the sum of its terms' sizes. A factor and the result are rounded to
+#: the type of the arithmetic, half a unit each; sums are float32.
+ROUNDING = {torch.float32: 1e-5, torch.float16: 2**-10 + 1e-5, torch.bfloat16: 2**-8 + 1e-5}
+
+
+def attend_plainly(
+    q: Tensor, cached: Tensor, seen: Seen, *, scale: float, window: int = 0, cap: float = 0.0
+) -> Tensor:
+    """What the seen rows of q (T, H, D) attend to in the pages (2, K, pages, PAGE_TOKENS, D): (R, H, D)."""
+    found = []
+    tokens = zip(seen.rows.tolist(), seen.num_keys.tolist(), seen.tables.tolist(), strict=True)
+    for row, num_keys, table in tokens:
+        at = torch.arange(max(0, num_keys - window) if window else 0, num_keys, device=q.device)
+        pages = seen.pages[table + at // PAGE_TOKENS]
+        both = cached[:, :, pages, at % PAGE_TOKENS]  # (2, K, S, D)
+        keys, values = both.repeat_interleave(q.shape[1] // both.shape[1], dim=1)  # (H, S, D) each
+        scores = scale * torch.einsum("hd,hsd->hs", q[row], keys)
+        if cap:
+            scores = cap * (scores / cap).tanh()
+        found.append(torch.einsum("hs,hsd->hd", scores.softmax(dim=-1), values))
+    return torch.stack(found)
+
+
+def attends_right(
+    y: Tensor, q: Tensor, cached: Tensor, seen: Seen, *, scale: float, window: int = 0, cap: float = 0.0
+) -> bool:
+    """Whether y (R, H, D) is what the seen rows of q attend to, but for rounding."""
+    wide = cached.double()
+    sizes = torch.stack((wide[0], wide[1].abs()))
+    exact, size = (
+        attend_plainly(q.double(), values, seen, scale=scale, window=window, cap=cap)
+        for values in (wide, sizes)
+    )
+    return bool(((y.double() - exact).abs() <= ROUNDING[y.dtype] * size).all())
+
+
+def multiplies_right(y: Tensor, x: Tensor, matrix: Tensor) -> bool:
+    """Whether y (T, N) is x (T, C) @ matrix.T (N, C), but for rounding."""
+    x, matrix = x.double(), matrix.double()
+    return bool(((y.double() - x @ matrix.T).abs() <= ROUNDING[y.dtype] * (x.abs() @ matrix.abs().T)).all())

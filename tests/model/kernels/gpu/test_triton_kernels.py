@@ -1,0 +1,74 @@
+"""Kernels are checked at start: what computes wrong, or not at all, is not taken, and a note says so."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+
+from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES
+from llama_herd.model.kernels.gpu.load import complaint_of
+from llama_herd.model.kernels.gpu.needs import Needs
+
+NEEDS = Needs(
+    dtype=torch.bfloat16,
+    types=frozenset({GGMLType.Q4_0, GGMLType.F32}),
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    scale=0.2,
+    windows=frozenset({0, 40}),
+    cap=0.0,
+)
+
+
+def checked(device: torch.device, needs: Needs = NEEDS) -> Any:
+    from llama_herd.model.kernels.gpu import triton_kernels
+
+    return triton_kernels.checked(needs, device, 132)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_all_that_a_model_needs_is_right(device: torch.device, dtype: torch.dtype) -> None:
+    import triton
+
+    kernels = checked(device, replace(NEEDS, types=PARTED_TYPES | {GGMLType.F32}, dtype=dtype))
+    assert kernels.note == f"triton {triton.__version__} for attention, Q4_0, Q8_0, Q4_K, Q6_K"
+    assert kernels.types == PARTED_TYPES
+    assert kernels.attention is not None
+
+
+def test_what_computes_wrong_is_not_taken(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llama_herd.model.kernels.gpu import attention, products
+
+    monkeypatch.setitem(products.PLANES_AND_RUN, GGMLType.Q4_0, (2, 32))  # of other columns
+    monkeypatch.setattr(attention, "BLOCK_KEYS", 128)  # more than a page
+    kernels = checked(device)
+    assert kernels.note == "none; not for attention: it computes wrong; not for Q4_0: it computes wrong"
+    assert not kernels.types
+    assert kernels.attention is None
+
+
+def test_what_cannot_run_is_not_taken(device: torch.device) -> None:
+    """Compiled kernels where there is no driver."""
+    if device.type == "cuda":
+        pytest.skip("there is a driver")
+    script = (
+        "import torch; from tests.model.kernels.gpu.test_triton_kernels import checked;"
+        "print(checked(torch.device('cpu')).note)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("none; not for attention: RuntimeError: 0 active drivers")
+
+
+@pytest.mark.parametrize(("generation", "is_right"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_an_old_card_is_refused(generation: tuple[int, int], is_right: bool) -> None:
+    complaint = complaint_of(generation)
+    assert complaint == ("" if is_right else "the card is of generation 7.5, they need 8.0")
