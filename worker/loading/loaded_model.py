@@ -206,6 +206,7 @@ def _llama(
 
 def _planned(servable: ServableModel, device: str) -> MemoryPlan:
     """The memory plan of this process, noted so that no other worker plans to take the same memory."""
+    _ = servable.kernels  # may take long to compile: no other worker waits for that
     notes = PlanNotes(device_key(device))
     with notes.turn():
         plan = servable.fitting_plan()

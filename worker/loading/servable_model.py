@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -34,7 +35,6 @@ class ServableModel:
     tiling: Tiling
     settings: WorkerSettings
     device: str  # torch's name of it
-    kernels: AnyKernels
 
     @classmethod
     @contextmanager
@@ -42,8 +42,12 @@ class ServableModel:
         """Open the model of these settings. Raises ModelFileError or SettingsError, with the fix."""
         tiling = _tiling(settings, device)
         with open_model(settings.model) as file:
-            kernels = kernels_of(settings, device, file)
-            yield cls(file, file.read_tokenizer(), tiling, settings, device, kernels)
+            yield cls(file, file.read_tokenizer(), tiling, settings, device)
+
+    @cached_property
+    def kernels(self) -> AnyKernels:
+        """What computes it. On a GPU they are compiled now, if they never were before."""
+        return kernels_of(self.settings, self.device, self.file)
 
     def plan(self) -> MemoryPlan:
         """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it."""

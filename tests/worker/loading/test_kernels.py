@@ -15,6 +15,7 @@ from llama_herd.model.segment import BlockSegment, DenseSegment
 from llama_herd.worker.loading.kernels import kernels_of, needs_of
 from llama_herd.worker.loading.kernels_folder import kernels_folder as folder_of
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import WIDE, write_tiny_gguf
 from tests.worker.herd_command import invoke
@@ -107,6 +108,13 @@ def test_kernels_of_a_gpu_are_asked_for_what_the_model_has(
     assert (needs.dtype, needs.windows, needs.cap) == (torch.bfloat16, frozenset({0}), 0.0)
     assert (needs.num_heads, needs.num_kv_heads) == (config.num_heads, config.num_kv_heads)
     assert (needs.head_dim, needs.scale) == (config.head_dim, config.head_dim**-0.5)
+
+
+def test_kernels_wait_for_the_helpers_of_chats(q4_file: Path) -> None:
+    """A card is not touched before their processes are there."""
+    with ServableModel.open(WorkerSettings(model=q4_file), "cuda:0") as servable:
+        servable.check_chat()
+        assert "kernels" not in vars(servable)
 
 
 def test_the_folder_is_the_set_one_or_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
