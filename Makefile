@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
+KERNELS = $(VENV)-kernels
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 # Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
 TORCH_INDEX_URL ?=
@@ -12,7 +13,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-faults chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
+.PHONY: help demo quick test test-faults test-kernels chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,7 +22,7 @@ demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
-quick test test-faults: export PYTHONDONTWRITEBYTECODE =
+quick test test-faults test-kernels: export PYTHONDONTWRITEBYTECODE =
 
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (worker or long or slow or gpu or fault)"
@@ -32,6 +33,9 @@ test: $(VENV)/.ready ## run the quick tests
 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "fault and not slow" tests/chaos tests/worker
+
+test-kernels: $(KERNELS)/.ready ## run the GPU's kernels in Triton's interpreter, and compile them for a card that need not be there
+	@$(KERNELS)/bin/python -m pytest -q -n 2 --dist worksteal tests/model/kernels/gpu
 
 chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; keeps a report in benchmarks/results
 	@$(BIN)/python -m benchmarks.chaos half-hour --write
@@ -76,8 +80,8 @@ docs: $(VENV)/.docs ## build the pages and the reference of the Python client as
 	  pyproject.toml constraints.txt benchmarks/results deploy | xargs -0 cp --parents -t build/docs
 	@$(BIN)/mkdocs build -q && echo "Built. Open build/site/index.html"
 
-clean: ## remove the environment
-	rm -rf $(VENV)
+clean: ## remove the environments
+	rm -rf $(VENV) $(KERNELS)
 
 $(BIN)/python:
 	@test -d src/llama_herd/tasks || \
@@ -113,6 +117,16 @@ $(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.ready
 	@$(PIP) install -q -c constraints.txt -e '.[docs]'
+	@touch $@
+
+# Triton's interpreter wants an older numpy: an environment of its own, with all other packages of the first.
+PACKAGES = -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+
+$(KERNELS)/.ready: pyproject.toml | $(VENV)/.ready
+	@echo "Installing triton (190 MB) in $(KERNELS) ..."
+	@$(BIN)/python -m venv $(KERNELS)
+	@echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" > $$($(KERNELS)/bin/python $(PACKAGES))/base.pth
+	@$(KERNELS)/bin/python -m pip --disable-pip-version-check install -q -e '.[kernels-test]'
 	@touch $@
 
 # Without g++ there are no kernels; with it, an error of it is ours.
