@@ -133,22 +133,6 @@ class Batch:
         """The same without the short spans."""
         return self._groups([span for span in self.spans if not span.is_short])
 
-    @cached_property
-    def seen(self) -> Seen:
-        """What the tokens of short spans see, for an attention that takes them one by one."""
-        rows: list[int] = []
-        num_keys: list[int] = []
-        tables: list[int] = []
-        pages: list[int] = []
-        for span in self.spans:
-            if span.is_short:
-                rows += span.rows
-                num_keys += range(span.start + 1, span.stop + 1)
-                tables += [len(pages)] * span.num_tokens
-                pages += span.pages[: pages_for(span.stop)]
-        token_rows = upload_rows([rows, num_keys, tables], self.ids.device)
-        return Seen(token_rows[0], token_rows[1], token_rows[2], upload(pages, self.ids.device))
-
     def _groups(self, spans: Sequence[Span]) -> tuple[SpanGroup, ...]:
         length = attrgetter("num_tokens")
         by_length = groupby(sorted(spans, key=attrgetter("num_tokens", "stop")), key=length)

@@ -24,7 +24,6 @@ from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.form import Form
-from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.elementwise import Elementwise
 from llama_herd.model.kernels.rotation import Rotation
 from llama_herd.model.linear import Linear

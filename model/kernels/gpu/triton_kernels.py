@@ -6,6 +6,7 @@ Shapes: T tokens, N rows (outputs), C columns (inputs).
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 import triton
@@ -36,6 +37,8 @@ class TritonKernels:
     attention: TritonAttention | None
     device_type: str
     tile_rows: int = 1
+    elementwise: ClassVar[None] = None
+    rotation: ClassVar[None] = None
 
     def multiply(self, x: Tensor, parts: BlockParts) -> Tensor:
         """x (T, C) times a matrix in parts: (T, N) of its type."""
