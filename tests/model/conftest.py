@@ -1,11 +1,15 @@
 """Settings of all model tests, and the tiny model."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
+from tests.model.native_library import kernels_of
 from tests.tiny import load_tiny, write_tiny_gguf
 
 
@@ -19,6 +23,20 @@ def _seed() -> None:
 def _one_thread() -> None:
     """Tiny matrices gain nothing from a second thread, and lose much when the machine is busy."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """A test that changes torch's threads; they are as before in the end."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
+def set_kernels(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels:
+    """The kernels of each instruction set."""
+    return kernels_of(request.param, kernels_folder)
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,7 @@ from llama_herd.model.batch import SHORT_TOKENS, Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.form import Form
-from llama_herd.model.kernels.build import find
-from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet
-from llama_herd.model.kernels.native import Kernels, load_library
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_block import MAX_TOKENS, NativeBlock
 from tests.model.forwards import random_ids, reserved
@@ -24,13 +22,9 @@ from tests.tiny import WIDE, write_tiny_gguf
 NUM_ROWS = MAX_TOKENS + 1
 
 
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
-def kernels(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels:
-    set: InstructionSet = request.param
-    path = None if set.complaint else find(kernels_folder, set)
-    if path is None:
-        pytest.skip(f"{set.name}: {set.complaint}")
-    return load_library(set, path).with_threads(2)
+@pytest.fixture(scope="module")
+def kernels(set_kernels: Kernels) -> Kernels:
+    return set_kernels.with_threads(2)
 
 
 def load(path: Path, kernels: Kernels, dtype: torch.dtype) -> Llama:

@@ -1,9 +1,8 @@
 """Native attention says what the formula says in float64, each row alone, and reads nothing else."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,30 +10,15 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.kernels.attention import PAGE_KEYS, Attention
-from llama_herd.model.kernels.build import find
-from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet
-from llama_herd.model.kernels.native import load_library
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.pages import pages_for
 from llama_herd.model.seen import Seen
 
 
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
-def attention(request: pytest.FixtureRequest, kernels_folder: Path) -> Attention:
-    set: InstructionSet = request.param
-    if set.complaint:
-        pytest.skip(f"{set.name}: {set.complaint}")
-    path = find(kernels_folder, set)
-    assert path is not None
-    kernels = load_library(set, path)
-    assert kernels.attention is not None
-    return kernels.attention
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(scope="module")
+def attention(set_kernels: Kernels) -> Attention:
+    assert set_kernels.attention is not None
+    return set_kernels.attention
 
 
 @dataclass

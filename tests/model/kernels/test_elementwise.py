@@ -1,36 +1,22 @@
 """Native norms and gates say what float64 says, each row alone."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 
-from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.elementwise import Elementwise, exact_norm, exact_swiglu, is_close
-from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet
-from llama_herd.model.kernels.native import load_library
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Mlp, RMSNorm
 
 
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
-def native(request: pytest.FixtureRequest, kernels_folder: Path) -> Elementwise:
-    set: InstructionSet = request.param
-    if set.complaint:
-        pytest.skip(f"{set.name}: {set.complaint}")
-    path = find(kernels_folder, set)
-    assert path is not None
-    kernels = load_library(set, path)
-    assert kernels.elementwise is not None
-    return kernels.elementwise
+@pytest.fixture(scope="module")
+def native(set_kernels: Kernels) -> Elementwise:
+    assert set_kernels.elementwise is not None
+    return set_kernels.elementwise
 
 
 @pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
+def two_threads(threads: None) -> None:
     torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

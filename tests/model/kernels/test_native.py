@@ -2,7 +2,6 @@
 
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from llama_herd.model.kernels.native import Kernel, Kernels, is_close, load_kern
 from llama_herd.model.kernels.tiles import TILED_TYPES, blocks_of
 from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.weight import Weight
+from tests.model.native_library import kernels_of
 
 TYPES = sorted(TILED_TYPES)
 #: What else a library does.
@@ -46,21 +46,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def kernels(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels:
-    set: InstructionSet = request.param
-    if set.complaint:
-        pytest.skip(f"{set.name}: {set.complaint}")
-    path = find(kernels_folder, set)
-    assert path is not None
-    kernels = load_library(set, path)
-    assert kernels.kernels == {*WAYS[set]}
+    kernels = kernels_of(request.param, kernels_folder)
+    assert kernels.kernels == {*WAYS[request.param]}
     return kernels
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @cache

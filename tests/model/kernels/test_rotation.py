@@ -1,30 +1,20 @@
 """A native kernel turns queries and keys as torch does, and puts keys and values where the cache has them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.kernels.build import find
-from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet
-from llama_herd.model.kernels.native import load_library
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.rotation import Rotation
 from llama_herd.model.llama2 import rotate
 from tests.tiny import tiny_config
 
 
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
-def rotation(request: pytest.FixtureRequest, kernels_folder: Path) -> Rotation:
-    set: InstructionSet = request.param
-    if set.complaint:
-        pytest.skip(f"{set.name}: {set.complaint}")
-    path = find(kernels_folder, set)
-    assert path is not None
-    kernels = load_library(set, path)
-    assert kernels.rotation is not None
-    return kernels.rotation
+@pytest.fixture(scope="module")
+def rotation(set_kernels: Kernels) -> Rotation:
+    assert set_kernels.rotation is not None
+    return set_kernels.rotation
 
 
 CHUNKS = (Chunk((4, 5), 0, [0] * 70, 0), Chunk((1, 2, 3), 130, [0], 1), Chunk((8,), 9, [0] * 3, 1))

@@ -1,0 +1,18 @@
+"""The native library of an instruction set, if this machine grants it."""
+
+from pathlib import Path
+
+import pytest
+
+from llama_herd.model.kernels.build import find
+from llama_herd.model.kernels.instruction_set import InstructionSet
+from llama_herd.model.kernels.native import Kernels, load_library
+
+
+def kernels_of(set: InstructionSet, folder: Path) -> Kernels:
+    """Skips the test on a machine without it."""
+    if set.complaint:
+        pytest.skip(f"{set.name}: {set.complaint}")
+    path = find(folder, set)
+    assert path is not None
+    return load_library(set, path)
