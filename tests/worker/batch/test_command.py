@@ -1,15 +1,13 @@
-"""The command beside a stand-in for workers: files, failures, order, signals, other terminals."""
+"""The command beside a stand-in for workers: files, failures, order, other terminals."""
 
 import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from redis import Redis
 
@@ -21,25 +19,11 @@ from llama_herd.worker.batch.runner import HOPELESS_ROWS
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.worker.batch.batch_command import BatchCommand, rows
-from tests.worker.batch.killing import size
-from tests.worker.batch.terminal import Terminal
-from tests.worker.herd_command import COMMAND, environment, invoke, start_herd
+from tests.worker.herd_command import invoke, start_herd
 
 pytestmark = [pytest.mark.redis, pytest.mark.long]
 
 BROKEN = Failure(code="numeric_error", message="no numbers")
-
-
-@pytest.fixture
-def command(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> BatchCommand:
-    monkeypatch.chdir(tmp_path)
-    return BatchCommand(tmp_path, redis_url)
-
-
-@pytest.fixture
-def worker(redis_url: str) -> Iterator[StandIn]:
-    with StandIn(redis_url) as worker:
-        yield worker
 
 
 def test_every_row_has_an_answer_and_redis_keeps_nothing(
@@ -152,38 +136,6 @@ def test_some_rows_that_fail_first_stop_nothing(command: BatchCommand, redis_url
     assert len(command.failures()) + len(command.answers()) == 80
 
 
-def test_a_batch_is_ended_from_elsewhere_and_the_same_command_does_the_rest(
-    command: BatchCommand, worker: StandIn
-) -> None:
-    command.write(rows(40))
-    worker.hold()
-    with command.start("--window", "16") as process, Client(command.url) as client:
-        wait_until(lambda: client.batches() and client.status().pending == 16, "window full")
-        ended = invoke("batch", "--cancel", command.run_id, HERD_REDIS_URL=command.url)
-        output, _ = process.communicate(timeout=30)
-        assert client.status().pending == 0
-    assert ended.stdout == f"batch {command.run_id} has ended; the same command runs its other rows\n"
-    assert process.returncode == 1
-    assert "cancelled from elsewhere; the same command runs the remaining rows" in output
-    assert command.answers() == command.failures() == []
-    worker.go_on()
-    assert command.run().exit_code == 0
-    assert sorted(command.names()) == sorted(f"c{n}" for n in range(40))
-
-
-def test_the_jobs_of_a_killed_batch_are_cancelled_from_elsewhere(
-    command: BatchCommand, worker: StandIn
-) -> None:
-    command.write(rows(40))
-    worker.hold()
-    with command.start("--window", "16") as process, Client(command.url) as client:
-        wait_until(lambda: client.batches() and client.status().pending == 16, "window full")
-        process.kill()
-        ended = invoke("cancel", "--yes", "--batch", command.run_id, HERD_REDIS_URL=command.url)
-        assert client.status().pending == 0
-    assert ended.stdout.endswith("16 jobs cancelled\n")
-
-
 def test_json_events_are_lines_and_the_last_is_the_summary(command: BatchCommand, worker: StandIn) -> None:
     command.write(rows(20))
     events = [json.loads(line) for line in command.run("--json").stdout.splitlines()]
@@ -247,79 +199,6 @@ def test_without_a_redis_it_does_not_begin(command: BatchCommand) -> None:
     assert done.exit_code == 2
     assert "cannot be reached" in done.stderr
     assert not command.output.exists()
-
-
-def test_sigterm_leaves_the_jobs_running_and_the_same_command_fetches_them(
-    command: BatchCommand, worker: StandIn
-) -> None:
-    command.write(rows(40))
-    worker.hold()
-    with command.start("--window", "16") as process, Client(command.url) as client:
-        wait_until(lambda: client.status().pending == 16, "window full")
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=30)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert "16 jobs continue on the workers. To continue: herd batch in.jsonl -o out.jsonl" in output
-    worker.go_on()
-    assert command.run().exit_code == 0
-    assert sorted(command.names()) == sorted(f"c{n}" for n in range(40))
-    assert len(worker.answered) == len(set(worker.answered)) == 40
-
-
-@pytest.mark.parametrize(
-    ("answer", "num_left", "options"),
-    [("c", 0, ("--in-order",)), ("l", 16, ()), pytest.param("c", 0, (), marks=pytest.mark.slow)],
-)
-def test_ctrl_c_on_a_terminal_asks_once(
-    command: BatchCommand, worker: StandIn, answer: str, num_left: int, options: tuple[str, ...]
-) -> None:
-    command.write(rows(40))
-    worker.hold()
-    with Client(command.url) as client, Terminal(command) as terminal:
-        with terminal.start("batch", "in.jsonl", "-o", "out.jsonl", "--window", "16", *options) as process:
-            wait_until(lambda: client.status().pending == 16, "window full")
-            terminal.type("\x03")
-            terminal.read_until("[L/c]")
-            terminal.type(f"{answer}\n")
-            assert process.wait(30) == 128 + signal.SIGINT
-        assert client.status().pending == num_left
-    worker.go_on()
-    assert command.run(*options).exit_code == 0
-    expected = [f"c{n}" for n in range(40)]
-    assert (command.names() if options else sorted(command.names(), key=expected.index)) == expected
-    assert command.failures() == []
-
-
-def test_a_second_ctrl_c_leaves_the_jobs_running(command: BatchCommand, worker: StandIn) -> None:
-    command.write(rows(5))
-    worker.hold()
-    with Client(command.url) as client, Terminal(command) as terminal:
-        with terminal.start("batch", "in.jsonl", "-o", "out.jsonl") as process:
-            wait_until(lambda: client.status().pending == 5, "rows are under way")
-            terminal.type("\x03")
-            terminal.read_until("[L/c]")
-            wait_until(lambda: psutil.Process(process.pid).status() == "sleeping", "it waits for the answer")
-            terminal.type("\x03")
-            terminal.read_until(
-                "5 jobs continue on the workers. To continue: herd batch in.jsonl -o out.jsonl"
-            )
-            assert process.wait(30) == 128 + signal.SIGINT
-        assert client.status().pending == 5
-
-
-def test_a_slow_pipe_holds_up_neither_answers_nor_signals(command: BatchCommand, worker: StandIn) -> None:
-    env = environment(HERD_REDIS_URL=command.url)
-    arguments = [*COMMAND, "batch", "-", "-o", "out.jsonl"]
-    with subprocess.Popen(
-        arguments, cwd=command.folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        process.stdin.write(b'{"prompt": "first"}\n{"prompt": "sec')
-        process.stdin.flush()
-        wait_until(lambda: size(command.output) > 0, "the first row has its answer")
-        assert command.names() == ["line-1"]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
 
 
 def test_a_running_batch_is_seen_from_elsewhere(command: BatchCommand, worker: StandIn) -> None:
