@@ -17,6 +17,29 @@ def _capped(scores, cap):
     return cap - 2 * cap / (tl.exp2(scores * (2 * LOG2_E / cap)) + 1)
 
 
+@triton.jit
+def _split_of(length, window, split, num_splits, HAS_WINDOW: constexpr, BLOCK: constexpr):
+    """The first key that a token sees, and the keys of one split, which begins with a whole block."""
+    first = 0
+    if HAS_WINDOW:
+        first = tl.maximum(length - window, 0)
+    start = first // BLOCK * BLOCK
+    share = tl.cdiv(tl.cdiv(length - start, num_splits), BLOCK) * BLOCK
+    begin = start + split * share
+    return first, begin, tl.minimum(begin + share, length)
+
+
+@triton.jit
+def _more(largest, total, found, scores, v, PRECISION: constexpr):
+    """What is found with more keys: scores in powers of two (queries, keys), values v (keys, D)."""
+    now_largest = tl.maximum(largest, tl.max(scores, 1))
+    shrink = tl.exp2(largest - now_largest)
+    weights = tl.exp2(scores - now_largest[:, None])
+    total = total * shrink + tl.sum(weights, 1)
+    found = tl.dot(weights.to(v.dtype), v, found * shrink[:, None], input_precision=PRECISION)
+    return now_largest, total, found
+
+
 @triton.jit(do_not_specialize=["window", "num_splits"])
 def attend_split(
     q,  # (T, H, D), the rows `q_row` numbers apart
@@ -50,13 +73,7 @@ def attend_split(
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token, length = tl.load(rows + row), tl.load(num_keys + row).to(tl.int32)
     table = pages + tl.load(tables + row)
-    first = 0
-    if HAS_WINDOW:
-        first = tl.maximum(length - window, 0)
-    start = first // BLOCK * BLOCK
-    share = tl.cdiv(tl.cdiv(length - start, num_splits), BLOCK) * BLOCK
-    begin = start + split * share
-    end = tl.minimum(begin + share, length)
+    first, begin, end = _split_of(length, window, split, num_splits, HAS_WINDOW, BLOCK)
 
     query, number, step = tl.arange(0, GROUP_PADDED), tl.arange(0, HEAD_PADDED), tl.arange(0, BLOCK)
     in_head, in_group = number < HEAD_DIM, query < GROUP
@@ -81,12 +98,7 @@ def attend_split(
         if HAS_CAP:
             scores = _capped(scores, cap)
         scores = tl.where(seen[None, :], scores * LOG2_E, float("-inf"))
-        now_largest = tl.maximum(largest, tl.max(scores, 1))
-        shrink = tl.exp2(largest - now_largest)
-        weights = tl.exp2(scores - now_largest[:, None])
-        total = total * shrink + tl.sum(weights, 1)
-        found = tl.dot(weights.to(v.dtype), v, found * shrink[:, None], input_precision=PRECISION)
-        largest = now_largest
+        largest, total, found = _more(largest, total, found, scores, v, PRECISION)
 
     is_empty = total == 0
     found = found / tl.where(is_empty, 1.0, total)[:, None]

@@ -79,68 +79,66 @@ def launches(
     cap: float = 0.0,
 ) -> tuple[Launch, ...]:
     """The kernels to run: one; with splits a second one that joins them."""
-    _, H, D = q.shape
-    keys, values = cached  # (K, pages, PAGE_TOKENS, D) each
-    R, K = len(seen.rows), len(keys)
-    head = {"HEAD_DIM": D, "HEAD_PADDED": max(LEAST_QUERIES, _power_of_two(D))}
-    head_bytes = head["HEAD_PADDED"] * q.itemsize
+    R, (_, H, D) = len(seen.rows), q.shape
     found, sizes = out, out
     if num_splits > 1:
         found = q.new_empty(R, H, num_splits, D, dtype=torch.float32)
         sizes = q.new_empty(R, H, num_splits, dtype=torch.float32)
-    attend = Launch(
+    attend = _attending(q, cached, seen, out, found, sizes, scale, window, cap)
+    return (attend,) if num_splits == 1 else (attend, _joining(found, sizes, seen, out))
+
+
+def _attending(
+    q: Tensor,
+    cached: Tensor,
+    seen: Seen,
+    out: Tensor,
+    found: Tensor,
+    sizes: Tensor,
+    scale: float,
+    window: int,
+    cap: float,
+) -> Launch:
+    """Of whole sequences into `out`, which is `found` then; or of their splits into `found` and `sizes`."""
+    _, H, D = q.shape
+    keys, values = cached  # (K, pages, PAGE_TOKENS, D) each
+    K, num_splits = len(keys), 1 if found is out else found.shape[2]
+    given = {"q": q, "keys": keys, "values": values, "rows": seen.rows, "num_keys": seen.num_keys}
+    given |= {"tables": seen.tables, "pages": seen.pages, "out": found, "sizes": sizes}
+    strides = {"q_row": q.stride(0), "kv_head": keys.stride(0), "out_row": out.stride(0)}
+    scoring = {"window": window, "num_splits": num_splits, "scale": scale, "cap": cap}
+    constants = {
+        "GROUP": H // K,
+        "GROUP_PADDED": max(LEAST_QUERIES, _power_of_two(H // K)),
+        **_head(D),
+        "PAGE": PAGE_TOKENS,
+        "BLOCK": BLOCK_KEYS,
+        "HAS_WINDOW": window > 0,
+        "HAS_CAP": cap > 0,
+        "IS_SPLIT": num_splits > 1,
+        "PRECISION": "ieee" if q.dtype is torch.float32 else "tf32",
+    }
+    return Launch(
         attend_split,
-        (R, K, num_splits),
-        {
-            "q": q,
-            "keys": keys,
-            "values": values,
-            "rows": seen.rows,
-            "num_keys": seen.num_keys,
-            "tables": seen.tables,
-            "pages": seen.pages,
-            "out": found,
-            "sizes": sizes,
-            "q_row": q.stride(0),
-            "kv_head": keys.stride(0),
-            "out_row": out.stride(0),
-            "window": window,
-            "num_splits": num_splits,
-            "scale": scale,
-            "cap": cap,
-        },
-        {
-            "GROUP": H // K,
-            "GROUP_PADDED": max(LEAST_QUERIES, _power_of_two(H // K)),
-            **head,
-            "PAGE": PAGE_TOKENS,
-            "BLOCK": BLOCK_KEYS,
-            "HAS_WINDOW": window > 0,
-            "HAS_CAP": cap > 0,
-            "IS_SPLIT": num_splits > 1,
-            "PRECISION": "ieee" if q.dtype is torch.float32 else "tf32",
-        },
+        (len(seen.rows), K, num_splits),
+        {**given, **strides, **scoring},
+        constants,
         num_warps=8 if q.dtype is torch.float32 else 4,
-        num_stages=5 if head_bytes <= 512 else 3,
+        num_stages=5 if _head(D)["HEAD_PADDED"] * q.itemsize <= 512 else 3,
     )
-    if num_splits == 1:
-        return (attend,)
-    join = Launch(
-        join_splits,
-        (R, H),
-        {
-            "found": found,
-            "sizes": sizes,
-            "rows": seen.rows,
-            "out": out,
-            "out_row": out.stride(0),
-            "num_splits": num_splits,
-        },
-        {**head, "MAX_SPLITS": MAX_SPLITS},
-        num_warps=4,
-        num_stages=1,
-    )
-    return attend, join
+
+
+def _joining(found: Tensor, sizes: Tensor, seen: Seen, out: Tensor) -> Launch:
+    """Of splits (R, H, splits, D) and their sizes (R, H, splits), into `out`."""
+    R, H, num_splits, D = found.shape
+    given = {"found": found, "sizes": sizes, "rows": seen.rows, "out": out}
+    numbers = {"out_row": out.stride(0), "num_splits": num_splits}
+    constants = {**_head(D), "MAX_SPLITS": MAX_SPLITS}
+    return Launch(join_splits, (R, H), {**given, **numbers}, constants, num_warps=4, num_stages=1)
+
+
+def _head(head_dim: int) -> dict[str, int]:
+    return {"HEAD_DIM": head_dim, "HEAD_PADDED": max(LEAST_QUERIES, _power_of_two(head_dim))}
 
 
 def _power_of_two(number: int) -> int:
