@@ -76,7 +76,7 @@ def read_place(reply: list[int] | None) -> Place | None:
 #: Anybody may have written a record. A worker could not continue with numbers out of this range.
 _NUMBERS = range(10**16)
 #: Longest wait before a job that another worker owns is asked for again.
-_MAX_BUSY_MS = 60_000
+_MAX_BUSY_MS = 5_000
 
 
 def _number(raw: bytes | int) -> int:

@@ -18,6 +18,7 @@ from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES
 from llama_herd.tasks.security.acl import Acl, Dialect, Role
 from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker.process import NUM_LOOK_AHEAD
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.tiny import write_tiny_gguf
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
@@ -25,6 +26,7 @@ from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
 ACME, GLOBEX = "acme", "globex"
+SLOTS = 4
 QUEUE, KEYS = queue_name("m", GLOBEX), Keys(GLOBEX)
 #: So much CPU time may worker and Redis take meanwhile, and so many bytes may be read of Redis.
 MAX_CPU_S, MAX_READ_BYTES = 2.0, 25_000_000
@@ -90,9 +92,14 @@ def _forged(job_id: str, **fields: Any) -> list[Command]:
     return [("HSET", KEYS.job_key(job_id), *pairs), ("LPUSH", QUEUE, message)]
 
 
+#: Messages of one tenant that the worker holds at most: its own places, and those that no tenant owns.
+NUM_PLACES = SLOTS + NUM_LOOK_AHEAD
+#: More of them than that.
+NUM_FORGED = 60
+
+
 def _forgeries(**fields: Any) -> list[Command]:
-    """More of them than a worker has places."""
-    return [command for number in range(60) for command in _forged(f"f{number}", **fields)]
+    return [command for number in range(NUM_FORGED) for command in _forged(f"f{number}", **fields)]
 
 
 def _event(job_id: str, seq: int, **fields: Any) -> Command:
@@ -100,9 +107,10 @@ def _event(job_id: str, seq: int, **fields: Any) -> Command:
     return ("XADD", KEYS.events_key(job_id), f"{seq}-0", "e", json.dumps(event))
 
 
+FOREIGN = Attack("jobs of an owner who never ends", _forgeries(state="running", owner="x", lease=9 * 10**15))
 FORGERIES = [
     Attack("jobs that no claim can read", _forgeries(due_ms="soon")),
-    Attack("jobs of an owner who never ends", _forgeries(state="running", owner="x", lease=9 * 10**15)),
+    FOREIGN,
     Attack("a job that has been due for ever", _forged("f", due_ms=-(10**300))),
     Attack("a job of fewer than no tokens", _forged("f", n=-1)),
     Attack("a job of fewer than no starts", _forged("f", starts=-2)),
@@ -173,7 +181,7 @@ def worker(
         path,
         "both",
         path.with_name("log"),
-        slots=4,
+        slots=SLOTS,
         grace_s=0.2,
         silence_s=10.0,
         tenants=request.param,
@@ -309,6 +317,15 @@ def test_whatever_a_tenant_does_to_its_own_keys_the_other_is_answered_in_time(
     assert {name: effort for name, effort in efforts.items() if effort.is_much} == {}
     globex.answered_s()  # once its keys are as they should be, it is served again
     assert "Connection to broker lost" not in worker.log
+
+
+def test_jobs_of_an_owner_who_never_ends_hold_a_tenants_places_no_longer_than_they_are_there(
+    strike: Callable[[Attack], None], worker: WorkerProcess, globex: Tenant, root: Redis
+) -> None:
+    strike(FOREIGN)
+    wait_until(lambda: root.llen(QUEUE) == NUM_FORGED - NUM_PLACES, "the worker takes as many as it may")
+    clean(root)
+    globex.answered_s()
 
 
 @pytest.mark.parametrize(
