@@ -13,7 +13,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-faults test-kernels chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
+.PHONY: help demo quick test test-programs test-faults test-kernels chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,14 +22,17 @@ demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
-quick test test-faults test-kernels: export PYTHONDONTWRITEBYTECODE =
+quick test test-programs test-faults test-kernels: export PYTHONDONTWRITEBYTECODE =
 
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (worker or long or slow or gpu or fault)"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (worker or long or slow or gpu or fault or program)"
 
 # Two processes more than small machines have cores: tests also wait, for processes and for time to pass.
 test: $(VENV)/.ready ## run the quick tests
 	@$(BIN)/python -m pytest -q -n 4 --dist loadfile
+
+test-programs: $(VENV)/.ready ## run demos, benchmarks and commands whole, as a person does
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "program and not slow and not fault"
 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "fault and not slow" tests/chaos tests/worker

@@ -17,6 +17,7 @@ from llama_herd.errors import BadInput
 from llama_herd.model.kernels.build import build
 from llama_herd.model.kernels.instruction_set import is_known_machine
 from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.drawing import leave_out
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("herd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,10 +48,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "kernels_folder" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(600))  # the first of them compiles, others wait for it
+    leave_out(items)
     if hasattr(config, "workerinput"):
         _put_long_files_first(items)
 

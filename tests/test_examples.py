@@ -25,7 +25,7 @@ from tests.worker.processes import WorkerProcess, wait_until
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
-pytestmark = [pytest.mark.redis, pytest.mark.worker]
+pytestmark = [pytest.mark.redis, pytest.mark.program]
 
 
 @pytest.fixture(scope="module")

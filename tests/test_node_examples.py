@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent.parent / "examples"
 
 pytestmark = [
     pytest.mark.redis,
-    pytest.mark.worker,
+    pytest.mark.program,
     pytest.mark.skipif(not all(map(shutil.which, ("node", "npm"))), reason="no node or no npm"),
 ]
 

@@ -19,7 +19,7 @@ from llama_herd.worker.local.requirements import CLI_MODULES, WORKER_MODULES
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.worker.herd_command import environment
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.program
 
 ROOT = Path(__file__).parent.parent
 

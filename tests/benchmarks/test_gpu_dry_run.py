@@ -11,7 +11,7 @@ from benchmarks.gpu.measurement import OURS
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.scale import DRY
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.program
 
 ROOT = Path(__file__).parents[2]
 

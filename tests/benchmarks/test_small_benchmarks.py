@@ -7,7 +7,7 @@ import pytest
 from benchmarks import code_size, fairness, kernels, ledger, prefix, sampling, scheduler, subscribers
 from benchmarks.shapes import random_shape
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_thread", "forked_workers")]
+pytestmark = [pytest.mark.program, pytest.mark.usefixtures("one_thread", "forked_workers")]
 
 TINY = random_shape("tiny", hidden_size=64, num_layers=1, num_heads=2, ffn_size=64, vocab_size=2_048)
 

@@ -11,7 +11,7 @@ from benchmarks.speed.files import RandomFile
 from benchmarks.speed.rounds import CELLS
 from benchmarks.speed.tables import readme_table, tables
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.program
 
 TINY = random_config(hidden_size=64, num_layers=1, num_heads=2, ffn_size=64, vocab_size=2_048)
 

@@ -11,7 +11,7 @@ from benchmarks.shapes import random_shape
 from benchmarks.speed.files import PRESETS
 from benchmarks.weights import Setting, speed, start, tables, type_speed
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.program
 
 SMALL = random_shape("small", hidden_size=256, num_layers=2, num_heads=4, ffn_size=512)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.hostile.good_models import write_good_models
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.program
 
 #: Damaged files may make a process take so much more than good ones do.
 MAX_MORE_BYTES = 48 << 20

@@ -116,6 +116,7 @@ def test_a_demo_reports_the_same_in_json(tiny_path: Path) -> None:
         assert 0 < figures["ttft"]["p50_s"] <= figures["ttft"]["p95_s"]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_signal_ends_all_of_it(start: Callable[..., Process], number: signal.Signals) -> None:
     process = start()
@@ -127,6 +128,7 @@ def test_a_signal_ends_all_of_it(start: Callable[..., Process], number: signal.S
     assert not any(other.is_running() for other in others)
 
 
+@pytest.mark.program
 def test_a_worker_that_dies_is_reported_with_its_last_words(start: Callable[..., Process]) -> None:
     process = start()
     (worker,) = filter(is_worker, grown_family(process))
@@ -165,6 +167,7 @@ def lines_until(process: Process, told: str, num: int = 1) -> list[str]:
     return list(islice((line for line in process.stdout if told in line), num))
 
 
+@pytest.mark.program
 def test_a_web_demo_stays_replaces_dead_workers_and_leaves_nothing(start: Callable[..., Process]) -> None:
     process = start("--web")
     url = lines_until(process, "open ")[0].split()[1]
@@ -184,6 +187,7 @@ def test_a_web_demo_stays_replaces_dead_workers_and_leaves_nothing(start: Callab
     assert not any(other.is_running() for other in others)
 
 
+@pytest.mark.program
 def test_a_web_demo_without_a_model_says_why(tmp_path: Path) -> None:
     process = start_herd(tmp_path, "demo", "--web", "--model", __file__)
     _, complaint = process.communicate(timeout=PATIENCE_S)

@@ -18,7 +18,7 @@ from tests.page import ask, is_over, job_of, needs_chromium, said
 from tests.worker.gateway_process import GatewayProcess
 from tests.worker.processes import WorkerProcess
 
-pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120), needs_chromium]
+pytestmark = [pytest.mark.redis, pytest.mark.program, pytest.mark.timeout(120), needs_chromium]
 
 #: Tokens of a job that is there as long as a test needs it, and is stopped then.
 LONG = 4096

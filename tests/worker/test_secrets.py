@@ -102,6 +102,7 @@ def events_of_celery(channel: Any) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.program
 def test_no_prompt_and_no_password_is_shown_by_anything(
     worker: WorkerProcess, server: GuardedRedis, tmp_path: Path
 ) -> None:

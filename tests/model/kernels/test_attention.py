@@ -98,6 +98,7 @@ class Case:
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 1000)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("head_dim", [2, 16, 64, 80, 96, 128, 250, 256])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (6, 2), (32, 4), (19, 1)])
@@ -114,6 +115,7 @@ def test_long_rows_in_parts_attend_as_float64(attention: Attention, scattered: b
     case.check(case.attend(attention))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "scoring",

@@ -23,6 +23,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=s
 COLUMNS = pytest.mark.parametrize("columns", [1, 7, 8, 16, 31, 64, 100, 2048])
 
 
+@pytest.mark.drawn
 @DTYPES
 @COLUMNS
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])

@@ -76,6 +76,7 @@ def test_a_library_multiplies_what_it_says(kernels: Kernels) -> None:
     assert "wrong" not in kernels.note
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 @pytest.mark.parametrize(("num_rows", "columns"), [(1, 32), (16, 96), (47, 32), (161, 352), (96, 1024)])
@@ -93,6 +94,7 @@ def test_every_kernel_multiplies_as_float64(
     ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_many_tokens_are_multiplied_by_many_long_rows(
     kernels: Kernels, kernel: Kernel, type: GGMLType
@@ -105,6 +107,7 @@ def test_many_tokens_are_multiplied_by_many_long_rows(
     assert multiply(segment, x[:9], kernel).equal(y[:9])
 
 
+@pytest.mark.drawn
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 8, 33])
 def test_threads_change_no_bit(kernels: Kernels, kernel: Kernel, num_threads: int) -> None:

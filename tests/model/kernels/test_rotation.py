@@ -20,6 +20,7 @@ def rotation(set_kernels: Kernels) -> Rotation:
 CHUNKS = (Chunk((4, 5), 0, [0] * 70, 0), Chunk((1, 2, 3), 130, [0], 1), Chunk((8,), 9, [0] * 3, 1))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("head_dim", [2, 16, 44, 64, 80, 128, 256])
 @pytest.mark.parametrize("chunks", [CHUNKS, CHUNKS[1:2]], ids=len)

@@ -11,7 +11,7 @@ from tests.worker.batch.batch_command import BatchCommand, rows
 from tests.worker.batch.killing import children_of, is_alive
 from tests.worker.batch.terminal import Terminal
 
-pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.program, pytest.mark.timeout(120)]
 
 #: Where no Redis is: it must bring its own.
 NOWHERE = "redis://127.0.0.1:1/0"

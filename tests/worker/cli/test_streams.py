@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.herd_command import COMMAND, environment, invoke
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.program
 
 #: One command for each way to write: typer's echo, print, rich, and a text as it grows.
 COMMANDS = {

@@ -179,6 +179,7 @@ def test_a_redis_beside_another_is_refused(url: str) -> None:
     assert "is in use" in refused.stderr
 
 
+@pytest.mark.program
 def test_ctrl_c_ends_a_worker_and_its_redis_with_it(worker: Process, client: Client) -> None:
     (status,) = client.workers()
     redis = next(

@@ -84,7 +84,7 @@ LARGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.worker
+@pytest.mark.program
 @pytest.mark.parametrize(
     "names",
     [["bundled", "long"], pytest.param(["wide", "bfloat16"], marks=pytest.mark.slow)],

@@ -1,0 +1,47 @@
+"""Of a test with very many combinations of parameters `make test` runs a draw, and the slow tier all."""
+
+import itertools
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+
+def leave_out(items: Iterable[pytest.Item]) -> None:
+    """Call slow, of each test that is marked as `drawn`, the combinations that its draw leaves out.
+
+    Any two values of two parameters meet in at least one of the others. The draw is the same each time.
+    """
+    tests = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("drawn"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for name, all_of_one in tests.items():
+        random.Random(name).shuffle(all_of_one)
+        drawn = draw({test: test.callspec.params for test in all_of_one})
+        for test in all_of_one:
+            if test not in drawn:
+                test.add_marker(pytest.mark.slow)
+
+
+def draw(combinations: Mapping[T, Mapping[str, object]]) -> list[T]:
+    """Those in which most pairs of values meet that have met in none so far, until all pairs have."""
+    pairs = {one: _pairs(values) for one, values in combinations.items()}
+    seen: set[object] = set()
+    drawn = []
+    for num_new in range(max(map(len, pairs.values())), 0, -1):
+        for one, its_pairs in pairs.items():
+            if len(its_pairs - seen) >= num_new:
+                drawn.append(one)
+                seen |= its_pairs
+    return drawn
+
+
+def _pairs(values: Mapping[str, object]) -> set[object]:
+    """Of one value alone too, as a test may have one parameter."""
+    named = [(name, repr(value)) for name, value in values.items()]
+    return {*named, *itertools.combinations(named, 2)}
