@@ -19,6 +19,8 @@ from llama_herd.model.native_block import MAX_TOKENS, NativeBlock
 from tests.model.forwards import random_ids, reserved
 from tests.tiny import WIDE, write_tiny_gguf
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS = MAX_TOKENS + 1
 
 

@@ -16,6 +16,8 @@ from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.model.float64 import logits64
 from tests.tiny import stored_weights, write_tiny_gguf
 
+pytestmark = pytest.mark.long
+
 #: Of logits up to 16; measured: 3e-5 on the bundled model, 6e-5 through 16 random layers.
 TOLERANCE = 1e-4
 #: In bfloat16, which has 8 bits; measured: 0.17 on the bundled model, 0.27 through 16 random layers.

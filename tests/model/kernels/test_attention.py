@@ -14,6 +14,8 @@ from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.pages import pages_for
 from llama_herd.model.seen import Seen
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def attention(set_kernels: Kernels) -> Attention:

@@ -7,6 +7,8 @@ from llama_herd.model.kernels.elementwise import Elementwise, exact_norm, exact_
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Mlp, RMSNorm
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def native(set_kernels: Kernels) -> Elementwise:

@@ -23,6 +23,8 @@ from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.weight import Weight
 from tests.model.native_library import kernels_of
 
+pytestmark = pytest.mark.long
+
 TYPES = sorted(TILED_TYPES)
 #: What else a library does.
 OTHERS = "attention, RoPE, norms and gates"

@@ -10,6 +10,8 @@ from llama_herd.model.kernels.rotation import Rotation
 from llama_herd.model.llama2 import rotate
 from tests.tiny import tiny_config
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def rotation(set_kernels: Kernels) -> Rotation:
