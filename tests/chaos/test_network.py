@@ -4,7 +4,7 @@ import pytest
 
 from llama_herd.worker.chaos.faults import network
 from llama_herd.worker.chaos.herd import Herd
-from tests.chaos.sampling import SAMPLED
+from tests.chaos.sampling import SAMPLED, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -40,15 +40,16 @@ def test_a_bad_line_costs_time_only(herd: Herd) -> None:
 
 
 def test_a_worker_in_a_black_hole_loses_its_jobs_cleanly_and_consumes_again(herd: Herd) -> None:
-    (away,) = herd.workers(1, is_behind_proxy=True, step_s=0.03)  # slow, lest it be done before the fault
+    # So slow that it is not done before the other one is there, and the fault.
+    (away,) = herd.workers(1, is_behind_proxy=True, step_s=0.1)
     job_ids = herd.jobs.submit(4, SAMPLED)
-    herd.jobs.wait_for(job_ids, "n", 20)
+    herd.jobs.wait_for(job_ids, "n", 5)
     (rescuer,) = herd.workers(1)
     with network.black_hole(herd) as met:
         assert sorted(met) == sorted(job_ids)
         herd.jobs.wait_for(job_ids, "epoch", 2)
     assert {result.worker for result in herd.jobs.results()} == {rescuer.name}
     rescuer.stop()
-    (again,) = herd.jobs.submit(1, SAMPLED)
+    (again,) = herd.jobs.submit(1, SHORT)
     herd.jobs.results([again])
     assert herd.jobs.starts(again) == [away.name]
