@@ -37,7 +37,7 @@ def test_a_zombies_writes_are_refused_and_it_takes_over_when_the_new_owner_dies(
 
 def test_a_zombie_without_a_chance_leaves_its_jobs_and_their_messages_alone(herd: Herd) -> None:
     """It wakes up when all is over: no result is stored again, no message is rejected away."""
-    (zombie,) = herd.workers(1)
+    (zombie,) = herd.workers(1, step_s=0.03)  # slow, lest it be done before it is frozen
     job_ids = herd.jobs.submit(4, {**LONG, "max_tokens": 100})
     herd.jobs.wait_for(job_ids, "n", 20)
     zombie.signal(signal.SIGSTOP)
