@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.gateway import (
@@ -48,6 +49,11 @@ ROUTES = (
     Route("/v1/jobs/{id}/purge", job_routes.purge, methods=["POST"]),
 )
 
+_WRONG_ROUTES = {
+    404: ("not_found", "there is no such route: see /docs"),
+    405: ("method_not_allowed", "this route has no such method: see /docs"),
+}
+
 
 def make_app(settings: GatewaySettings) -> Starlette:
     """The application. It holds no state but connections."""
@@ -65,12 +71,15 @@ def make_app(settings: GatewaySettings) -> Starlette:
         allow_headers=["*"],
         expose_headers=[openai_routes.JOB_HEADER, "Location", "Retry-After"],
     )
-    return Starlette(
+    app = Starlette(
         routes=ROUTES,
-        middleware=[cors] if settings.origins else [],
-        exception_handlers={HerdError: _on_error, HTTPException: _on_http_error, Exception: _on_bug},
+        middleware=[*([cors] if settings.origins else []), Middleware(Discreet)],
+        exception_handlers={HerdError: _on_error, HTTPException: _on_http_error},
         lifespan=lifespan,
     )
+    # It would lead to the name and the scheme of the request, which a client or a proxy has made up.
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
@@ -82,16 +91,36 @@ async def _on_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """What the router found: no such route, or no such method."""
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
-    return _answer(Problem(error.status_code, code, error.detail, headers=error.headers or {}))
+    code, message = _WRONG_ROUTES.get(error.status_code, ("bad_request", error.detail))
+    return _answer(Problem(error.status_code, code, message, headers=error.headers or {}))
 
 
-async def _on_bug(request: Request, error: Exception) -> Response:
-    """Anything else. Only the kind of the error and its place are logged: its words may be a prompt's."""
-    places = traceback.extract_tb(error.__traceback__)[-3:]
-    where = " < ".join(f"{place.filename}:{place.lineno}" for place in reversed(places))
-    log.error("a request failed: %s at %s", type(error).__name__, where)
-    return _answer(Problem(500, "internal_error", "the gateway has failed at this request"))
+class Discreet:
+    """Answers for bugs. Only the kind of an error and its place are logged: its words may be a prompt's."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def note(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except Exception as error:
+            places = traceback.extract_tb(error.__traceback__)[-3:]
+            where = " < ".join(f"{place.filename}:{place.lineno}" for place in reversed(places))
+            log.error("a request failed: %s at %s", type(error).__name__, where)
+            if not has_begun:  # else the server cuts it off, since it is not whole
+                problem = Problem(500, "internal_error", "the gateway has failed at this request")
+                await _answer(problem)(scope, receive, send)
 
 
 def _answer(problem: Problem) -> Response:

@@ -17,7 +17,7 @@ from llama_herd.tasks.gateway.errors import Problem, bad_request
 from llama_herd.tasks.gateway.limits import read_object
 from llama_herd.tasks.gateway.openai_routes import JOB_HEADER, KEY_HEADER
 from llama_herd.tasks.gateway.pump import pump
-from llama_herd.tasks.gateway.sse import EventStream, sse
+from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
 from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Cancellation, Place, Record
 from llama_herd.tasks.result import Result
@@ -134,6 +134,8 @@ async def events(request: Request) -> ASGIApp:
     record, _ = await desk.run(_look(desk, job_id))
     if record.is_final and after >= record.seq:
         return Response(status_code=204)  # an EventSource that has all of it does not come again
+    if request.method == "HEAD":
+        return Response(headers={**HEADERS, JOB_HEADER: job_id})
     return _Watched(door, desk, job_id, after)
 
 
@@ -147,12 +149,10 @@ class _Watched:
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        settings = self._door.settings
         with self._door.places.taken(self._desk.settings.tenant):
             answer = EventStream(
                 self._parts(),
                 headers={JOB_HEADER: self._job_id},
-                stall_s=settings.gateway_idle_s,
                 until=self._door.is_closing,
             )
             await answer(scope, receive, send)

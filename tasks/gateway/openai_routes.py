@@ -164,7 +164,7 @@ class Answer:
 
     async def _stream(self, job_id: str) -> ASGIApp:
         """The answer as it comes. Raises Problem if the job fails before there is anything to say."""
-        asked, settings = self._asked, self._door.settings
+        asked = self._asked
         events = self._desk.events(job_id, tick_s=min(self._heartbeat_s, 5.0))
         first = await self._first(events)
         _check_end(first)
@@ -173,7 +173,6 @@ class Answer:
         return EventStream(
             parts,
             headers={JOB_HEADER: job_id},
-            stall_s=settings.gateway_idle_s,
             on_gone=partial(self._leave, job_id),
         )
 

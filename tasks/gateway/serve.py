@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from llama_herd.errors import BadInput, SettingsError
 from llama_herd.tasks.connection import connect, redis_errors
 from llama_herd.tasks.gateway.app import make_app
-from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol
+from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol, room_for_connections
 from llama_herd.tasks.gateway.identity import is_loopback
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import num_keys
@@ -46,16 +46,17 @@ class Server(uvicorn.Server):
     """uvicorn, told to end by a signal, and to say where it listens: it calls `on_start` with its address."""
 
     def __init__(self, app: Starlette, settings: GatewaySettings, on_start: Callable[[str], None]) -> None:
-        protocol = type("Protocol", (GuardedProtocol,), {"idle_s": settings.gateway_idle_s})
+        limits = {"idle_s": settings.gateway_idle_s, "max_connections": room_for_connections()}
+        self.protocol: type[GuardedProtocol] = type("Protocol", (GuardedProtocol,), limits)
         config = uvicorn.Config(
             app,
             host=settings.gateway_host,
             port=settings.gateway_port,
-            http=protocol,
+            http=self.protocol,
             ws="none",
             lifespan="on",
             log_config=None,
-            log_level="warning",
+            log_level="error",
             access_log=False,
             server_header=False,
             ssl_certfile=settings.gateway_cert_file or None,

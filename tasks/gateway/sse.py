@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
-from typing import Any, TypeVar
+from contextlib import aclosing
+from typing import TypeVar
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from llama_herd.tasks.gateway.ending import end
 
@@ -29,7 +29,7 @@ def sse(data: str, *, name: str = "", number: int | None = None) -> bytes:
 
 
 class ClientGone(Exception):
-    """The client has gone away, or does not read."""
+    """The client has gone away, or was cut off since it did not read."""
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
@@ -51,57 +51,34 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream:
-    """An ASGI answer of parts that come by and by; `on_gone` is called if the client does not take them all.
-
-    A client that reads nothing for `stall_s` is cut off.
-    """
+    """An ASGI answer of parts that come by and by; `on_gone` is called if the client does not take all."""
 
     def __init__(
         self,
         parts: AsyncGenerator[bytes],
         *,
         headers: Mapping[str, str],
-        stall_s: float,
         on_gone: Callable[[], Awaitable[None]] | None = None,
         until: asyncio.Event | None = None,
     ) -> None:
         """until: once it is set the answer ends, so that the client goes on elsewhere."""
         self._parts = parts
         self._headers = [(name.encode(), value.encode()) for name, value in {**HEADERS, **headers}.items()]
-        self._stall_s = stall_s
         self._on_gone = on_gone
         self._until = until
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def write(message: Message) -> None:
-            try:
-                async with asyncio.timeout(self._stall_s):
-                    await send(message)
-            except (TimeoutError, OSError):
-                abort(scope)
-                raise ClientGone from None
-
         async def pass_on() -> None:
-            await write({"type": "http.response.start", "status": 200, "headers": self._headers})
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             async with aclosing(self._parts) as parts:
                 async for part in parts:
-                    await write({"type": "http.response.body", "body": part, "more_body": True})
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
                     if self._until is not None and self._until.is_set():
                         break
-            await write({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         try:
             await unless_gone(receive, pass_on())
         except ClientGone:
-            with suppress(TimeoutError):  # the server counts the answer as broken off only then
-                async with asyncio.timeout(1):
-                    await _gone(receive)
             if self._on_gone is not None:
                 await self._on_gone()
-
-
-def abort(scope: Scope) -> None:
-    """Cut a connection off, with all that it has not read yet."""
-    cut: Callable[[], Any] | None = scope.get("state", {}).get("abort")
-    if cut is not None:
-        cut()

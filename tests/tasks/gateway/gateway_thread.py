@@ -73,6 +73,18 @@ class GatewayThread:
         door: Door = self._app.state.door
         return door
 
+    @property
+    def num_connections(self) -> int:
+        return len(self._server.server_state.connections)
+
+    @property
+    def num_requests(self) -> int:
+        """How many are being answered."""
+        return len(self._server.server_state.tasks)
+
+    def limit_connections(self, num: int) -> None:
+        self._server.protocol.max_connections = num
+
     def forget(self) -> None:
         """Forget which workers there were a moment ago."""
         self.door.desks._desks.clear()

@@ -12,6 +12,7 @@ from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys
 from llama_herd.tasks.ledger.redis_call import ask, run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
+from llama_herd.worker.chaos.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd
 
@@ -140,3 +141,19 @@ def test_no_key_and_no_prompt_is_logged(
     gateway.ask("GET", "/v1/models", headers=bearer("herd-wrong-secret"))
     assert "secret" not in caplog.text
     assert keys[KeyRole.PRODUCER] not in caplog.text
+
+
+def test_a_bug_s_words_are_not_logged(
+    gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may be a prompt's. Its place is."""
+
+    async def stumble(*_: object) -> None:
+        raise ValueError("the secret prompt")
+
+    monkeypatch.setattr("llama_herd.tasks.gateway.job_routes.read_object", stumble)
+    found = gateway.ask("POST", "/v1/jobs", JOB)
+    assert (found.status, found.error["code"]) == (500, "internal_error")
+    wait_until(lambda: not gateway.num_requests, "the request is over")
+    assert "ValueError at" in caplog.text
+    assert "secret" not in caplog.text

@@ -86,6 +86,13 @@ def test_a_silent_stream_sends_comments(gateway: GatewayThread, herd: Herd) -> N
         assert [answer.readline() for _ in range(4)] == [b"retry: 1000\n", b"\n", b":\n", b"\n"]
 
 
+def test_who_asks_for_the_head_of_a_stream_waits_for_nothing(gateway: GatewayThread, herd: Herd) -> None:
+    place = f"/v1/jobs/{submitted(gateway).json['id']}/events"
+    found = gateway.ask("HEAD", place)
+    assert (found.status, found.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert gateway.door.places.num_taken == 0
+
+
 @pytest.mark.parametrize("number", ["-1", "x", "9" * 16, "²"])
 def test_a_wrong_number_is_refused(gateway: GatewayThread, herd: Herd, number: str) -> None:
     job_id = submitted(gateway).json["id"]

@@ -1,7 +1,9 @@
 """What a client can take from a gateway by what it sends, or does not read."""
 
+import json
+import logging
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -50,6 +52,86 @@ def test_a_head_that_is_too_long_is_refused(redis_url: str) -> None:
     with GatewayThread(redis_url, max_header_bytes=1024) as gateway, closing(raw(gateway)) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000)
         assert client.recv(99).startswith(b"HTTP/1.1 4")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000, 431),
+        (b"\x16\x03\x01\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/1.1\r\n\r\n", 400),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n", 400),
+    ],
+)
+def test_what_is_no_http_gets_an_error_of_the_same_shape(
+    gateway: GatewayThread, sent: bytes, status: int
+) -> None:
+    with closing(raw(gateway)) as client:
+        client.sendall(sent)
+        head, _, body = read_all(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert json.loads(body)["error"]["type"] in ("invalid_request_error", "server_error")
+
+
+def read_all(client: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    parts: list[bytes] = []
+    with suppress(ConnectionError):
+        while part := client.recv(65_536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def test_no_http_in_the_body_of_a_stream_breaks_only_that_stream(
+    gateway: GatewayThread, herd: Herd, caplog: pytest.LogCaptureFixture
+) -> None:
+    herd.submit("a")
+    herd.claimed("a")
+    with closing(raw(gateway)) as client:
+        head = b"GET /v1/jobs/a/events HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        client.sendall(head)
+        assert client.recv(99).startswith(b"HTTP/1.1 200 ")
+        client.sendall(b"ZZ\r\n")
+        assert b"HTTP/1.1" not in read_all(client)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_body_of_two_lengths_is_the_connection_s_last(gateway: GatewayThread, herd: Herd) -> None:
+    """What follows it might be another client's request, if a proxy has counted the other way."""
+    both = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    with closing(raw(gateway)) as client:
+        client.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + both)
+        client.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert read_all(client).count(b"HTTP/1.1 ") == 1
+
+
+def test_a_compressed_body_is_refused_by_name(gateway: GatewayThread, herd: Herd) -> None:
+    found = gateway.ask("POST", "/v1/jobs", {"prompt": "x"}, {"Content-Encoding": "gzip"})
+    assert (found.status, found.error["param"]) == (415, "Content-Encoding")
+    plain = gateway.ask("POST", "/v1/jobs", {"prompt": "x"}, {"Content-Encoding": "identity"})
+    assert plain.status == 202
+
+
+def test_who_asks_on_and_on_and_reads_nothing_is_cut_off(redis_url: str) -> None:
+    asked = b"GET /page/style.css HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100_000
+    with GatewayThread(redis_url, idle_s=0.5) as gateway, closing(socket.socket()) as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.settimeout(20)
+        place = urlsplit(gateway.url)
+        stuck.connect((place.hostname, place.port))
+        with pytest.raises(ConnectionError):
+            stuck.sendall(asked)
+
+
+def test_connections_beyond_the_limit_are_closed_at_once(redis_url: str) -> None:
+    with GatewayThread(redis_url) as gateway, ExitStack() as stack:
+        gateway.limit_connections(3)
+        clients = [stack.enter_context(closing(raw(gateway))) for _ in range(4)]
+        assert read_all(clients[3]) == b""
+        clients[0].close()
+        wait_until(lambda: gateway.num_connections < 3, "there is room again")
+        assert gateway.ask("GET", "/health/live").status == 200
 
 
 def test_answers_under_way_are_counted(redis_url: str, herd: Herd) -> None:

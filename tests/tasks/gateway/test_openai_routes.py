@@ -194,3 +194,9 @@ def test_a_full_queue_says_when_to_come_again(redis_url: str, herd: Herd) -> Non
 def test_no_route_and_no_method_have_the_same_shape(gateway: GatewayThread) -> None:
     assert gateway.ask("GET", "/v1/nothing").error["code"] == "not_found"
     assert gateway.ask("PUT", "/v1/models").error["code"] == "method_not_allowed"
+
+
+def test_a_wrong_slash_leads_nowhere(gateway: GatewayThread) -> None:
+    """A redirect would be to a name and a scheme that the client may have made up, with its key."""
+    found = gateway.ask("POST", "/v1/jobs/", ASKED, {"Host": "evil.example"})
+    assert (found.status, found.headers.get("location")) == (404, None)
