@@ -28,7 +28,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from llama_herd.errors import HerdError, RedisUnavailable, SettingsError
+from llama_herd.errors import HerdError, NotPermitted, RedisUnavailable, SettingsError
 
 #: A call without an answer for this long has failed. Redis may have run it all the same.
 SOCKET_TIMEOUT_S = 5.0
@@ -259,13 +259,15 @@ def _joined(scheme: str, netloc: str, path: str, query: Mapping[str, str]) -> st
 
 @contextmanager
 def redis_errors(url: str) -> Iterator[None]:
-    """Turn redis-py's errors inside into `RedisUnavailable`: one line with the address and the fix."""
+    """Turn redis-py's errors inside into `RedisUnavailable` or `NotPermitted`: the address and the fix."""
     try:
         yield
     except HerdError:  # may be a RedisError too, but says more
         raise
     except RedisError as error:
-        raise RedisUnavailable(f"Redis at {masked(url)} {complaint_of(error)}") from error
+        lacks_right = is_denied(error) and not isinstance(error, AuthenticationError)
+        kind = NotPermitted if lacks_right else RedisUnavailable
+        raise kind(f"Redis at {masked(url)} {complaint_of(error)}") from error
 
 
 def is_full(error: RedisError) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         JobConflict,
         JobNotFound,
         JobRunning,
+        NotPermitted,
         QueueFull,
         RecordUnreadable,
         RedisUnavailable,
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.client.job_status import JobStatus
     from llama_herd.tasks.client.status import QueueStatus, Status
+    from llama_herd.tasks.client.waiting import Queued
     from llama_herd.tasks.events import End, Event, Started, Token
     from llama_herd.tasks.job import GenerationJob
+    from llama_herd.tasks.ledger.answers import Place
     from llama_herd.tasks.result import Result
     from llama_herd.tasks.sampling import SamplingParams
     from llama_herd.tasks.settings import Settings
@@ -48,6 +51,7 @@ _HOMES = {
         "JobConflict",
         "JobNotFound",
         "JobRunning",
+        "NotPermitted",
         "QueueFull",
         "RecordUnreadable",
         "RedisUnavailable",
@@ -60,8 +64,10 @@ _HOMES = {
     "tasks.client.client": ("Client",),
     "tasks.client.job_status": ("JobStatus",),
     "tasks.client.status": ("QueueStatus", "Status"),
+    "tasks.client.waiting": ("Queued",),
     "tasks.events": ("End", "Event", "Started", "Token"),
     "tasks.job": ("GenerationJob",),
+    "tasks.ledger.answers": ("Place",),
     "tasks.result": ("Result",),
     "tasks.sampling": ("SamplingParams",),
     "tasks.settings": ("Settings",),
@@ -88,8 +94,11 @@ __all__ = [
     "JobNotFound",
     "JobRunning",
     "JobStatus",
+    "NotPermitted",
+    "Place",
     "QueueFull",
     "QueueStatus",
+    "Queued",
     "RecordUnreadable",
     "RedisUnavailable",
     "Result",

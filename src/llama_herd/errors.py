@@ -8,6 +8,7 @@ HerdError
 │   ├── InvalidJob      a job has fields that cannot be accepted; `fields` names each of them
 │   └── JobConflict     another job already has this id or idempotency key
 ├── RedisUnavailable    Redis cannot be reached, or rejects the call
+│   └── NotPermitted    the user of Redis lacks a right
 ├── QueueFull           the queue's limit of jobs or tokens is reached; `retry_after_s` says when to try again
 ├── JobNotFound         no such job, or its record has been forgotten
 ├── JobRunning          a worker runs the job, which must end first
@@ -105,6 +106,10 @@ class JobConflict(BadInput):
 
 class RedisUnavailable(HerdError):
     """Redis cannot be reached, or rejects the call. The message names the address and the fix."""
+
+
+class NotPermitted(RedisUnavailable):
+    """The user of Redis lacks the right to a command, a key or a channel."""
 
 
 class QueueFull(HerdError):

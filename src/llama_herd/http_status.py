@@ -12,6 +12,7 @@ from llama_herd.errors import (
     JobConflict,
     JobNotFound,
     JobRunning,
+    NotPermitted,
     QueueFull,
     RedisUnavailable,
 )
@@ -24,6 +25,7 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (JobNotFound, 404),
     (JobRunning, 409),
     (QueueFull, 429),
+    (NotPermitted, 403),
     (RedisUnavailable, 503),
     (DeadlineExceeded, 504),
     (TimeoutError, 504),

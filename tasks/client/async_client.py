@@ -1,7 +1,7 @@
 """The client for asyncio, with the same methods as `llama_herd.tasks.client.client`."""
 
 import warnings
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
@@ -13,9 +13,11 @@ from llama_herd.tasks.client.batch.row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead import Retried
+from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
 from llama_herd.tasks.client.status import Status
+from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -74,20 +76,32 @@ class AsyncClient:
         self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
     ) -> AsyncIterator[Event]:
         """The job's events after number `after`, up to its end."""
-        follower = self._core.follower(job_id, after, timeout_s, wait)
+        async with aclosing(self._rounds(self._core.follower(job_id, after, timeout_s, wait))) as rounds:
+            async for events in rounds:
+                for event in events:
+                    yield event
+
+    async def watch(
+        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
+    ) -> AsyncIterator[Event | Queued]:
+        """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
+        waiting = self._core.waiting(job_id, after)
+        async with aclosing(self._rounds(self._core.follower(job_id, after, timeout_s, wait))) as rounds:
+            async for events in rounds:
+                for one in (*events, *await self._run(waiting.place(events))):
+                    yield one
+
+    async def _rounds(self, follower: Follower) -> AsyncGenerator[list[Event]]:
+        """The events as they come, up to the end; an empty list after a silence."""
         with redis_errors(self._core.url):
-            for event in await self._run(self._core.catch_up(follower)):
-                yield event
+            yield await self._run(self._core.catch_up(follower))
             if follower.has_ended:
                 return
             async with aclosing(self._subscriber.pubsub()) as pubsub:
-                await pubsub.subscribe(self._core.ledger.channel(job_id))
+                await pubsub.subscribe(self._core.ledger.channel(follower.job_id))
                 while not follower.has_ended:
                     events = follower.live(await pubsub.get_message(timeout=follower.wait_s()))
-                    if follower.is_behind:
-                        events = await self._run(self._core.catch_up(follower))
-                    for event in events:
-                        yield event
+                    yield await self._run(self._core.catch_up(follower)) if follower.is_behind else events
 
     async def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
         """Wait for the end of the job and return its result."""

@@ -1,7 +1,7 @@
 """The client: submit jobs, follow their tokens, fetch results, cancel."""
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
@@ -15,9 +15,11 @@ from llama_herd.tasks.client.batch.row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead import Retried
+from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
 from llama_herd.tasks.client.status import Status
+from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -100,17 +102,32 @@ class Client:
         not exist by then; without `wait`, JobNotFound comes at once. Raises RecordUnreadable if the stream is
         damaged or was not written by llama-herd.
         """
-        follower = self._core.follower(job_id, after, timeout_s, wait)
+        with closing(self._rounds(self._core.follower(job_id, after, timeout_s, wait))) as rounds:
+            for events in rounds:
+                yield from events
+
+    def watch(
+        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
+    ) -> Iterator[Event | Queued]:
+        """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
+        waiting = self._core.waiting(job_id, after)
+        with closing(self._rounds(self._core.follower(job_id, after, timeout_s, wait))) as rounds:
+            for events in rounds:
+                yield from events
+                yield from self._run(waiting.place(events))
+
+    def _rounds(self, follower: Follower) -> Generator[list[Event]]:
+        """The events as they come, up to the end; an empty list after a silence."""
         with redis_errors(self._core.url):
-            yield from self._run(self._core.catch_up(follower))
+            yield self._run(self._core.catch_up(follower))
             if follower.has_ended:
                 return
             pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
             with closing(pubsub):
-                pubsub.subscribe(self._core.ledger.channel(job_id))
+                pubsub.subscribe(self._core.ledger.channel(follower.job_id))
                 while not follower.has_ended:
                     events = follower.live(pubsub.get_message(timeout=follower.wait_s()))
-                    yield from self._run(self._core.catch_up(follower)) if follower.is_behind else events
+                    yield self._run(self._core.catch_up(follower)) if follower.is_behind else events
 
     def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
         """Wait for the end of the job and return its result, however it ended. Raises what `stream` raises.
@@ -125,6 +142,7 @@ class Client:
     def place(self, job_id: str) -> Place | None:
         """Where a job stands that waits for a worker, and for how long; None if it does not wait.
 
+        `watch` tells it each time that it changes.
         Waiting jobs are counted by the time they were accepted, whatever their priority.
         """
         return self._run(self._core.place(job_id))

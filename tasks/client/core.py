@@ -24,6 +24,7 @@ from llama_herd.tasks.client.submission import (
     enqueue,
     id_of_key,
 )
+from llama_herd.tasks.client.waiting import Waiting
 from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -91,6 +92,9 @@ class ClientCore:
 
     def follower(self, job_id: str, after: int, timeout_s: float | None, waits: bool) -> Follower:
         return Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=waits)
+
+    def waiting(self, job_id: str, after: int) -> Waiting:
+        return Waiting(self.ledger, checked_id(job_id), after=after)
 
     def catch_up(self, follower: Follower, limit: int = 0) -> Dialogue[list[Event]]:
         """Read new events from the stream. If there are none, check whether any can still come.

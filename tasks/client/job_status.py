@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.notes import unserved_note
 from llama_herd.tasks.client.status import Status, status
+from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, JobRow, Overview
 from llama_herd.tasks.ledger.redis_call import Dialogue
@@ -21,8 +22,8 @@ class JobStatus:
 
     state: `delayed` (before its `not_before`), `queued`, `unserved` (queued, but no worker serves its model),
     `running`, `done`, `failed` or `cancelled`. note: what is wrong with its queue; empty if nothing is.
-    tokens: those recorded so far. worker: the last one that had it. Times are unix milliseconds by the clock
-    of Redis, as `now_ms` is.
+    position, estimated_wait_s: those of `Client.place` while it waits, else None. tokens: those recorded so
+    far. worker: the last one that had it. Times are unix milliseconds by the clock of Redis, as `now_ms` is.
     """
 
     job_id: str
@@ -37,6 +38,8 @@ class JobStatus:
     due_ms: int
     deadline_ms: int | None
     now_ms: int
+    position: int | None = None
+    estimated_wait_s: float | None = None
 
     @property
     def waited_s(self) -> float:
@@ -51,13 +54,13 @@ class JobStatus:
 
 def job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
     """Look at one job. Raises JobNotFound."""
-    record = yield ledger.record(job_id)
+    record, place = yield [ledger.record(job_id), ledger.place(job_id)]
     if record is None:
         raise JobNotFound.of(job_id)
     found = yield from status(ledger, record.queue)
     times = (record.submitted_ms, record.due_ms, record.deadline_ms)
     row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times)
-    return _of_row(row, ledger.tenant, found, found.now_ms)
+    return _of_row(row, ledger.tenant, found, found.now_ms, place)
 
 
 def jobs(
@@ -72,7 +75,7 @@ def jobs(
         place: int | None = 0
         while place is not None and len(listed) < limit:
             page: JobPage = yield Overview(ledger.tenant).jobs(index, place, queue=queue, due_ms=due_ms)
-            rows = (_of_row(row, ledger.tenant, found, page.now_ms) for row in page.rows)
+            rows = yield from _of_page(page, ledger, found)
             listed += (one for one in rows if state in (None, one.state))
             place = page.next
     return listed[:limit]
@@ -87,13 +90,12 @@ class Glance(NamedTuple):
 
 
 def glance(ledger: Ledger, queue: str, limit: int) -> Dialogue[Glance]:
-    """Look at a tenant in two round trips. limit: most jobs of each kind."""
+    """Look at a tenant in three round trips. limit: most jobs of each kind."""
     found = yield from status(ledger, queue)
     overview = Overview(ledger.tenant)
     pages: list[JobPage] = yield [overview.jobs(index, most=limit) for index in ("leases", "pending")]
-    running, waiting = (
-        [_of_row(row, ledger.tenant, found, page.now_ms) for row in page.rows] for page in pages
-    )
+    running = yield from _of_page(pages[0], ledger, found)
+    waiting = yield from _of_page(pages[1], ledger, found)
     return Glance(found, running, waiting)
 
 
@@ -104,7 +106,15 @@ _INDEXES: dict[str | None, tuple[Index, ...]] = {
 }
 
 
-def _of_row(row: JobRow, tenant: str, found: Status, now_ms: int) -> JobStatus:
+def _of_page(page: JobPage, ledger: Ledger, found: Status) -> Dialogue[list[JobStatus]]:
+    """The jobs of a page, with the places of those that wait."""
+    waiting = [row.job_id for row in page.rows if row.state == "queued"]
+    places = (yield [ledger.place(job_id) for job_id in waiting]) if waiting else []
+    place_of: dict[str, Place | None] = dict(zip(waiting, places, strict=True))
+    return [_of_row(row, ledger.tenant, found, page.now_ms, place_of.get(row.job_id)) for row in page.rows]
+
+
+def _of_row(row: JobRow, tenant: str, found: Status, now_ms: int, place: Place | None) -> JobStatus:
     model = model_of(row.queue, tenant)
     queue = found.queue_of(model)
     state = row.state
@@ -126,4 +136,6 @@ def _of_row(row: JobRow, tenant: str, found: Status, now_ms: int) -> JobStatus:
         due_ms=row.due_ms,
         deadline_ms=row.deadline_ms,
         now_ms=now_ms,
+        position=place and place.position,
+        estimated_wait_s=place and place.wait_s,
     )

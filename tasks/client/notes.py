@@ -17,6 +17,12 @@ def unserved_note(model: str, unserved_s: float | None, served_models: Sequence[
     return f"no worker serves {model}{span}: its jobs wait. Served are: {names}{rest}"
 
 
+def place_note(position: int, wait_s: float | None) -> str:
+    """Where a job stands, and for how long, if that is known."""
+    wait = "" if wait_s is None else f", about {duration(wait_s)}"
+    return f"{position:,} in the queue{wait}"
+
+
 def duration(seconds: float | None) -> str:
     """A time in at most nine characters, such as 3 h 2 m."""
     if seconds is None:

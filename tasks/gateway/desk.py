@@ -7,13 +7,15 @@ from typing import Generic, TypeVar
 
 import redis.asyncio
 
-from llama_herd.errors import RedisUnavailable
+from llama_herd.errors import NotPermitted, RedisUnavailable
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.job_status import Glance
 from llama_herd.tasks.connection import connect_async, redis_errors
 from llama_herd.tasks.events import Event
+from llama_herd.tasks.gateway.errors import not_permitted
 from llama_herd.tasks.gateway.hub import Hub
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 from llama_herd.tasks.worker_status import WorkerStatus
 
@@ -73,10 +75,26 @@ class Desk:
     def __init__(self, settings: GatewaySettings, tenant: str, line: Line) -> None:
         self.settings = settings.model_copy(update={"tenant": tenant})
         self.core = ClientCore(None, None, None, self.settings, None)
-        self.run = line.run
+        self._line = line
         self._hub = line.hub
         self._workers = Kept(lambda: self.run(self.core.workers()))
         self._glance = Kept(lambda: self.run(self.core.glance(MAX_JOBS)))
+
+    async def run(self, dialogue: Dialogue[T]) -> T:
+        """Run a dialogue. Raises Problem if the gateway may not do that, and what `Line` raises."""
+        try:
+            return await self._line.run(dialogue)
+        except NotPermitted as error:
+            raise not_permitted(error, f"serve the tenant {self.settings.tenant}") from None
+
+    async def submit(self, job: GenerationJob, job_id: str | None, key: str | None) -> str:
+        """Put a job into its queue, and return its id. Raises what `run` and `Client.submit` do."""
+        try:
+            return (await self._line.run(self.core.submit(job, {}, job_id, key))).job_id
+        except NotPermitted as error:
+            model, tenant = job.model or self.settings.default_model, self.settings.tenant
+            what = f"take jobs for the model {model} of the tenant {tenant}"
+            raise not_permitted(error, what, "model") from None
 
     async def workers(self) -> list[WorkerStatus]:
         """All live workers, as of a second ago at most."""

@@ -15,6 +15,7 @@ from llama_herd.errors import (
     JobConflict,
     JobNotFound,
     JobRunning,
+    NotPermitted,
     QueueFull,
     RecordUnreadable,
     RedisUnavailable,
@@ -85,6 +86,15 @@ def bad_request(message: str, code: str = "bad_request", param: str | None = Non
     return Problem(400, code, message, param)
 
 
+def not_permitted(error: NotPermitted, what: str, param: str | None = None) -> Problem:
+    """That the gateway's own user of Redis may not do what it was asked to."""
+    log.warning("%s", error)
+    message = (
+        f"this gateway may not {what}: its user of Redis lacks the right. Fix: herd acl, see docs/security.md"
+    )
+    return Problem(403, "not_permitted", message, param)
+
+
 def _words(error: HerdError) -> tuple[str, str]:
     """The code and the message of an error; what only the operator should read is logged."""
     match error:
@@ -100,6 +110,9 @@ def _words(error: HerdError) -> tuple[str, str]:
             return "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"
         case QueueFull():
             return "queue_full", f"{error.depth} {error.unit} wait, and the limit is {error.limit}"
+        case NotPermitted():
+            log.warning("%s", error)
+            return "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl"
         case RedisUnavailable():
             log.warning("%s", error)
             return "queue_unavailable", "the queue is away"

@@ -3,8 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from llama_herd.errors import HerdError
+from llama_herd.errors import HerdError, NotPermitted
 from llama_herd.tasks.gateway.door import Door, door_of
+from llama_herd.tasks.gateway.errors import Problem
 from llama_herd.tasks.ledger.api_keys import all_keys
 from llama_herd.tasks.ledger.redis_call import ask
 
@@ -27,12 +28,17 @@ async def _reason_against(door: Door) -> str:
     desks = door.desks
     if door.is_closing.is_set():
         return "the gateway is about to end"
+    reason = "no worker is ready"
     try:
         keys = await desks.line.run(ask(all_keys()))
-        tenants = {door.settings.tenant, *(key.tenant for key in keys)}
-        for tenant in tenants:
-            if any(worker.state == "ready" for worker in await desks.of(tenant).workers()):
-                return ""
+        for tenant in {door.settings.tenant, *(key.tenant for key in keys)}:
+            try:
+                if any(worker.state == "ready" for worker in await desks.of(tenant).workers()):
+                    return ""
+            except Problem as problem:  # other tenants may be served
+                reason = problem.message
+    except NotPermitted:
+        return "the gateway's user of Redis may not look up keys"
     except HerdError:
         return "Redis is away"
-    return "no worker is ready"
+    return reason

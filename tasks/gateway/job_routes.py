@@ -70,15 +70,6 @@ class Accepted(BaseModel):
     events: str = Field(description="Where its events are.")
 
 
-class Queued(BaseModel):
-    """The event `queued`: where a job stands while no worker has it. It has no id: it is not of the job."""
-
-    position: int = Field(
-        description="1: it is next. Counted by the time of acceptance, whatever the priority."
-    )
-    estimated_wait_s: float | None = Field(description="At the rate of late; null if nothing was taken.")
-
-
 class Cancelled(BaseModel):
     """What has become of a request to end a job."""
 
@@ -95,10 +86,9 @@ async def submit(request: Request) -> Response:
     fields = await read_object(request, door.settings)
     try:
         job = GenerationJob.parse(fields, desk.settings)
-        submitted = await desk.run(desk.core.submit(job, {}, None, request.headers.get(KEY_HEADER)))
+        job_id = await desk.submit(job, None, request.headers.get(KEY_HEADER))
     except InvalidJob as error:
         raise Problem.of(error, bad_status=422) from None
-    job_id = submitted.job_id
     place = f"/v1/jobs/{job_id}"
     accepted = Accepted(id=job_id, events=f"{place}/events")
     return JSONResponse(accepted.model_dump(), 202, headers={"Location": place, JOB_HEADER: job_id})
@@ -159,7 +149,7 @@ class _Watched:
 
     async def _parts(self) -> AsyncGenerator[bytes]:
         heartbeat_s = self._door.settings.gateway_heartbeat_s
-        waiting = _Waiting(self._desk, self._job_id, is_over=self._after > 0)
+        waiting = _Waiting(self._desk, self._job_id, self._after)
         events = self._desk.events(self._job_id, after=self._after, tick_s=min(heartbeat_s, QUEUED_S))
         yield f"retry: {RECONNECT_MS}\n\n".encode()
         async with aclosing(pump(events, waiting.written, heartbeat_s=heartbeat_s, idle=waiting)) as parts:
@@ -170,26 +160,20 @@ class _Watched:
 class _Waiting:
     """Says where a job stands, as long as it has not begun."""
 
-    def __init__(self, desk: Desk, job_id: str, *, is_over: bool) -> None:
+    def __init__(self, desk: Desk, job_id: str, after: int) -> None:
         self._desk = desk
-        self._job_id = job_id
-        self._is_over = is_over
-        self._last: Place | None = None
+        self._waiting = desk.core.waiting(job_id, after)
+        self._events: list[Event] = []
 
     def written(self, event: Event) -> Iterator[bytes]:
-        self._is_over = True
+        self._events = [event]
         yield sse(event.to_json(), name=event.type, number=event.seq)
 
     async def __call__(self) -> bytes:
         """An event if the place has changed."""
-        if self._is_over:
-            return b""
         with suppress(HerdError):
-            place = await self._desk.run(self._desk.core.place(self._job_id))
-            if place is not None and place != self._last:
-                self._last = place
-                queued = Queued(position=place.position, estimated_wait_s=place.wait_s)
-                return sse(queued.model_dump_json(), name="queued")
+            for queued in await self._desk.run(self._waiting.place(self._events)):
+                return sse(queued.model_dump_json(), name=queued.type)
         return b""
 
 

@@ -138,10 +138,10 @@ class Answer:
         self._heartbeat_s = door.settings.gateway_heartbeat_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked, core = self._asked, self._desk.core
+        asked = self._asked
         with self._door.places.taken(self._desk.settings.tenant):
             own = None if asked.key else str(uuid.uuid4())
-            job_id = (await self._desk.run(core.submit(asked.job, {}, own, asked.key))).job_id
+            job_id = await self._desk.submit(asked.job, own, asked.key)
             try:
                 work = self._stream(job_id) if asked.is_stream else self._whole(job_id)
                 answer = await unless_gone(receive, work)

@@ -9,10 +9,11 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.events import End, Started, Token
 from llama_herd.tasks.gateway.door import door_of
 from llama_herd.tasks.gateway.herd_routes import HerdView
-from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView, Queued
+from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.body_schema import REF, body_schema
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS
@@ -99,11 +100,12 @@ OPERATIONS = (
 ERRORS = {
     400: "the body or a header is wrong, or the model cannot take the prompt",
     401: "no valid key",
-    403: "the key's role is too small, or another site's page calls",
+    403: "the key's role is too small, another site's page calls, or the gateway lacks a right in Redis",
     404: "no such job in this tenant, no such model, no such route",
     408: "the body did not come in time",
     409: "another job has this Idempotency-Key; the job was cancelled; or a worker runs it",
     413: "the body is too long",
+    415: "the body is compressed",
     422: "the job has wrong fields",
     429: "the queue is full, or too many answers are under way: see Retry-After",
     500: "the job failed, and would fail again",

@@ -208,7 +208,7 @@ class Acl:
         ledger, job = self._ledger, GenerationJob(prompt=ANY)
         submits = (ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues)
         channels = self._results | {ledger.channel(ANY), ledger.control_channel}
-        return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY)) + Rights(
+        return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)) + Rights(
             _CONNECTION | _SEND | _SUBSCRIPTION, self._queue_keys, channels
         )
 

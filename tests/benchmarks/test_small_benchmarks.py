@@ -4,7 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import code_size, fairness, kernels, ledger, prefix, sampling, scheduler, subscribers
+from benchmarks import (
+    code_size,
+    fairness,
+    gateway,
+    gateway_tokens,
+    kernels,
+    ledger,
+    prefix,
+    sampling,
+    scheduler,
+    subscribers,
+)
 from benchmarks.shapes import random_shape
 
 pytestmark = [pytest.mark.program, pytest.mark.usefixtures("one_thread", "forked_workers")]
@@ -91,3 +102,29 @@ def test_functions_are_counted_from_their_definition_to_their_last_line() -> Non
     assert parts["engine"]["functions"] < parts["worker"]["functions"]
     own = {one.name: one.num_lines for one in code_size.functions(Path(code_size.__file__))}
     assert own["tables"] == 4
+
+
+@pytest.mark.slow
+def test_readers_get_their_tokens_by_the_client_and_through_the_gateway() -> None:
+    plan = gateway_tokens.Plan(rows=(2,), jobs_a_row=2, max_tokens=4, rounds=2)
+    (run,) = gateway_tokens.measure(plan)["runs"]
+    assert (run["rows"], run["streams"]) == (2, 4)
+    assert 0 < run["smallest share"] <= run["share"] <= run["largest share"]
+
+
+@pytest.mark.slow
+def test_the_gateway_is_measured_in_all_that_it_does() -> None:
+    plan = gateway.Plan(
+        streams=((4, 1), (4, 2)),
+        orphans=3,
+        orphan_rounds=1,
+        paced_rounds=2,
+        fast_events=40,
+        first_tokens=3,
+        submissions=5,
+    )
+    report = gateway.measure(plan)
+    assert [run["events lost"] for run in report["streams"]] == [0, 0]
+    assert report["recoveries"]["events lost or repeated"] == 0
+    assert report["submissions"]["requests/s"] > 0
+    assert len(list(gateway.tables(report))) == 4

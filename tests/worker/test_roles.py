@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from llama_herd.errors import RedisUnavailable
+from llama_herd.errors import NotPermitted, RedisUnavailable
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.answers import DeadLetter
@@ -94,6 +94,26 @@ def test_a_job_goes_from_producer_to_worker_to_subscriber(client: ClientOf) -> N
         assert result.finish_reason == "length"
         events = list(subscriber.stream(result.job, timeout_s=30))
         assert events[-1].type == "end"
+        assert list(subscriber.watch(result.job, after=1, timeout_s=30)) == events[1:]
+
+
+def test_a_producer_sees_where_its_job_stands_and_a_subscriber_does_not(
+    client: ClientOf, server: GuardedRedis
+) -> None:
+    with (
+        client(Role.PRODUCER) as producer,
+        client(Role.SUBSCRIBER) as subscriber,
+        Redis.from_url(server.url) as root,
+    ):
+        assert refused(root) <= EXPECTED
+        job = producer.submit(**SHORT, not_before=2**52)
+        assert producer.place(job) is not None
+        with pytest.raises(NotPermitted):
+            subscriber.place(job)
+        with pytest.raises(TimeoutError):
+            next(subscriber.watch(job, timeout_s=0.1))
+        producer.cancel(job)
+        root.acl_log_reset()  # the subscriber was refused, as it should
 
 
 def test_a_subscriber_who_comes_back_after_the_end_is_not_kept_waiting(client: ClientOf) -> None:

@@ -150,7 +150,7 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
         cancel = Thread(target=client.cancel, args=(job_id,), daemon=True)
         with on_interrupt(cancel.start):
             tell_note(client, job_id)
-            transcript.follow(client.stream(job_id))
+            transcript.follow(client.watch(job_id))
 
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:

@@ -6,7 +6,7 @@ from rich.console import Group
 from rich.table import Table
 
 from llama_herd.tasks.client.job_status import JobStatus
-from llama_herd.tasks.client.notes import UNKNOWN, duration, unserved_note
+from llama_herd.tasks.client.notes import UNKNOWN, duration, place_note, unserved_note
 from llama_herd.tasks.client.status import QueueStatus, Status
 from llama_herd.tasks.worker_status import TROUBLE, WorkerStatus
 from llama_herd.worker.batch.summary import progress_line
@@ -50,6 +50,7 @@ def job_view(job: JobStatus) -> Table:
         "job": job.job_id,
         "state": job.state,
         "model": job.model,
+        "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
         "due": f"{duration(job.waited_s)} ago",
         "deadline": f"in {duration(job.left_s)}" if job.left_s else "",
         "worker": job.worker or "",
@@ -66,12 +67,14 @@ def job_view(job: JobStatus) -> Table:
 def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     """A line for each job."""
     table = _table("job", "state", "model")
-    for name in ("age", "tokens"):
+    for name in ("age", "place", "wait", "tokens"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("worker", overflow="fold")
     for job in jobs:
         age = UNKNOWN if job.state == "delayed" else duration(job.waited_s)
-        cells = (job.job_id, job.state, job.model, age, f"{job.tokens:,}", job.worker or "")
+        place = "" if job.position is None else f"{job.position:,}"
+        wait = "" if job.estimated_wait_s is None else duration(job.estimated_wait_s)
+        cells = (job.job_id, job.state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or "")
         table.add_row(*map(harmless, cells))
     notes = dict.fromkeys(job.note for job in jobs if job.note)
     return Group(table, *map(harmless, notes))

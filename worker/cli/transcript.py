@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from llama_herd.error_code import known_code
+from llama_herd.tasks.client.notes import place_note
+from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.events import End, Event, Token
 from llama_herd.tasks.result import Result
 from llama_herd.worker.local.terminal import harmless
@@ -38,9 +40,14 @@ class Transcript:
         code = known_code(self.end.error.code) if self.end.error else None
         return 2 if code is not None and code.is_bad_input else 1
 
-    def follow(self, events: Iterable[Event]) -> None:
-        """Write events as they come, up to the end."""
+    def follow(self, events: Iterable[Event | Queued]) -> None:
+        """Write events as they come, up to the end. Before, a terminal is told where the job stands."""
         for event in events:
+            if isinstance(event, Queued):
+                self._tell(f"herd: {place_note(event.position, event.estimated_wait_s)}")
+                continue
+            if not self._events:
+                self._tell("")
             self._events.append(event)
             if self._form == "events":
                 print(event.to_json(), flush=True)
@@ -59,6 +66,11 @@ class Transcript:
                 self._print(choice.text + "\n")
         if self.exit_code and self._form != "events":
             print(f"herd: job {end.job} ended: {_complaint(end)}", file=sys.stderr)
+
+    def _tell(self, note: str) -> None:
+        """Show a line on standard error in place of the last one."""
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{note}", end="", file=sys.stderr, flush=True)
 
     def _print(self, text: str) -> None:
         print(harmless(text) if self._is_terminal else text, end="", flush=True)

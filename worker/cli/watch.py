@@ -25,5 +25,5 @@ def watch(
     transcript = Transcript("events" if as_json else "text")
     with Client(settings=read(Settings)) as client:
         tell_note(client, job)
-        transcript.follow(client.stream(job, after=after, wait=wait))
+        transcript.follow(client.watch(job, after=after, wait=wait))
     raise typer.Exit(transcript.exit_code)

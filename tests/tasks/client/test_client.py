@@ -13,6 +13,7 @@ from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, QueueFull, R
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.status import Status
+from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.redis_call import run, run_many
@@ -154,6 +155,22 @@ def test_a_result_is_what_the_stream_says(client: Client, herd: Herd) -> None:
     result = client.result(job_id, timeout_s=20)
     assert (len(result.ids), result.finish_reason, result.seed) == (NUM_TOKENS, "stop", 7)
     assert result == client.result(job_id)
+
+
+def test_who_watches_a_job_hears_each_new_place_and_then_the_recorded_events(
+    client: Client, herd: Herd
+) -> None:
+    herd.submit("before")
+    herd.submit("a")
+    watching = client.watch("a", timeout_s=30)
+    assert next(watching) == Queued(position=2, estimated_wait_s=None)
+    herd.claimed("before")
+    second = next(watching)
+    assert isinstance(second, Queued)
+    assert second.position == 1
+    herd.claimed("a")
+    herd.emit("one", started("a"), end("a", 2, 0))
+    assert list(watching) == list(client.stream("a")) == list(client.watch("a"))
 
 
 def test_a_cursor_at_the_end_has_nothing_to_wait_for(client: Client, herd: Herd) -> None:
@@ -360,6 +377,20 @@ def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
 
 
 @pytest.mark.long
+def test_the_asyncio_client_watches_too(redis_url: str, herd: Herd) -> None:
+    herd.submit("a")
+
+    async def scene() -> None:
+        async with AsyncClient(redis_url) as client:
+            watching = client.watch("a")
+            assert await anext(watching) == Queued(position=1, estimated_wait_s=None)
+            herd.claimed("a")
+            herd.emit("one", started("a"), end("a", 2, 0))
+            assert [event async for event in watching] == herd.events("a")
+
+    asyncio.run(scene())
+
+
 def test_the_asyncio_client_says_when_redis_is_not_there() -> None:
     async def talk() -> None:
         async with AsyncClient("redis://127.0.0.1:1/0") as client:

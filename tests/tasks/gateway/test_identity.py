@@ -1,18 +1,23 @@
 """Who may come in: keys, tenants and roles; and without keys this machine only."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from benchmarks.stand_in import StandIn
 from llama_herd.errors import BadInput, SettingsError
 from llama_herd.tasks.gateway.serve import serve
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys
+from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.redis_call import ask, run_dialogue
+from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
 from llama_herd.worker.chaos.patience import wait_until
+from tests.guarded_redis import GuardedRedis, write_users
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd
 
@@ -157,3 +162,41 @@ def test_a_bug_s_words_are_not_logged(
     wait_until(lambda: not gateway.num_requests, "the request is over")
     assert "ValueError at" in caplog.text
     assert "secret" not in caplog.text
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
+    """A Redis whose gateway may serve one model of one tenant, and a worker for both tenants."""
+    folder = tmp_path_factory.mktemp("acl")
+    write_users(folder, {"door": Acl("default", ["herd.tales"]).rights(Role.GATEWAY)})
+    with GuardedRedis(folder) as server, Redis.from_url(server.url) as root:
+        for script in KEPT_SCRIPTS:
+            root.script_load(script.source)
+        yield server
+
+
+def test_a_right_that_the_gateway_lacks_is_named(guarded: GuardedRedis) -> None:
+    """It is the operator who must act: to come again later is of no use."""
+    with (
+        Redis.from_url(guarded.url) as root,
+        GatewayThread(guarded.url_of("door"), models="tales,other") as gateway,
+    ):
+        assert gateway.ask("POST", "/v1/jobs", {**JOB, "model": "tales"}).status == 202
+        for path in ("/v1/jobs", "/v1/completions"):
+            found = gateway.ask("POST", path, {**JOB, "model": "other"})
+            assert (found.status, found.error["code"], found.error["param"]) == (
+                403,
+                "not_permitted",
+                "model",
+            )
+            assert "the model other of the tenant default" in found.error["message"]
+            assert "retry-after" not in found.headers
+        shown = bearer(made(root, "acme", "acme"))
+        for path in ("/v1/herd", "/v1/models", "/v1/jobs/x", "/v1/jobs/x/events"):
+            found = gateway.ask("GET", path, headers=shown)
+            assert (found.status, found.error["code"]) == (403, "not_permitted")
+            assert "the tenant acme" in found.error["message"]
+        gateway.forget()
+        with StandIn(guarded.url):
+            assert gateway.ask("GET", "/health/ready").status == 200
+        root.delete(API_KEYS)

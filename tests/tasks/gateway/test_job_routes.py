@@ -74,7 +74,7 @@ def test_the_place_is_told_as_it_changes(gateway: GatewayThread, herd: Herd) -> 
     job_id = submitted(gateway).json["id"]
     with gateway.send("GET", f"/v1/jobs/{job_id}/events") as answer:
         events = events_of(answer)
-        assert next(events).json == {"position": 2, "estimated_wait_s": None}
+        assert next(events).json == {"type": "queued", "position": 2, "estimated_wait_s": None}
         herd.claimed("before")
         assert next(events).json["position"] == 1
 

@@ -22,6 +22,8 @@ def test_jobs_are_listed_with_what_is_wrong(redis_url: str) -> None:
         client.submit(prompt="x", job_id="c", model="other")
     lines = invoke("jobs", HERD_REDIS_URL=redis_url).stdout.splitlines()
     assert [line.split()[:3] for line in lines[1:3]] == [["a", "unserved", "m"], ["b", "unserved", "m"]]
+    place = slice(lines[0].index("place"), lines[0].index("wait"))
+    assert [line[place].strip() for line in lines[1:3]] == ["1", "2"]
     assert lines[3:] == ["no worker serves m: its jobs wait. Served are: none"]
     limited = invoke("jobs", "--limit", "1", "--json", "--older-than", "1ms", HERD_REDIS_URL=redis_url)
     assert [json.loads(line)["job_id"] for line in limited.stdout.splitlines()] == ["a"]
@@ -35,9 +37,12 @@ def test_the_status_of_a_job_is_told(redis_url: str) -> None:
     with Client(redis_url) as client:
         client.submit(prompt="x", job_id="a", model="m")
     shown = invoke("status", "a", HERD_REDIS_URL=redis_url).stdout
-    assert ["state", "unserved"] in [line.split() for line in shown.splitlines()]
+    facts = [line.split() for line in shown.splitlines()]
+    assert ["state", "unserved"] in facts
+    assert ["place", "1", "in", "the", "queue"] in facts
     assert "no worker serves m: its jobs wait. Served are: none" in shown
-    assert json.loads(invoke("status", "a", "--json", HERD_REDIS_URL=redis_url).stdout)["state"] == "unserved"
+    found = json.loads(invoke("status", "a", "--json", HERD_REDIS_URL=redis_url).stdout)
+    assert (found["state"], found["position"], found["estimated_wait_s"]) == ("unserved", 1, None)
     assert invoke("status", "nothing", HERD_REDIS_URL=redis_url).exit_code == 2
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.events import End, Event, Failure, Started, Token
 from llama_herd.worker.cli.transcript import Transcript
 
@@ -22,6 +23,20 @@ def test_of_several_outputs_the_first_grows_and_the_others_follow(capsys: pytest
     transcript.follow([End(seq=5, job="j", epoch=1, finish_reason="stop", n=3, attempts=1)])
     assert capsys.readouterr().out == "\n\n--- 2 ---\nsecond\n\n--- 3 ---\nthird\n"
     assert transcript.exit_code == 0
+
+
+def test_a_terminal_is_told_where_the_job_stands_until_it_begins(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [Queued(position=3, estimated_wait_s=4.0), Queued(position=1, estimated_wait_s=None)]
+    scene: list[Event | Queued] = [*places, STARTED]
+    Transcript("text").follow(scene)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    Transcript("events").follow(scene)
+    out, err = capsys.readouterr()
+    assert out == f"{STARTED.to_json()}\n"  # the recorded events, and nothing else
+    assert err.split("\r\x1b[K") == ["", "herd: 3 in the queue, about 4.0 s", "herd: 1 in the queue", ""]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""Where a job stands as long as no worker has begun it."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+from redis.exceptions import NoPermissionError
+
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.ledger.answers import Place
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Dialogue
+
+
+class Queued(BaseModel, frozen=True):
+    """Where a job stands. It is none of the job's events: it has no number, and nobody keeps it."""
+
+    type: Literal["queued"] = Field(default="queued", description="Tells it from the job's own events.")
+    position: int = Field(
+        description="1: it is next. Counted by the time of acceptance, whatever the priority."
+    )
+    estimated_wait_s: float | None = Field(description="At the rate of late; null if nothing was taken.")
+
+
+class Waiting:
+    """Looks up a job's place until its first event, and tells each that differs from the last."""
+
+    def __init__(self, ledger: Ledger, job_id: str, *, after: int) -> None:
+        """after: number of the last event that its reader knows: with one, the job has begun."""
+        self._ledger = ledger
+        self._job_id = job_id
+        self._has_begun = after > 0
+        self._last: Place | None = None
+
+    def place(self, events: list[Event]) -> Dialogue[list[Queued]]:
+        """The place after a look for events that brought these; a list of one, or of none.
+
+        There is none for a user of Redis who may not know it.
+        """
+        self._has_begun |= bool(events)
+        if self._has_begun:
+            return []
+        try:
+            place: Place | None = yield self._ledger.place(self._job_id)
+        except NoPermissionError:
+            self._has_begun = True
+            return []
+        if place is None or place == self._last:
+            return []
+        self._last = place
+        return [Queued(position=place.position, estimated_wait_s=place.wait_s)]
