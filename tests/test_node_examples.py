@@ -1,10 +1,8 @@
 """The examples in JavaScript run as they stand against a real worker."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -13,32 +11,15 @@ from llama_herd.tasks import Client
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.node import FOLDER, bring_packages, needs_node
 from tests.worker.processes import ForkedWorker
 
-FOLDER = Path(__file__).parent.parent / "examples"
-
-pytestmark = [
-    pytest.mark.redis,
-    pytest.mark.program,
-    pytest.mark.skipif(not all(map(shutil.which, ("node", "npm"))), reason="no node or no npm"),
-]
+pytestmark = [pytest.mark.redis, pytest.mark.program, needs_node]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def packages() -> None:
-    """What the lock file names, brought when it is not there yet."""
-    lock, brought = FOLDER / "package-lock.json", FOLDER / "node_modules" / ".package-lock.json"
-    if brought.exists() and brought.stat().st_mtime > lock.stat().st_mtime:
-        return
-    done = npm("ci", "--prefix", str(FOLDER), "--ignore-scripts", "--no-audit", "--no-fund")
-    if done.returncode and npm("ping").returncode:
-        pytest.skip("no npm packages: the registry is out of reach")
-    assert done.returncode == 0, done.stderr
-
-
-def npm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    options = ["--fetch-retries=0", "--fetch-timeout=20000", "--loglevel=error"]
-    return subprocess.run(["npm", *arguments, *options], capture_output=True, text=True, check=False)
+    bring_packages()
 
 
 @pytest.fixture(scope="module")

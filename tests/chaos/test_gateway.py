@@ -1,6 +1,6 @@
 """What a gateway goes through: deaths, a Redis that is away, and clients of every bad kind."""
 
-import random
+import json
 import re
 import socket
 import threading
@@ -21,6 +21,7 @@ from llama_herd.tasks import Client
 from llama_herd.tasks.events import End, Event, parse_event
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.tasks.gateway.garbage import GOOD, send_garbage
 from tests.tasks.gateway.gateway_thread import events_of
 from tests.tiny import write_tiny_gguf
 from tests.worker.gateway_process import GatewayProcess
@@ -125,6 +126,42 @@ def test_streams_outlive_a_redis_that_is_away(slow_worker: EmbeddedRedis, tmp_pa
         assert "secret" not in gateway.log
 
 
+def chunks(url: str, body: dict[str, Any]) -> list[str]:
+    """All data of a stream by OpenAI's endpoint."""
+    connection = connect(url)
+    connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
+    return [one.data for one in events_of(connection.getresponse())]
+
+
+def test_a_killed_worker_costs_no_reader_a_token(slow_worker: EmbeddedRedis, tmp_path: Path) -> None:
+    """By either endpoint: each stream is whole, and ends once."""
+    path = tmp_path / "endless.gguf"
+    options: dict[str, Any] = {"model_name": "other", "slots": 4, "kv_cache_tokens": 8192}
+    one = WorkerProcess(slow_worker.url, path, "one", tmp_path / "one", **options)
+    asked = {"model": "other", "prompt": "the secret prompt", "max_tokens": 2000, "seed": 5}
+    with (
+        one,
+        GatewayProcess(slow_worker.url, tmp_path / "log") as gateway,
+        Client(slow_worker.url, model="other") as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        job_id = client.submit(**LONG)
+        readers = pool.submit(read, gateway.url, job_id), pool.submit(chunks, gateway.url, asked)
+        wait_until(lambda: len(client.jobs(state="running")) == 2, "both run")
+        running = [job.job_id for job in client.jobs()]
+        wait_until(partial(have_all_said, client, running, 50), "both have begun to speak")
+        one.kill()
+        with WorkerProcess(slow_worker.url, path, "two", tmp_path / "two", **options):
+            assert readers[0].result(120) == list(client.stream(job_id))
+            *text, done = readers[1].result(120)
+        assert done == "[DONE]"
+        (other,) = {*running} - {job_id}
+        said = "".join(json.loads(one)["choices"][0]["text"] for one in text)
+        assert said == client.result(other).text
+        assert client.history(other).record.starts == 2
+        assert "secret" not in gateway.log
+
+
 def bad_clients(url: str, job_id: str, num: int) -> list[socket.socket]:
     """Clients that ask for a stream and read nothing of it."""
     made = [raw(url) for _ in range(num)]
@@ -145,11 +182,23 @@ def test_who_does_not_read_costs_little_and_holds_up_nobody(
         job_id = client.submit(**LONG)
         for one in bad_clients(gateway.url, job_id, 100):
             stack.callback(one.close)
-        slow = follow(gateway.url, job_id)
-        assert slow.read(1)  # a byte now and then, no more
+        is_over = threading.Event()
+        slow = threading.Thread(target=read_slowly, args=(raw(gateway.url), job_id, is_over), daemon=True)
+        slow.start()
         before = peak_bytes(gateway.process.pid)
         assert read(gateway.url, job_id) == list(client.stream(job_id))
         assert peak_bytes(gateway.process.pid) - before < 100 * MB
+        is_over.set()
+        slow.join()
+
+
+def read_slowly(client: socket.socket, job_id: str, is_over: threading.Event) -> None:
+    """A byte a second, until the end of the test or of the connection."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.sendall(f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    with client, suppress(ConnectionError):
+        while client.recv(1) and not is_over.wait(1):
+            pass
 
 
 def test_half_requests_hold_up_nobody(tmp_path: Path) -> None:
@@ -179,51 +228,13 @@ def post(url: str, path: str, body: bytes) -> tuple[int, bytes]:
         connection.close()
 
 
-GOOD = (
-    b'{"model": "tales", "prompt": "the secret prompt", "max_tokens": 4, "n": 2, "temperature": 0.5,'
-    b' "stop": ["a", "b"], "logit_bias": {"5": 1.5}, "stream": true, '
-    b'"stream_options": {"include_usage": true}}'
-)
-
-
-ODD = (b"null", b"1e999", b"[", b'"\\ud800"', b"-1", b"{}", b"9" * 400)
-
-
-def mutated(chance: random.Random) -> bytes:
-    """A good body with some bytes changed, cut out or doubled."""
-    body = bytearray(GOOD)
-    for _ in range(chance.randint(1, 4)):
-        place = chance.randrange(len(body))
-        match chance.randrange(4):
-            case 0:
-                body[place] = chance.randrange(256)
-            case 1:
-                del body[place : place + chance.randint(1, 20)]
-            case 2:
-                body[place:place] = body[place : place + chance.randint(1, 20)]
-            case 3:
-                body[place:place] = chance.choice(
-                    [b"null", b"1e999", b"[", b'"\\ud800"', b"-1", b"{}", b"9" * 400]
-                )
-    return bytes(body)
-
-
 def test_garbage_gets_an_error_and_nothing_else(tmp_path: Path) -> None:
-    chance = random.Random(7)
     with (
         EmbeddedRedis() as server,
         StandIn(server.url),
         GatewayProcess(server.url, tmp_path / "log") as gateway,
     ):
-        connection = connect(gateway.url)
-        for number in range(2000):
-            path = ("/v1/completions", "/v1/chat/completions", "/v1/jobs")[number % 3]
-            connection.request("POST", path, mutated(chance))
-            answer = connection.getresponse()
-            text = answer.read()
-            assert answer.status in (200, 202, 400, 404, 422), (answer.status, text)
-            if answer.status >= 400:
-                assert b"secret" not in text
+        send_garbage(connect(gateway.url), 2000)
         assert not re.search("secret|Traceback|ERROR", gateway.log)
 
 

@@ -1,10 +1,11 @@
-"""The official OpenAI client, Node and curl against a gateway and a worker that are processes.
+"""OpenAI's own clients for Python and Node, and curl, against a gateway and a worker that are processes.
 
 Nothing here imports openai before it is needed: that takes half a second.
 """
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from llama_herd.errors import UnservedModel
 from llama_herd.tasks import Client
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.node import FOLDER, bring_packages, needs_node
 from tests.worker.gateway_process import GatewayProcess
 from tests.worker.processes import WorkerProcess
 
@@ -195,30 +197,65 @@ def test_the_asynchronous_client(openai: "OpenAI", url: str) -> None:
     assert "".join(asyncio.run(_async_texts(url))) == openai.completions.create(**TALE).choices[0].text
 
 
+#: The same in Node; each line of its output is a part of the answer.
 NODE = """
-const [url] = process.argv.slice(1)
-const answer = await fetch(`${url}/v1/completions`, {method: 'POST', body: JSON.stringify({model: 'tales',
-  prompt: 'Once upon a time', max_tokens: 16, seed: 7, stream: true})})
-let text = '', rest = ''
-for await (const part of answer.body.pipeThrough(new TextDecoderStream())) {
-  const events = (rest + part).split('\\n\\n')
-  rest = events.pop()
-  for (const event of events) {
-    const data = event.split('\\n').find(line => line.startsWith('data: '))?.slice(6)
-    if (data && data !== '[DONE]') text += JSON.parse(data).choices[0].text
-  }
+import OpenAI from 'openai'
+
+const client = new OpenAI({baseURL: `${process.argv[1]}/v1`, apiKey: 'any', maxRetries: 0})
+const tale = {model: 'tales', prompt: 'Once upon a time', max_tokens: 16, seed: 7}
+const messages = [{role: 'user', content: 'Tell a tale.'}]
+const chat = {model: 'tales', messages, seed: 7, max_completion_tokens: 12}
+const found = {models: [], streamed: '', chatted: ''}
+for await (const model of client.models.list()) found.models.push(model.id)
+
+const {data, response} = await client.completions.create(tale).withResponse()
+found.text = data.choices[0].text
+found.job = response.headers.get('x-job-id')
+const options = {stream: true, stream_options: {include_usage: true}}
+for await (const chunk of await client.completions.create({...tale, ...options})) {
+  found.streamed += chunk.choices[0]?.text ?? ''
+  found.usage = chunk.usage
 }
-console.log(JSON.stringify({job: answer.headers.get('x-job-id'), text}))
+const answer = await client.chat.completions.create({...chat, logprobs: true, top_logprobs: 2})
+found.answer = answer.choices[0].message.content
+found.scores = answer.choices[0].logprobs.content.map(one => one.top_logprobs.length)
+for await (const chunk of await client.chat.completions.create({...chat, stream: true}))
+  found.chatted += chunk.choices[0].delta.content ?? ''
+found.errors = []
+const wrong = [{...tale, max_tokens: 0}, {...tale, model: 'gpt-9'}]
+for (const body of wrong) {
+  const error = await client.completions.create(body).catch(error => error)
+  found.errors.push([error.constructor.name, error.status, error.param])
+}
+const stream = await client.completions.create({...tale, max_tokens: 900, stream: true})
+for await (const _ of stream) break
+console.log(JSON.stringify(found))
 """
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="no node")
-def test_node_s_fetch_reads_a_stream(openai: "OpenAI", url: str) -> None:
+@needs_node
+def test_openai_s_client_for_node(openai: "OpenAI", url: str) -> None:
+    bring_packages()
     command = ["node", "--input-type=module", "-e", NODE, "--", url]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=FOLDER)
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["text"] == openai.completions.create(**TALE).choices[0].text
+    assert found["text"] == found["streamed"] == openai.completions.create(**TALE).choices[0].text
     assert found["job"]
+    assert (found["models"], found["usage"]["completion_tokens"]) == (["tales"], 16)
+    assert found["answer"] == found["chatted"]
+    assert found["scores"] == [2] * 12
+    assert found["errors"] == [["BadRequestError", 400, "max_tokens"], ["NotFoundError", 404, "model"]]
+
+
+@needs_node
+def test_the_example_for_node(openai: "OpenAI", url: str) -> None:
+    bring_packages()
+    env = {**os.environ, "OPENAI_BASE_URL": f"{url}/v1"}
+    command = ["node", str(FOLDER / "openai_client.mjs"), TALE["prompt"]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=env)
+    asked = {**TALE, "max_tokens": 80}
+    assert done.stdout == openai.completions.create(**asked).choices[0].text + "\n"
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl")

@@ -115,10 +115,11 @@ function drawJobs(jobs) {
   const body = byId('jobs').tBodies[0];
   list(body, jobs ?? [], (job) => job.job_id, newJob, (row, job) => {
     const sinceS = Math.max(0, job.now_ms - job.due_ms) / 1000;
-    const values = [job.state, job.state === 'delayed' ? '–' : span(sinceS), count(job.tokens)];
+    const place = job.position === null ? '' : ` #${count(job.position)}`;
+    const values = [job.state + place, job.state === 'delayed' ? '–' : span(sinceS), count(job.tokens)];
     values.forEach((value, place) => say(row.children[place + 1], value));
     row.classList.toggle('bad', job.state === 'unserved');
-    row.title = job.note;
+    row.title = job.note || (job.estimated_wait_s === null ? '' : `in about ${span(job.estimated_wait_s)}`);
   });
   emptyLine(body, 'tr', jobs?.length ?? 0, 'None waits, none runs.', 4);
 }

@@ -32,7 +32,8 @@ export class Plot {
     let line = '';
     let area = '';
     for (const run of runs(this.#points)) {
-      const path = run.map(([ms, value]) => `${x(ms)},${y(value)}`).join('L');
+      // The last point twice: one alone is a dot.
+      const path = [...run, run.at(-1)].map(([ms, value]) => `${x(ms)},${y(value)}`).join('L');
       line += `M${path}`;
       area += `M${x(run[0][0])},${HEIGHT}L${path}L${x(run.at(-1)[0])},${HEIGHT}Z`;
     }

@@ -55,6 +55,16 @@ def look(client: Client, job_id: str) -> tuple[str, float | None]:
     return client.job(job_id).state + last.type + "".join(states), oldest_s[0]
 
 
+def wait_for(client: Client, job_id: str) -> tuple[str, list[int]]:
+    text, places = "", list[int]()
+    for event in client.watch(job_id, timeout_s=60):
+        if event.type == "queued":
+            places.append(event.position)
+        elif event.type == "token":
+            text += event.text
+    return text, places
+
+
 def facts(client: Client, job_id: str) -> tuple[int, float, str | None]:
     tokens, total_s, worker = 0, 0.0, None
     for event in client.stream(job_id):

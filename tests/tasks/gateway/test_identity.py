@@ -18,8 +18,8 @@ from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
 from llama_herd.worker.chaos.patience import wait_until
 from tests.guarded_redis import GuardedRedis, write_users
-from tests.tasks.gateway.gateway_thread import GatewayThread
-from tests.tasks.herd import Herd
+from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
+from tests.tasks.herd import Herd, end, started
 
 pytestmark = pytest.mark.redis
 
@@ -127,6 +127,47 @@ def test_a_named_origin_may_call(redis_url: str, herd: Herd) -> None:
     with GatewayThread(redis_url, origins="https://app.example") as gateway:
         found = gateway.ask("GET", "/v1/models", headers=origin)
     assert (found.status, found.headers["access-control-allow-origin"]) == (200, "https://app.example")
+
+
+def test_a_page_elsewhere_is_let_in_by_its_name_only(redis_url: str, herd: Herd) -> None:
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    with GatewayThread(redis_url, origins="https://app.example") as gateway:
+        found = gateway.ask("OPTIONS", "/v1/jobs", headers={"Origin": "https://app.example", **asks})
+        assert (found.status, found.headers["access-control-allow-headers"]) == (200, "authorization")
+        assert "access-control-allow-credentials" not in found.headers
+        for origin in ("https://evil.example", "https://app.example.evil.example", "null"):
+            found = gateway.ask("OPTIONS", "/v1/jobs", headers={"Origin": origin, **asks})
+            assert (found.status, found.headers.get("access-control-allow-origin")) == (400, None)
+            assert gateway.ask("POST", "/v1/jobs", JOB, {"Origin": origin}).status == 403
+
+
+def test_two_tenants_may_give_the_same_name_to_their_jobs(
+    gateway: GatewayThread, redis: Redis, herd: Herd
+) -> None:
+    name = {"Idempotency-Key": "order 7"}
+    own, other = ({**bearer(made(redis, tenant, tenant)), **name} for tenant in ("default", "acme"))
+    first, second = (gateway.ask("POST", "/v1/jobs", JOB, headers) for headers in (own, other))
+    assert first.status == second.status == 202
+    assert first.json["id"] != second.json["id"]
+    assert gateway.ask("GET", first.headers["location"], headers=other).status == 404
+
+
+def test_a_key_that_is_revoked_opens_nothing_more_and_breaks_nothing_off(
+    gateway: GatewayThread, redis: Redis, herd: Herd
+) -> None:
+    made(redis, "another")
+    shown = bearer(made(redis, "one"))
+    place = gateway.ask("POST", "/v1/jobs", JOB, shown).headers["location"]
+    job_id = place.rpartition("/")[2]
+    herd.claimed(job_id)
+    herd.emit("one", started(job_id))
+    with gateway.send("GET", f"{place}/events", headers=shown) as answer:
+        events = events_of(answer)
+        assert next(events).name == "started"
+        run_dialogue(redis, revoke_key("one"))
+        assert gateway.ask("GET", place, headers=shown).status == 401
+        herd.emit("one", end(job_id, 2, 0))
+        assert [event.name for event in events] == ["end"]
 
 
 def test_without_a_key_only_this_machine_is_served(redis: Redis, redis_url: str) -> None:

@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from benchmarks.stand_in import StandIn
 from llama_herd.worker.chaos.patience import wait_until
+from tests.tasks.gateway.garbage import send_garbage
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, started, token
 
@@ -132,6 +134,17 @@ def test_connections_beyond_the_limit_are_closed_at_once(redis_url: str) -> None
         clients[0].close()
         wait_until(lambda: gateway.num_connections < 3, "there is room again")
         assert gateway.ask("GET", "/health/live").status == 200
+
+
+def test_garbage_gets_an_error_and_nothing_else(
+    gateway: GatewayThread, stand_in: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two thousand are sent in tests/chaos."""
+    caplog.set_level(logging.DEBUG)
+    with closing(gateway.connect()) as connection:
+        send_garbage(connection, 200)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "secret" not in caplog.text
 
 
 def test_answers_under_way_are_counted(redis_url: str, herd: Herd) -> None:

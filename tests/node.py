@@ -1,0 +1,27 @@
+"""Node and the packages of the examples in JavaScript."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+
+needs_node = pytest.mark.skipif(not all(map(shutil.which, ("node", "npm"))), reason="no node or no npm")
+
+
+def bring_packages() -> None:
+    """What the lock file names, brought when it is not there yet. Skips the test if it cannot be had."""
+    lock, brought = FOLDER / "package-lock.json", FOLDER / "node_modules" / ".package-lock.json"
+    if brought.exists() and brought.stat().st_mtime > lock.stat().st_mtime:
+        return
+    done = _npm("ci", "--prefix", str(FOLDER), "--ignore-scripts", "--no-audit", "--no-fund")
+    if done.returncode and _npm("ping").returncode:
+        pytest.skip("no npm packages: the registry is out of reach")
+    assert done.returncode == 0, done.stderr
+
+
+def _npm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    options = ["--fetch-retries=0", "--fetch-timeout=20000", "--loglevel=error"]
+    return subprocess.run(["npm", *arguments, *options], capture_output=True, text=True, check=False)
