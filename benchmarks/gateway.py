@@ -221,6 +221,7 @@ def streams(plan: Plan, num: int, num_gateways: int) -> dict[str, float]:
             "gateways": num_gateways,
             "paced events/s": round(num / plan.round_s),
             "CPU of one core": round(paced_s / (plan.paced_rounds * plan.round_s), 3),
+            "CPU ms/s a stream": round(1000 * paced_s / (plan.paced_rounds * plan.round_s * num), 3),
             "lag p50, ms": lags["p50"],
             "lag p99, ms": lags["p99"],
             "events a CPU second": round(num_fast / fast_s),
