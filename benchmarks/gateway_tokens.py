@@ -32,7 +32,7 @@ class Plan:
     rows: tuple[int, ...] = (8, 32)
     jobs_a_row: int = 2
     max_tokens: int = 96
-    rounds: int = 7
+    rounds: int = 15
 
 
 async def _by_client(client: AsyncClient, plan: Plan, prompt: str) -> int:
@@ -95,7 +95,10 @@ def measure(plan: Plan) -> Report:
     runs = []
     for num_rows in plan.rows:
         with warm_worker(num_rows, _sampling(plan)) as queue, gateway_process(queue.url) as gateway:
+            before_s = gateway.cpu_s
             found = asyncio.run(_rounds(plan, num_rows, queue.url, gateway.url))
+            cpu_s = gateway.cpu_s - before_s
+        num_tokens = (plan.rounds + 1) * plan.jobs_a_row * num_rows * plan.max_tokens
         shares = [by / of for by, of in zip(found["gateway"], found["client"], strict=True)]
         runs.append(
             {
@@ -106,6 +109,7 @@ def measure(plan: Plan) -> Report:
                 "share": round(median(shares), 3),
                 "smallest share": round(min(shares), 3),
                 "largest share": round(max(shares), 3),
+                "gateway CPU us a token": round(1e6 * cpu_s / num_tokens),
             }
         )
     return {"benchmark": "gateway_tokens", "plan": asdict(plan), "conditions": conditions(), "runs": runs}
