@@ -220,6 +220,7 @@ def test_a_keyboard_is_enough(open_page: Open) -> None:
     tab = open_page()
     assert focused(tab) == "prompt"
     tab.type("Once upon a time")
+    tab.run(f"document.querySelector('[name=max_tokens]').value = {LONG}")
     tab_to(tab, "send")
     tab.press("Space")
     tab.wait(said(100))

@@ -74,9 +74,9 @@ function runs(points) {
   return found;
 }
 
-/** The next of 10, 20, 50, 100, 200, ... */
+/** The next of 10, 20, 30, 40, 60, 80, 100, 200, ... */
 export function roundUp(value) {
-  let top = 10;
-  while (top < value) top *= String(top)[0] === '2' ? 2.5 : 2;
-  return top;
+  let step = 10;
+  while (10 * step < value) step *= 10;
+  return step * [1, 2, 3, 4, 6, 8, 10].find((times) => times * step >= value);
 }

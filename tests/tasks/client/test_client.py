@@ -160,17 +160,17 @@ def test_a_result_is_what_the_stream_says(client: Client, herd: Herd) -> None:
 def test_who_watches_a_job_hears_each_new_place_and_then_the_recorded_events(
     client: Client, herd: Herd
 ) -> None:
-    herd.submit("before")
     herd.submit("a")
-    watching = client.watch("a", timeout_s=30)
+    herd.submit("b")  # of one millisecond the names count
+    watching = client.watch("b", timeout_s=30)
     assert next(watching) == Queued(position=2, estimated_wait_s=None)
-    herd.claimed("before")
+    herd.claimed("a")
     second = next(watching)
     assert isinstance(second, Queued)
     assert second.position == 1
-    herd.claimed("a")
-    herd.emit("one", started("a"), end("a", 2, 0))
-    assert list(watching) == list(client.stream("a")) == list(client.watch("a"))
+    herd.claimed("b")
+    herd.emit("one", started("b"), end("b", 2, 0))
+    assert list(watching) == list(client.stream("b")) == list(client.watch("b"))
 
 
 def test_a_cursor_at_the_end_has_nothing_to_wait_for(client: Client, herd: Herd) -> None:

@@ -70,12 +70,12 @@ def test_events_have_the_numbers_to_go_on_from(gateway: GatewayThread, herd: Her
 
 
 def test_the_place_is_told_as_it_changes(gateway: GatewayThread, herd: Herd) -> None:
-    herd.submit("before")
+    herd.submit("0")
     job_id = submitted(gateway).json["id"]
     with gateway.send("GET", f"/v1/jobs/{job_id}/events") as answer:
         events = events_of(answer)
         assert next(events).json == {"type": "queued", "position": 2, "estimated_wait_s": None}
-        herd.claimed("before")
+        herd.claimed("0")
         assert next(events).json["position"] == 1
 
 
