@@ -233,6 +233,7 @@ console.log(JSON.stringify(found))
 """
 
 
+@pytest.mark.program
 @needs_node
 def test_openai_s_client_for_node(openai: "OpenAI", url: str) -> None:
     bring_packages()
@@ -248,6 +249,7 @@ def test_openai_s_client_for_node(openai: "OpenAI", url: str) -> None:
     assert found["errors"] == [["BadRequestError", 400, "max_tokens"], ["NotFoundError", 404, "model"]]
 
 
+@pytest.mark.program
 @needs_node
 def test_the_example_for_node(openai: "OpenAI", url: str) -> None:
     bring_packages()
