@@ -6,15 +6,9 @@ Nothing in it is made up: a pseudo-terminal runs the command, and each row of th
 screen at that time. Where nothing plays, the last screen is shown.
 """
 
-import fcntl
-import os
-import pty
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -23,6 +17,8 @@ from time import monotonic
 from typing import Any
 
 import pyte
+
+from benchmarks.terminal import Terminal
 
 COLUMNS, ROWS = 100, 52
 #: Between two pictures of the screen.
@@ -70,25 +66,16 @@ class Span:
 
 def record(command: Sequence[str]) -> list[Frame]:
     """Run a command on a terminal and return its screens. Raises CalledProcessError if it fails."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    screen = pyte.Screen(COLUMNS, ROWS)
-    stream = pyte.ByteStream(screen)
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, env=environment | {"TERM": "xterm-256color"}
-    )
-    os.close(slave)
-    started_s, frames = monotonic(), [Frame(0.0, _rows(screen))]
-    with suppress(OSError):  # how the end of a terminal is told
-        while piece := os.read(master, 1 << 16):
-            stream.feed(piece)
+    with Terminal(COLUMNS, ROWS) as terminal:
+        screen, started_s = terminal.screen, monotonic()
+        process, frames = terminal.start(command), [Frame(0.0, _rows(screen))]
+        while terminal.read():
             at_s = monotonic() - started_s
             if at_s - frames[-1].at_s >= FRAME_S:
                 frames.append(Frame(at_s, _rows(screen)))
-    os.close(master)
-    frames.append(Frame(monotonic() - started_s, _rows(screen)))
-    if process.wait():
+        frames.append(Frame(monotonic() - started_s, _rows(screen)))
+        process.wait()
+    if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     return frames
 

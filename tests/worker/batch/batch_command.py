@@ -9,7 +9,8 @@ from typing import Any
 
 from typer.testing import Result
 
-from tests.worker.herd_command import invoke, start_herd
+from benchmarks.terminal import Terminal
+from tests.worker.herd_command import COMMAND, environment, invoke, start_herd
 
 Answer = dict[str, Any]
 
@@ -42,6 +43,11 @@ class BatchCommand:
         """In a process of its own."""
         arguments = ("batch", "in.jsonl", "-o", "out.jsonl", *options)
         return start_herd(self.folder, *arguments, HERD_REDIS_URL=self.url, **variables)
+
+    def start_on(self, terminal: Terminal, *options: str) -> subprocess.Popen[bytes]:
+        """With somebody at it."""
+        arguments = [*COMMAND, "batch", "in.jsonl", "-o", "out.jsonl", *options]
+        return terminal.start(arguments, environment(HERD_REDIS_URL=self.url), self.folder)
 
     def answers(self) -> list[Answer]:
         return read(self.output)

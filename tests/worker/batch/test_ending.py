@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from benchmarks.stand_in import StandIn
+from benchmarks.terminal import Terminal
 from llama_herd.tasks.client.client import Client
 from llama_herd.worker.chaos.patience import wait_until
 from tests.worker.batch.batch_command import BatchCommand, rows
 from tests.worker.batch.killing import size
-from tests.worker.batch.terminal import Terminal
 from tests.worker.herd_command import COMMAND, environment, invoke
 
 pytestmark = [pytest.mark.redis, pytest.mark.long]
@@ -78,8 +78,8 @@ def test_ctrl_c_on_a_terminal_asks_once(
 ) -> None:
     command.write(rows(40))
     worker.hold()
-    with Client(command.url) as client, Terminal(command) as terminal:
-        with terminal.start("batch", "in.jsonl", "-o", "out.jsonl", "--window", "16", *options) as process:
+    with Client(command.url) as client, Terminal(200) as terminal:
+        with command.start_on(terminal, "--window", "16", *options) as process:
             wait_until(lambda: client.status().pending == 16, "window full")
             terminal.type("\x03")
             terminal.read_until("[L/c]")
@@ -96,8 +96,8 @@ def test_ctrl_c_on_a_terminal_asks_once(
 def test_a_second_ctrl_c_leaves_the_jobs_running(command: BatchCommand, worker: StandIn) -> None:
     command.write(rows(5))
     worker.hold()
-    with Client(command.url) as client, Terminal(command) as terminal:
-        with terminal.start("batch", "in.jsonl", "-o", "out.jsonl") as process:
+    with Client(command.url) as client, Terminal(200) as terminal:
+        with command.start_on(terminal) as process:
             wait_until(lambda: client.status().pending == 5, "rows are under way")
             terminal.type("\x03")
             terminal.read_until("[L/c]")

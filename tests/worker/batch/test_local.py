@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.terminal import Terminal
 from llama_herd.worker.chaos.patience import wait_until
 from tests.tiny import write_tiny_gguf
 from tests.worker.batch.batch_command import BatchCommand, rows
 from tests.worker.batch.killing import children_of, is_alive
-from tests.worker.batch.terminal import Terminal
 
 pytestmark = [pytest.mark.redis, pytest.mark.program, pytest.mark.timeout(120)]
 
@@ -39,8 +39,8 @@ def test_one_command_brings_all_that_it_needs_and_leaves_none_of_it(command: Bat
 def test_ctrl_c_ends_all_that_it_brought_without_a_question(command: BatchCommand) -> None:
     command.write(rows(3))
     with (
-        Terminal(command) as terminal,
-        terminal.start("batch", "in.jsonl", "-o", "out.jsonl", "--local", "--model", "tiny.gguf") as process,
+        Terminal(200) as terminal,
+        command.start_on(terminal, "--local", "--model", "tiny.gguf") as process,
     ):
         terminal.read_until("begins")
         terminal.type("\x03")
