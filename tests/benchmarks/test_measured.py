@@ -31,3 +31,9 @@ def test_every_table_of_the_page_stands_on_a_report() -> None:
         assert (RESULTS / f"{name}.json").exists(), name
         command = name.replace("-", " ", 1)
         assert re.search(rf"`python -m benchmarks\.{command}[^`]* --write`", text)
+
+
+def test_the_page_begins_with_what_to_read_and_leaves_no_section_out() -> None:
+    guide, *sections = PAGE.read_text().split("\n## ")
+    anchors = {section.partition("\n")[0].lower().replace(" ", "-") for section in sections}
+    assert set(re.findall(r"\(#([\w-]+)\)", guide)) == anchors

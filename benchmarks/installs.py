@@ -1,0 +1,74 @@
+"""What an installation takes: packages to fetch, seconds, and disk, for each kind of user.
+
+    python -m benchmarks.installs [--write]
+
+First all wheels are brought into a folder, then each environment is made new from that folder alone.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from urllib.parse import unquote, urlparse
+
+from benchmarks.conditions import conditions
+from benchmarks.measured import ROOT, Report, Table, run_command
+
+#: Who installs which extras.
+KINDS = {
+    "a service, only the clients": "",
+    "the commands": "cli",
+    "the commands, and Parquet": "cli,batch",
+    "the gateway": "gateway",
+    "a worker": "worker",
+    "a worker and the gateway, as in the image": "worker,gateway",
+    "all that `make test` takes": "worker,test",
+}
+
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+def measure() -> Report:
+    with TemporaryDirectory() as folder:
+        wheels = Path(folder) / "wheels"
+        every = ",".join(filter(None, KINDS.values()))
+        _run(*PIP, "wheel", "-q", "-c", "constraints.txt", "-w", str(wheels), f".[{every}]")
+        found = {kind: _installed(Path(folder) / "venv", extras, wheels) for kind, extras in KINDS.items()}
+    return {"benchmark": "installs", "kinds": found, "conditions": conditions()}
+
+
+def _installed(venv: Path, extras: str, wheels: Path) -> dict[str, float]:
+    """Install into an environment made new; what that took."""
+    report = venv / "report.json"
+    options = ["--no-index", "--find-links", str(wheels), "--report", str(report), f"llama-herd[{extras}]"]
+    started_s = perf_counter()
+    _run(sys.executable, "-m", "venv", "--clear", str(venv))
+    _run(str(venv / "bin/python"), *PIP[1:], "--isolated", "install", "-q", *options)
+    seconds = perf_counter() - started_s
+    urls = [one["download_info"]["url"] for one in json.loads(report.read_text())["install"]]
+    fetched = [Path(unquote(urlparse(url).path)) for url in urls]
+    return {
+        "packages": len(fetched),
+        "fetched_mb": sum(wheel.stat().st_size for wheel in fetched) / 1e6,
+        "seconds": round(seconds, 1),
+        "disk_mb": sum(file.lstat().st_size for file in venv.rglob("*") if file.is_file()) / 1e6,
+    }
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def tables(report: Report) -> Iterator[Table]:
+    rows = [
+        [kind, one["packages"], one["fetched_mb"], one["seconds"], one["disk_mb"]]
+        for kind, one in report["kinds"].items()
+    ]
+    yield Table(["what", "packages", "fetched, MB", "s", "on disk, MB"], rows)
+
+
+if __name__ == "__main__":
+    run_command(measure, tables, __doc__ or "")
