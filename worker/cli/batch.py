@@ -54,9 +54,13 @@ Priority = Annotated[int, typer.Option(help="-10 to 10; higher goes first.")]
 Seed = Annotated[
     int | None, typer.Option(help="Same seed, same text for each row; absent: another seed in each run.")
 ]
-MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate, for rows that do not set it.")]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(help="Most tokens to generate, for rows that do not set it.", show_default="256"),
+]
 Temperature = Annotated[
-    float | None, typer.Option(help="For rows that do not set it; 0 takes the likeliest token.")
+    float | None,
+    typer.Option(help="For rows that do not set it; 0 takes the likeliest token.", show_default="1.0"),
 ]
 Others = Annotated[
     list[str] | None,

@@ -24,11 +24,17 @@ Model = Annotated[
     str | None,
     typer.Option(help="Name of the model; with --local its file or folder, absent: HERD_MODEL."),
 ]
-MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.")]
-Temperature = Annotated[float | None, typer.Option(help="0 always takes the most likely token.")]
-TopK = Annotated[int | None, typer.Option(help="Keep the k most likely tokens. 0: all.")]
+# Absent, a field is not sent; the defaults shown are the job's own, whose import would take time here.
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.", show_default="256")]
+Temperature = Annotated[
+    float | None, typer.Option(help="0 always takes the most likely token.", show_default="1.0")
+]
+TopK = Annotated[int | None, typer.Option(help="Keep the k most likely tokens. 0: all.", show_default="0")]
 TopP = Annotated[
-    float | None, typer.Option(help="Keep the most likely tokens until their probabilities add up to this.")
+    float | None,
+    typer.Option(
+        help="Keep the most likely tokens until their probabilities add up to this.", show_default="1.0"
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same text; absent: derived from the job's id.")]
 Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")]
@@ -40,7 +46,7 @@ Others = Annotated[
         help="Any other sampling field, its value as JSON; may be repeated.",
     ),
 ]
-Priority = Annotated[int | None, typer.Option(help="-10 to 10; higher goes first.")]
+Priority = Annotated[int | None, typer.Option(help="-10 to 10; higher goes first.", show_default="0")]
 NotBefore = Annotated[
     int | None, typer.Option(help="Do not run it before this time, in milliseconds since 1970.")
 ]

@@ -1,6 +1,7 @@
 """The commands without a worker: what they say, what they refuse, and what they leave unimported."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.local.terminal import harmless
 from tests.worker.herd_command import COMMAND, environment, invoke
@@ -34,6 +37,15 @@ def test_help_names_every_command_and_version_answers() -> None:
     assert shown.exit_code == 0
     assert all(f"\n  {command} " in shown.stdout for command in COMMANDS)
     assert invoke("--version").stdout.startswith("llama-herd ")
+
+
+@pytest.mark.parametrize("command", ["generate", "batch"])
+def test_help_tells_what_a_job_has_where_an_option_is_absent(command: str) -> None:
+    shown = " ".join(invoke(command, "--help").stdout.split())
+    told = dict(re.findall(r"--([a-z-]+) <\w+> [^<]*\[default: \(([\d.]+)\)\]", shown))
+    fields = {**GenerationJob.model_fields, **SamplingParams.model_fields}
+    assert told.keys() >= {"max-tokens", "temperature"}
+    assert told == {name: str(fields[name.replace("-", "_")].default) for name in told}
 
 
 def test_help_is_short_too_and_a_shell_can_be_told_to_complete() -> None:
