@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -52,6 +53,11 @@ class BatchFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
+
+    @property
+    def errors(self) -> Path:
+        """Where the failed rows are."""
+        return self._plan.errors
 
     def num_rows(self) -> int | None:
         """The number of rows of the input; None if it can be read only once."""

@@ -182,15 +182,23 @@ class Runner:
         if table := self._files.write_table():
             self._screen.say(table)
         status = self._figures.status(state, 0)
-        self._screen.close(Summary(status, self._figures.ttft, self._prefix_cache_hits()))
+        hits = self._prefix_cache_hits()
+        self._screen.close(Summary(status, self._figures.ttft, hits, self._failures()))
         return int(self._figures.num_failed > 0)
+
+    def _failures(self) -> str:
+        """Where the failed rows are, and why most of this start failed; empty if none has."""
+        if not self._figures.num_failed:
+            return ""
+        why = self._figures.commonest_failure
+        return f"in {self._files.errors}" + (f", most of them by {why}" if why else "")
 
     def _why_stopped(self) -> str:
         if self._max_errors is not None:
             return f"stopped: more than {self._max_errors} rows failed"
         return (
-            f"stopped: all of the first {self._figures.num_here:,} rows failed, most of them by "
-            f"{self._figures.commonest_failure}. Fix: mend that; or give --max-errors, and the other rows run"
+            f"stopped: all of the first {self._figures.num_here:,} rows failed. "
+            "Fix: mend that; or give --max-errors, and the other rows run"
         )
 
     def _prefix_cache_hits(self) -> int | None:

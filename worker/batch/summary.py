@@ -13,11 +13,13 @@ class Summary:
     """The last status, and facts that are known only at the end.
 
     prefix_cache_hits: prompt tokens that the workers found in their caches; None if no worker is up.
+    failures: where the failed rows are, and why most of them failed; empty if none has.
     """
 
     status: BatchStatus
     ttft: Percentiles
     prefix_cache_hits: int | None
+    failures: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -25,6 +27,7 @@ class Summary:
             "ttft_p50_s": self.ttft.p50_s,
             "ttft_p95_s": self.ttft.p95_s,
             "prefix_cache_hits": self.prefix_cache_hits,
+            "failures": self.failures,
         }
 
     def lines(self) -> Sequence[str]:
@@ -35,6 +38,8 @@ class Summary:
         tokens = f"{status.prompt_tokens:,} in, {status.completion_tokens:,} out"
         speed = f"{status.rows_per_s:,.1f} rows/s, {status.tokens_per_s:,.0f} tokens/s"
         pairs = {"rows": rows, "tokens": tokens, "speed": speed}
+        if self.failures:
+            pairs["failed rows"] = self.failures
         if self.ttft.p50_s is not None:
             pairs["first token"] = f"p50 {self.ttft.p50_s:.2f} s, p95 {self.ttft.p95_s:.2f} s"
         if self.prefix_cache_hits is not None:
