@@ -1,4 +1,4 @@
-"""The page of the Python client names all that the package exports, and nothing else."""
+"""The page of the Python client names all that the package exports; and every link leads somewhere."""
 
 import re
 from importlib import import_module
@@ -9,7 +9,9 @@ import pytest
 
 import llama_herd
 
-NAMES = re.findall(r"^::: (\S+)$", (Path(__file__).parent.parent / "docs" / "api.md").read_text(), re.M)
+ROOT = Path(__file__).parent.parent
+NAMES = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
 def found(name: str) -> object:
@@ -34,3 +36,17 @@ def test_every_exported_name_is_on_the_page() -> None:
         and not any(getattr(home, name, None) is own for home in homes)
     ]
     assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name after #: its headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
+    for name, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+        goal = page.parent / name if name else page
+        assert goal.exists(), name
+        assert not anchor or anchor in anchors(goal), f"{name}#{anchor}"
