@@ -6,6 +6,7 @@ First all wheels are brought into a folder, then each environment is made new fr
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,14 +29,19 @@ KINDS = {
     "all that `make test` takes": "worker,test",
 }
 
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+#: `-I`: no other place for packages than the environment's own.
+PIP = ("-I", "-m", "pip", "--disable-pip-version-check")
+
+NO_SOURCE = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "node_modules")
 
 
 def measure() -> Report:
     with TemporaryDirectory() as folder:
-        wheels = Path(folder) / "wheels"
+        wheels, source = Path(folder) / "wheels", Path(folder) / "source"
+        shutil.copytree(ROOT, source, symlinks=True, ignore=NO_SOURCE)  # a build leaves its folders there
         every = ",".join(filter(None, KINDS.values()))
-        _run(*PIP, "wheel", "-q", "-c", "constraints.txt", "-w", str(wheels), f".[{every}]")
+        pip_wheel = [sys.executable, *PIP, "wheel", "-q", "-c", str(ROOT / "constraints.txt")]
+        _run(*pip_wheel, "-w", str(wheels), f"{source}[{every}]")
         found = {kind: _installed(Path(folder) / "venv", extras, wheels) for kind, extras in KINDS.items()}
     return {"benchmark": "installs", "kinds": found, "conditions": conditions()}
 
@@ -46,7 +52,7 @@ def _installed(venv: Path, extras: str, wheels: Path) -> dict[str, float]:
     options = ["--no-index", "--find-links", str(wheels), "--report", str(report), f"llama-herd[{extras}]"]
     started_s = perf_counter()
     _run(sys.executable, "-m", "venv", "--clear", str(venv))
-    _run(str(venv / "bin/python"), *PIP[1:], "--isolated", "install", "-q", *options)
+    _run(str(venv / "bin/python"), *PIP, "install", "-q", *options)
     seconds = perf_counter() - started_s
     urls = [one["download_info"]["url"] for one in json.loads(report.read_text())["install"]]
     fetched = [Path(unquote(urlparse(url).path)) for url in urls]
@@ -59,7 +65,7 @@ def _installed(venv: Path, extras: str, wheels: Path) -> dict[str, float]:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run(command, check=True)
 
 
 def tables(report: Report) -> Iterator[Table]:
