@@ -187,10 +187,9 @@ def test_a_web_demo_stays_replaces_dead_workers_and_leaves_nothing(start: Callab
     assert not any(other.is_running() for other in others)
 
 
-@pytest.mark.program
-def test_a_web_demo_without_a_model_says_why(tmp_path: Path) -> None:
-    process = start_herd(tmp_path, "demo", "--web", "--model", __file__)
-    _, complaint = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1
-    assert "not a model file" in complaint
-    assert "Traceback" not in complaint
+@pytest.mark.usefixtures("forked_workers")
+def test_a_web_demo_without_a_model_says_why() -> None:
+    done = invoke("demo", "--web", "--model", __file__, **OTHERS)
+    assert done.exit_code == 1
+    assert "not a model file" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,6 +1,5 @@
 """Commands whose output, input, language or folder is not as it should be: one line and an exit code."""
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -69,13 +68,13 @@ def test_a_reader_that_leaves_is_no_complaint(tmp_path: Path) -> None:
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def test_text_is_utf8_where_the_locale_knows_no_letters(tmp_path: Path) -> None:
-    plain = invoke("tokenize", "--json", "Ünï")
-    ascii_only = shell("tokenize --json Ünï", "", tmp_path, **ASCII)
-    assert (ascii_only.returncode, ascii_only.stderr) == (0, b"")
-    assert json.loads(ascii_only.stdout) == json.loads(plain.stdout)
-    shown = shell("generate --help", "", tmp_path, **ASCII)
-    assert (shown.returncode, shown.stderr) == (0, b"")
+@pytest.mark.redis
+def test_text_is_utf8_where_the_locale_knows_no_letters(redis_url: str, tmp_path: Path) -> None:
+    done = shell("settings", "", tmp_path, HERD_MODEL="Ü-☃.gguf", **ASCII)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "HERD_MODEL=Ü-☃.gguf\n" in done.stdout.decode()
+    absent = shell("batch Ü-☃.txt -o out.jsonl", "", tmp_path, HERD_REDIS_URL=redis_url, **ASCII)
+    assert "Ü-☃.txt" in absent.stderr.decode()
 
 
 def test_what_the_output_has_no_bytes_for_is_shown_by_its_code(tmp_path: Path) -> None:
