@@ -112,11 +112,12 @@ def test_the_monitoring_profile_adds_to_either_kind_of_worker() -> None:
     assert started("gpu", "monitoring") == started("gpu") | {"prometheus", "grafana"}
 
 
-def test_prometheus_asks_every_worker_at_its_port() -> None:
+def test_prometheus_asks_every_worker_and_gateway_at_its_port() -> None:
     (job,) = yaml.safe_load((ROOT / "deploy/monitoring/prometheus.yml").read_text())["scrape_configs"]
     (found,) = job["dns_sd_configs"]
-    assert tuple(found["names"]) == WORKERS
-    assert {SERVICES[name]["environment"]["HERD_METRICS_PORT"] for name in WORKERS} == {found["port"]}
+    assert tuple(found["names"]) == (*WORKERS, "gateway")
+    ports = {SERVICES[name]["environment"]["HERD_METRICS_PORT"] for name in found["names"]}
+    assert ports == {found["port"]}
 
 
 @pytest.mark.parametrize("service", ["prometheus", "grafana"])

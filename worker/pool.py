@@ -65,6 +65,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         # These import torch, which must not happen before the device is pinned.
         from llama_herd.worker.jobs.service import Service
         from llama_herd.worker.metrics.exporter import Exporter
+        from llama_herd.worker.metrics.worker_collector import WorkerCollector
 
         try:
             exporter = Exporter.start(process.settings())
@@ -73,7 +74,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
         if exporter is not None:
-            exporter.show(lambda: self._service.figures, self._service.kind)
+            exporter.show(WorkerCollector(lambda: self._service.figures, self._service.kind))
         signals.worker_ready.connect(self._announce, weak=False)
         signals.task_revoked.connect(self._on_revoked, weak=False)
         self._handle_stops(self._on_signal)

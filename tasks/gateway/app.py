@@ -24,6 +24,7 @@ from llama_herd.tasks.gateway import (
     openapi,
     page_files,
 )
+from llama_herd.tasks.gateway.answer_count import AnswerCount, Counted
 from llama_herd.tasks.gateway.door import Door
 from llama_herd.tasks.gateway.errors import Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -55,8 +56,8 @@ _WRONG_ROUTES = {
 }
 
 
-def make_app(settings: GatewaySettings) -> Starlette:
-    """The application. It holds no state but connections."""
+def make_app(settings: GatewaySettings, answers: AnswerCount | None = None) -> Starlette:
+    """The application. It holds no state but connections. `answers` counts what it answers."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -64,6 +65,8 @@ def make_app(settings: GatewaySettings) -> Starlette:
         async with app.state.door.open():
             yield
 
+    paths = {route.endpoint: route.path for route in ROUTES}
+    counted = Middleware(Counted, count=answers or AnswerCount(), routes=paths)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=sorted(settings.origins),
@@ -73,7 +76,7 @@ def make_app(settings: GatewaySettings) -> Starlette:
     )
     app = Starlette(
         routes=ROUTES,
-        middleware=[*([cors] if settings.origins else []), Middleware(Discreet)],
+        middleware=[counted, *([cors] if settings.origins else []), Middleware(Discreet)],
         exception_handlers={HerdError: _on_error, HTTPException: _on_http_error},
         lifespan=lifespan,
     )

@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 
 from llama_herd.errors import BadInput, SettingsError
 from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_app
 from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol, room_for_connections
 from llama_herd.tasks.gateway.identity import is_loopback
@@ -23,8 +24,11 @@ from llama_herd.tasks.ledger.api_keys import num_keys
 from llama_herd.tasks.ledger.redis_call import run
 
 
-def serve(settings: GatewaySettings) -> None:
-    """Serve until SIGINT or SIGTERM. Raises SettingsError, BadInput and RedisUnavailable before it begins."""
+def serve(settings: GatewaySettings, answers: AnswerCount | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. Raises SettingsError, BadInput and RedisUnavailable before it begins.
+
+    `answers` counts what it answers.
+    """
     has_keys = _has_keys(settings)
     if not has_keys and not is_loopback(settings.gateway_host):
         raise SettingsError(
@@ -34,7 +38,7 @@ def serve(settings: GatewaySettings) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     closing = "" if has_keys else NO_KEYS
     greet = partial(print, file=sys.stderr, flush=True)
-    Server(make_app(settings), settings, lambda url: greet(f"herd: gateway at {url}{closing}")).run()
+    Server(make_app(settings, answers), settings, lambda url: greet(f"herd: gateway at {url}{closing}")).run()
 
 
 def _has_keys(settings: GatewaySettings) -> bool:

@@ -1,4 +1,4 @@
-"""A real worker runs jobs: what it shows of them over HTTP and in its log."""
+"""A real worker runs jobs, and a gateway stands beside it: what they show over HTTP and in the log."""
 
 import json
 import re
@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.logs import HEAD, JobLine
 from llama_herd.worker.settings import WorkerSettings
+from tests.worker.gateway_process import GatewayProcess
 from tests.worker.processes import WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
@@ -82,10 +84,13 @@ def read(url: str) -> dict[str, Metric]:
         return {family.name: family for family in families}
 
 
+def has_unserved(families: dict[str, Metric]) -> bool:
+    queues = families["herd_queue_jobs"].samples
+    return any(one.value and one.labels["model_name"] == "unserved" for one in queues)
+
+
 def has_all(families: dict[str, Metric]) -> bool:
-    jobs, failures = families["herd_queue_jobs"], families["herd_request_failure"]
-    models = {sample.labels["model_name"] for sample in jobs.samples}
-    return "unserved" in models and any(sample.value for sample in failures.samples)
+    return has_unserved(families) and any(one.value for one in families["herd_request_failure"].samples)
 
 
 def run_jobs(client: Client, redis_url: str) -> None:
@@ -116,7 +121,13 @@ def port() -> int:
 
 
 @pytest.fixture(scope="module")
-def prometheus_url(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def gateway_port() -> int:
+    """The same of the gateway."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def prometheus_url(port: int, gateway_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus, if there is one here. It starts beside the worker: it takes five seconds to begin."""
     if shutil.which("prometheus") is None:
         yield ""
@@ -125,7 +136,7 @@ def prometheus_url(port: int, tmp_path_factory: pytest.TempPathFactory) -> Itera
     config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     (job,) = config["scrape_configs"]
     del job["dns_sd_configs"]
-    job["static_configs"] = [{"targets": [f"127.0.0.1:{port}"]}]
+    job["static_configs"] = [{"targets": [f"127.0.0.1:{port}", f"127.0.0.1:{gateway_port}"]}]
     config["global"] = {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     shutil.copy(MONITORING / "alerts.yml", folder)
@@ -146,25 +157,34 @@ def scrape(
     server: EmbeddedRedis,
     endless_settings: WorkerSettings,
     port: int,
+    gateway_port: int,
     prometheus_url: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scrape]:
-    log = tmp_path_factory.mktemp("log") / "log"
+    folder = tmp_path_factory.mktemp("log")
     own: dict[str, Any] = {"model_name": "m", "slots": 4, "log_level": "debug"}
     own |= {"metrics_port": port, "metrics_host": "127.0.0.1"}
+    asked_at = {"HERD_METRICS_PORT": str(gateway_port), "HERD_MODEL_NAME": "m"}
     url = f"http://127.0.0.1:{port}/metrics"
     with (
-        WorkerProcess(server.url, endless_settings.model, "m", log, **own) as worker,
+        GatewayProcess(server.url, folder / "gateway.log", **asked_at) as gateway,
+        WorkerProcess(server.url, endless_settings.model, "m", folder / "log", **own) as worker,
         Client(server.url, model="m") as client,
     ):
         run_jobs(client, server.url)
+        for path in ("/health/live", "/v1/jobs/one", "/v1/jobs/two", "/nowhere"):
+            with suppress(HTTPError), urlopen(gateway.url + path, timeout=10) as reply:
+                reply.read()
         refused = client.submit(prompt=PROMPT, sampling={"stop_token_ids": [10**6]})
         assert client.result(refused, timeout_s=30).finish_reason == "error"
         client.submit(prompt=PROMPT, model="unserved", priority=-1)
 
         wait_until(lambda: has_all(read(url)), "the last job was counted")
         wait_until(lambda: worker.log.count("job ended") == NUM_JOBS + 1, "the last job was logged")
-        yield Scrape(read(url), url, worker.log)
+        gateway_url = f"http://127.0.0.1:{gateway_port}/metrics"
+        wait_until(lambda: has_unserved(read(gateway_url)), "the gateway tells what waits, too")
+        own_families = {name: one for name, one in read(gateway_url).items() if "gateway" in name}
+        yield Scrape(read(url) | own_families, url, worker.log)
 
 
 def test_it_counts_each_token_and_each_job_once_and_none_of_the_warm_up(scrape: Scrape) -> None:
@@ -202,6 +222,14 @@ def test_it_tells_its_state_and_what_waits_for_a_model_that_nobody_serves(scrape
     assert scrape.value("herd_queue_jobs", model_name="m", lane="normal") == 0
     assert scrape.value("herd_queue_tokens", model_name="unserved") > 0
     assert scrape.value("herd_publisher_waiting_steps") == 0
+
+
+def test_a_gateway_counts_its_answers_by_route_and_status(scrape: Scrape) -> None:
+    name = "herd_gateway_answers_total"
+    assert scrape.value(name, route="/health/live", status="200") == 1
+    assert scrape.value(name, route="/v1/jobs/{id}", status="404") == 2
+    assert scrape.value(name, route="", status="404") == 1
+    assert scrape.value("herd_gateway_answers_under_way") == 0
 
 
 def row(family: Metric) -> str:
@@ -294,6 +322,11 @@ def test_a_query_asks_for_metrics_and_labels_that_there_are(query: str, scrape: 
     assert {label for labels in grouped for label in re.split(r",\s*", labels)} <= of_query
 
 
+def test_the_page_on_operation_says_what_to_do_when_each_rings() -> None:
+    listed = re.findall(r"^\| `(Herd\w+)` \|", (ROOT / "docs/operate.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(alert["alert"] for alert in ALERTS)
+
+
 def test_each_metric_of_the_worker_is_shown_or_watched(scrape: Scrape) -> None:
     """But those that only tell what others mean, or how long a part of a shown time took."""
     untold = {
@@ -312,8 +345,11 @@ def test_each_metric_of_the_worker_is_shown_or_watched(scrape: Scrape) -> None:
 
 @pytest.fixture(scope="module")
 def prometheus(scrape: Scrape, prometheus_url: str) -> str:
-    """A real Prometheus that has scraped the worker some times, by our configuration; its address."""
-    wait_until(lambda: num_scrapes(prometheus_url) >= 2, "Prometheus has scraped the worker")
+    """A real Prometheus that has scraped both some times, by our configuration; its address."""
+    names = ("herd_ledger_up", "herd_gateway_answers_total")
+    wait_until(
+        lambda: min(num_scrapes(prometheus_url, name) for name in names) >= 2, "Prometheus has scraped both"
+    )
     return prometheus_url
 
 
@@ -330,8 +366,8 @@ def answer(url: str, path: str, **params: str) -> Any:
         return None
 
 
-def num_scrapes(url: str) -> int:
-    found = answer(url, "query", query='count_over_time(herd_ledger_up{job="llama-herd"}[1m])')
+def num_scrapes(url: str, name: str) -> int:
+    found = answer(url, "query", query=f"min (count_over_time({name}[1m]))")
     return int(found["result"][0]["value"][1]) if found and found["result"] else 0
 
 

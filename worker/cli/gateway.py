@@ -24,6 +24,14 @@ def gateway(
     override(gateway_host=host, gateway_port=port)
     settings = read(GatewaySettings)
 
+    from llama_herd.tasks.gateway.answer_count import AnswerCount
     from llama_herd.tasks.gateway.serve import serve
+    from llama_herd.worker.metrics.exporter import Exporter
+    from llama_herd.worker.metrics.gateway_collector import GatewayCollector
+    from llama_herd.worker.settings import WorkerSettings
 
-    serve(settings)
+    answers = AnswerCount()
+    exporter = Exporter.start(WorkerSettings.read())  # of the ledger it tells what a worker would tell
+    if exporter is not None:
+        exporter.show(GatewayCollector(answers))
+    serve(settings, answers)

@@ -14,7 +14,7 @@ CLI_MODULES = ("rich", "typer")
 WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
 
 #: Modules of the extra `gateway`.
-GATEWAY_MODULES = ("starlette", "uvicorn")
+GATEWAY_MODULES = ("prometheus_client", "starlette", "uvicorn")
 
 
 def install_command(extra: str) -> str:

@@ -1,24 +1,22 @@
-"""The port at which Prometheus reads a worker's metrics."""
+"""The port at which Prometheus reads the metrics of a worker or a gateway."""
 
+import logging
 import threading
-from collections.abc import Callable
 from functools import partial
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET
 from socketserver import ThreadingMixIn
 from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.registry import Collector
 
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.connection import connect
-from llama_herd.worker.jobs.figures import WorkerFigures
 from llama_herd.worker.metrics.ledger_collector import LedgerCollector, LedgerReader
-from llama_herd.worker.metrics.worker_collector import WorkerCollector
 from llama_herd.worker.settings import WorkerSettings
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Shorter than Prometheus's own patience, which is 10 s.
 REDIS_TIMEOUT_S = 2.0
@@ -55,9 +53,9 @@ class Exporter:
     def port(self) -> int:
         return self._server.server_port
 
-    def show(self, figures: Callable[[], WorkerFigures], facts: dict[str, str]) -> None:
-        """Show a worker's figures too."""
-        self._registry.register(WorkerCollector(figures, facts))
+    def show(self, figures: Collector) -> None:
+        """Show the process's own figures too."""
+        self._registry.register(figures)
 
     def stop(self) -> None:
         """Leave the port. A worker does without: it serves to its end, also while it drains."""
@@ -83,7 +81,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Without the name server, which `WSGIServer` asks for the name of the host."""
+        """Without the name server, which `WSGIServer` asks for the name of the host.
+
+        The port of a worker that has ended is free at once, though the system remembers connections to it.
+        """
+        self.socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]

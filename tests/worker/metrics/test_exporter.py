@@ -27,6 +27,18 @@ def test_a_port_that_is_taken_is_named_with_the_fix(taken: int) -> None:
         Exporter.start(settings(metrics_host="127.0.0.1", metrics_port=taken))
 
 
+def test_a_worker_that_starts_again_gets_the_port_of_the_last_one_at_once() -> None:
+    """Though the system still remembers its connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+    for _ in range(2):
+        exporter = Exporter.start(settings(metrics_host="127.0.0.1", metrics_port=port))
+        assert exporter is not None
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+            reply.read()
+        exporter.stop()
+
+
 def test_no_port_no_server() -> None:
     assert Exporter.start(settings()) is None
 

@@ -1,0 +1,27 @@
+"""A gateway's own figures, as Prometheus wants them."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from llama_herd.tasks.gateway.answer_count import AnswerCount
+from llama_herd.worker.metrics.families import Values, counter, gauge
+
+
+class GatewayCollector(Collector):
+    """Asks for the figures at each scrape."""
+
+    def __init__(self, answers: AnswerCount) -> None:
+        self._answers = answers
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the names are known to differ."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._answers.figures
+        under_way: Values = {(): figures.num_under_way}
+        ended: Values = {(route, str(status)): num for (route, status), num in figures.num_ended.items()}
+        yield gauge("gateway_answers_under_way", "Answers that the gateway has begun.", (), under_way)
+        yield counter("gateway_answers", "Answers that have ended.", ("route", "status"), ended)
