@@ -1,9 +1,8 @@
 """How many answers a gateway has given, and how many are under way."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -37,7 +36,7 @@ class AnswerCount:
 class Counted:
     """An application whose answers are counted by route, as the route is written and not as it was called."""
 
-    def __init__(self, app: ASGIApp, count: AnswerCount, routes: Mapping[Callable[..., Any], str]) -> None:
+    def __init__(self, app: ASGIApp, count: AnswerCount, routes: Mapping[object, str]) -> None:
         """routes: the paths of the endpoints."""
         self._app = app
         self._count = count

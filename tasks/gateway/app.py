@@ -65,7 +65,7 @@ def make_app(settings: GatewaySettings, answers: AnswerCount | None = None) -> S
         async with app.state.door.open():
             yield
 
-    paths = {route.endpoint: route.path for route in ROUTES}
+    paths: dict[object, str] = {route.endpoint: route.path for route in ROUTES}
     counted = Middleware(Counted, count=answers or AnswerCount(), routes=paths)
     cors = Middleware(
         CORSMiddleware,
