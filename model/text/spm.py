@@ -49,12 +49,18 @@ def recover_merges(ids: dict[str, int], scores: Sequence[float]) -> list[tuple[s
     """All pairs of tokens whose join is a token, best score first: GGUF files hold scores only.
 
     sentencepiece joins the neighbours of the best score first; BPE with merges in this order does the same.
+    `ids` come in their order, which is that of equal scores.
     """
     merges: list[tuple[str, str]] = []
-    for token, _ in sorted(ids.items(), key=lambda pair: (-scores[pair[1]], pair[1])):
-        cuts = range(1, len(token))
-        pairs = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in ids and token[cut:] in ids]
-        merges += sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]])) if len(pairs) > 1 else pairs
+    for token in sorted(ids, key=lambda token: -scores[ids[token]]):
+        pairs = [
+            (left, right)
+            for cut in range(1, len(token))
+            if (left := token[:cut]) in ids and (right := token[cut:]) in ids
+        ]
+        if len(pairs) > 1:
+            pairs.sort(key=lambda pair: ids[pair[0]])
+        merges += pairs
     return merges
 
 
