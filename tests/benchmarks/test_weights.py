@@ -3,41 +3,47 @@
 from pathlib import Path
 
 import pytest
-import torch
 from gguf import GGMLQuantizationType as GGMLType
 
-from benchmarks.gpu.random_model import write_random_model
-from benchmarks.shapes import random_shape
-from benchmarks.speed.files import PRESETS
-from benchmarks.weights import Setting, speed, start, tables, type_speed
+from benchmarks.shapes import random_config
+from benchmarks.weights import starts, types, workers
+from benchmarks.weights.files import MIXES, random_file
+from benchmarks.weights.settings import BEFORE, DEFAULTS
 
 pytestmark = pytest.mark.program
 
-SMALL = random_shape("small", hidden_size=256, num_layers=2, num_heads=4, ffn_size=512)
+SMALL = random_config(hidden_size=256, num_layers=2, num_heads=4, ffn_size=512, vocab_size=2_048)
 
 
 def test_a_type_is_read_as_the_gguf_package_reads_it() -> None:
-    measured = type_speed(GGMLType.Q4_K)
+    report = types.measure([GGMLType.Q4_K])
+    (measured,) = report["types"]
     assert (measured["bytes_per_weight"], measured["max_error"]) == (0.562, 0.0)
     assert min(measured["values_per_s"], measured["gguf_values_per_s"]) > 0
+    assert [len(table.rows) for table in types.tables(report)] == [1]
 
 
-@pytest.mark.parametrize(
-    "preset",
-    ["Q4_K_M", *(pytest.param(name, marks=pytest.mark.slow) for name in PRESETS if name != "Q4_K_M")],
-)
-def test_a_command_computes_a_token_of_a_file_of_each_preset(tmp_path: Path, preset: str) -> None:
-    assert SMALL.config is not None
-    path = write_random_model(tmp_path / "m.gguf", SMALL.config, PRESETS[preset], torch.device("cpu"))
-    measured = start(path, Setting("in blocks", {"HERD_WEIGHTS": "quantized"}))
+@pytest.mark.slow
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_command_computes_a_token_of_each_file(tmp_path: Path, mix: str) -> None:
+    measured = starts.start(random_file(tmp_path, mix, SMALL), BEFORE)
     assert min(measured.values()) > 0
+    begun = {"file": mix, "bytes": 1, "settings": BEFORE.name, **measured}
+    report = {"bundled_peak_bytes": {BEFORE.name: 1}, "starts": [begun]}
+    assert [len(table.rows) for table in starts.tables(report)] == [1]
 
 
-def test_all_of_it_can_be_shown(tmp_path: Path) -> None:
-    assert SMALL.config is not None
-    path = write_random_model(tmp_path / "m.gguf", SMALL.config, GGMLType.Q8_0, torch.device("cpu"))
-    setting = Setting("float32", {"HERD_DTYPE": "float32"})
-    measured = {"settings": setting.name, **speed(path, setting)}
-    started = {"file": "Q8_0", "bytes": 1, "settings": "defaults", "seconds": 1.0, "peak_bytes": 1}
-    report = {"types": [type_speed(GGMLType.BF16)], "starts": [started], "speeds": [measured]}
-    assert [len(table.rows) for table in tables(report)] == [1, 1, 1]
+@pytest.mark.usefixtures("forked_workers")
+def test_a_worker_is_timed_through_its_queue(tmp_path: Path) -> None:
+    loads = (workers.Load("prompts", 2, 20, 1), workers.Load("rows", 2, 3, 4))
+    path = random_file(tmp_path, "Q8_0", SMALL)
+    speeds = [workers.speed(path, setting, loads) for setting in (DEFAULTS, BEFORE)]
+    assert all(speed["prompts"] > 0 and speed["rows"] > 0 for speed in speeds)
+    (table,) = workers.tables({"file": path.stem, "speeds": speeds})
+    assert table.head == ["settings", "prompts", "rows"]
+
+
+def test_a_file_is_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "Q8_0.gguf"
+    path.write_bytes(b"there")
+    assert random_file(tmp_path, "Q8_0", SMALL).read_bytes() == b"there"
