@@ -17,6 +17,8 @@ MERGES_KEY = "tokenizer.ggml.merges"
 PRE_KEY = "tokenizer.ggml.pre"
 #: Of an unknown name that others are compared with.
 MAX_NAME_CHARS = 64
+#: What helps without a name that is known: old files have none, and a folder needs none.
+PRE_HELP = "Take a newer GGUF file of the same model, or its Hugging Face folder."
 
 _CONTROL, _UNKNOWN, _USER_DEFINED = map(int, (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED))
 
@@ -68,14 +70,13 @@ class ByteLevelCodec:
 
 def read_pre_tokenizer(metadata: Metadata) -> PreTokenizer:
     """The family that a file names. Raises ModelFileError, which names what is near and what would help."""
+    if PRE_KEY not in metadata:
+        raise metadata.error(PRE_KEY, "is missing, so how a text is cut into words is not known", PRE_HELP)
     name = metadata.text(PRE_KEY)
     if name not in PRE_TOKENIZERS:
         near = " or ".join(map(repr, get_close_matches(name[:MAX_NAME_CHARS], PRE_TOKENIZERS)))
-        raise metadata.error(
-            PRE_KEY,
-            f"is {quoted(name)}, not a family known here{near and f' (like {near})'}; "
-            "the model's Hugging Face folder needs no such name",
-        )
+        problem = f"is {quoted(name)}, not a family known here{near and f' (like {near})'}"
+        raise metadata.error(PRE_KEY, problem, PRE_HELP)
     return PRE_TOKENIZERS[name]
 
 

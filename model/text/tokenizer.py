@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import BadInput, GenerationError, ModelFileError
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.metadata import OTHER_MODEL, Metadata
 from llama_herd.model.quoted import quoted
 from llama_herd.model.text.byte_level import ByteLevelCodec
 from llama_herd.model.text.spm import SpmCodec
@@ -46,9 +46,8 @@ class Tokenizer:
         """Build from the metadata of a GGUF file. Raises ModelFileError, which names the key."""
         kind = metadata.text("tokenizer.ggml.model")
         if kind not in ("llama", "gpt2"):
-            raise metadata.error(
-                "tokenizer.ggml.model", f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
-            )
+            problem = f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
+            raise metadata.error("tokenizer.ggml.model", problem, OTHER_MODEL)
         vocabulary = Vocabulary.from_metadata(metadata)
         with no_panic(ModelFileError(f"{metadata.source}: not a tokenizer. Fetch or convert it again.")):
             codec = (

@@ -93,14 +93,14 @@ def test_no_text_becomes_a_control_token(tokenizer: Tokenizer, texts: list[str])
 BAD_VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown family": (
         {"pre": "qwen7"},
-        r"pre is 'qwen7', not a family known here \(like 'qwen2' or 'qwen35'\); "
-        "the model's Hugging Face folder needs no such name",
+        r"pre is 'qwen7', not a family known here \(like 'qwen2' or 'qwen35'\)\. "
+        "Take a newer GGUF file of the same model, or its Hugging Face folder",
     ),
     "nothing like a family": (
         {"pre": "!" * 10_000},
-        "pre is '!{59}..., not a family known here; the",
+        r"pre is '!{59}..., not a family known here\. Take",
     ),
-    "no cut": ({"pre": None}, "pre is missing"),
+    "no cut": ({"pre": None}, r"pre is missing, .*\. Take a newer GGUF file"),
     "no merges": ({"merges": None}, "merges is missing"),
     "merge of no token": ({"merges": ("q \u0100",)}, "merges joins 'q' and '\u0100'"),
     "merge of one part": ({"merges": ("the",)}, "merges joins 'the' and ''"),
