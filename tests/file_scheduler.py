@@ -14,10 +14,12 @@ WITH_TRANSFORMERS = {
     "tests/model/test_families.py",
     "tests/model/test_llama2.py",
     "tests/model/test_loading.py",
+    "tests/model/text/test_chat.py",
     "tests/model/text/test_template_files.py",
     "tests/model/text/test_template_law.py",
     "tests/model/text/test_tokenizer_json.py",
     "tests/worker/engine/sampling/test_logits_processors.py",
+    "tests/worker/loading/test_servable_model.py",
 }
 
 
