@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from benchmarks.shapes import random_config
 from benchmarks.weights import starts, types, workers
 from benchmarks.weights.files import MIXES, random_file
-from benchmarks.weights.settings import BEFORE, DEFAULTS
+from benchmarks.weights.settings import BEFORE
 
 pytestmark = pytest.mark.program
 
@@ -37,9 +37,9 @@ def test_a_command_computes_a_token_of_each_file(tmp_path: Path, mix: str) -> No
 def test_a_worker_is_timed_through_its_queue(tmp_path: Path) -> None:
     loads = (workers.Load("prompts", 2, 20, 1), workers.Load("rows", 2, 3, 4))
     path = random_file(tmp_path, "Q8_0", SMALL)
-    speeds = [workers.speed(path, setting, loads) for setting in (DEFAULTS, BEFORE)]
-    assert all(speed["prompts"] > 0 and speed["rows"] > 0 for speed in speeds)
-    (table,) = workers.tables({"file": path.stem, "speeds": speeds})
+    speed = workers.speed(path, BEFORE, loads)
+    assert min(speed["prompts"], speed["rows"]) > 0
+    (table,) = workers.tables({"file": path.stem, "speeds": [speed]})
     assert table.head == ["settings", "prompts", "rows"]
 
 
