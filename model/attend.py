@@ -17,7 +17,7 @@ from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Batch,
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.seen import Seen
+from llama_herd.model.seen import Seen, SeenSpans
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class Scoring:
     def of(cls, config: LlamaConfig, layer: int) -> Self:
         return cls(config.attention_scale, config.window(layer), config.score_cap)
 
+    def scale_of(self, q: Tensor) -> float:
+        """That of queries (T, H, D)."""
+        return q.shape[-1] ** -0.5 if self.scale is None else self.scale
+
 
 class Attention(Protocol):
     """A kernel for the tokens of short spans, which are those that decode."""
@@ -45,6 +49,26 @@ class Attention(Protocol):
         """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
 
 
+class PrefillAttention(Protocol):
+    """A kernel for the tokens of long spans, which are prompts."""
+
+    def takes(self, q: Tensor, cached: Tensor) -> bool:
+        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        cached: Tensor,
+        spans: SeenSpans,
+        out: Tensor,
+        *,
+        scale: float,
+        window: int,
+        cap: float,
+    ) -> None:
+        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
+
+
 def attend(
     q: Tensor,
     cache: Cache,
@@ -52,11 +76,12 @@ def attend(
     batch: Batch,
     scoring: Scoring = Scoring(),
     native: Attention | None = None,
+    prefill: PrefillAttention | None = None,
 ) -> Tensor:
     """Causal attention of the queries (T, H, D) over their own sequences: (T, H, D).
 
     Keys and values of the batch must be written already. Nothing outside a sequence is ever read into it.
-    A native kernel takes the short spans, which are those that decode.
+    A native kernel takes the short spans, which are those that decode; beside it one for prefill the others.
     """
     is_native = native is not None and native.takes(q, cache.storage[:, layer])
     if cache.pages.consecutive and not is_native:
@@ -64,6 +89,9 @@ def attend(
     attended = q.new_empty(q.shape)
     if native is not None and is_native:
         _attend_short(q, cache, layer, batch, scoring, native, attended)
+        if prefill is not None and prefill.takes(q, cache.storage[:, layer]):
+            _attend_long(q, cache, layer, batch, scoring, prefill, attended)
+            return attended
     if not cache.pages.consecutive:
         groups = batch.long_groups if is_native else batch.groups
         _attend_pages(q, cache, layer, groups, scoring, attended)
@@ -103,9 +131,26 @@ def _attend_short(
     """All short spans at once, into their rows of the result."""
     if not len(batch.seen.rows):
         return
-    scale = q.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
     cached = cache.storage[:, layer]  # (2, K, pages, PAGE_TOKENS, D)
+    scale = scoring.scale_of(q)
     native(q, cached, batch.seen, attended, scale=scale, window=scoring.window, cap=scoring.cap)
+
+
+def _attend_long(
+    q: Tensor,
+    cache: Cache,
+    layer: int,
+    batch: Batch,
+    scoring: Scoring,
+    prefill: PrefillAttention,
+    attended: Tensor,
+) -> None:
+    """All long spans at once, into their rows of the result."""
+    if not len(batch.seen_spans.num_tokens):
+        return
+    cached = cache.storage[:, layer]  # (2, K, pages, PAGE_TOKENS, D)
+    scale = scoring.scale_of(q)
+    prefill(q, cached, batch.seen_spans, attended, scale=scale, window=scoring.window, cap=scoring.cap)
 
 
 def _attend_runs(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.seen import Seen
+from llama_herd.model.seen import Seen, SeenSpans
 from llama_herd.model.upload import upload, upload_rows
 
 #: Most tokens of a chunk that attend at once. It bounds masks and scores, whatever the prompt's length.
@@ -147,16 +147,27 @@ class Batch:
     @cached_property
     def seen(self) -> Seen:
         """What the tokens of short spans see, for an attention that takes them one by one."""
+        short = [span for span in self.spans if span.is_short]
+        return self._seen(short, [span.num_tokens for span in short])
+
+    @cached_property
+    def seen_spans(self) -> SeenSpans:
+        """What the tokens of long spans see, for an attention that takes them span by span."""
+        long = [span for span in self.spans if not span.is_short]
+        num_tokens = upload([span.num_tokens for span in long], self.ids.device)
+        return SeenSpans(self._seen(long, [1] * len(long)), num_tokens)
+
+    def _seen(self, spans: Sequence[Span], counts: Sequence[int]) -> Seen:
+        """What so many tokens at the beginning of each span see."""
         rows: list[int] = []
         num_keys: list[int] = []
         tables: list[int] = []
         pages: list[int] = []
-        for span in self.spans:
-            if span.is_short:
-                rows += span.rows
-                num_keys += range(span.start + 1, span.stop + 1)
-                tables += [len(pages)] * span.num_tokens
-                pages += span.pages[: pages_for(span.stop)]
+        for span, count in zip(spans, counts, strict=True):
+            rows += span.rows[:count]
+            num_keys += range(span.start + 1, span.start + 1 + count)
+            tables += [len(pages)] * count
+            pages += span.pages[: pages_for(span.stop)]
         token_rows = upload_rows([rows, num_keys, tables], self.ids.device)
         return Seen(token_rows[0], token_rows[1], token_rows[2], upload(pages, self.ids.device))
 

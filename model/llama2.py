@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from llama_herd.model.attend import Attention, Scoring, attend
+from llama_herd.model.attend import Attention, PrefillAttention, Scoring, attend
 from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
@@ -66,6 +66,7 @@ class CausalSelfAttention:
     qk_norm: RMSNorm | None  # of queries and keys, head by head
     scoring: Scoring
     native: Attention | None  # of short spans
+    prefill: PrefillAttention | None  # of long ones
     rotation: Rotation | None
 
     @classmethod
@@ -81,6 +82,7 @@ class CausalSelfAttention:
             cls._load_qk_norm(loader, prefix) if config.family.qk_norm else None,
             Scoring.of(config, layer),
             loader.form.kernels.attention,
+            loader.form.kernels.prefill_attention,
             loader.form.kernels.rotation,
         )
 
@@ -96,7 +98,8 @@ class CausalSelfAttention:
         H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         qkv = self.qkv(x).view(-1, H + K + K, D)  # (T, H + K + K, D)
         queries = self._rotated_and_written(qkv, rope, batch, cache)  # (T, H, D)
-        attended = attend(queries, cache, self.layer, batch, self.scoring, self.native)  # (T, H, D)
+        natives = (self.native, self.prefill)
+        attended = attend(queries, cache, self.layer, batch, self.scoring, *natives)  # (T, H, D)
         return self.output(attended.flatten(1))  # (T, C)
 
     def _rotated_and_written(self, qkv: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:

@@ -1,4 +1,4 @@
-"""Seen: tokens of a batch that attend one by one, and the keys that each sees."""
+"""Seen: tokens of a batch that attend one by one, or in spans, and the keys that each sees."""
 
 from dataclasses import dataclass
 
@@ -13,3 +13,11 @@ class Seen:
     num_keys: Tensor  # (R,)
     tables: Tensor  # (R,): where in `pages` those of its sequence begin
     pages: Tensor  # (P,): of all sequences, each in order
+
+
+@dataclass(frozen=True, eq=False)
+class SeenSpans:
+    """Each token of a span sees one key more than the token before it, which is of the same sequence."""
+
+    first: Seen  # the first token of each span
+    num_tokens: Tensor  # (B,) int64

@@ -55,17 +55,7 @@ class Attention:
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_KEYS, D)."""
-        head_dim = q.shape[-1]
-        return (
-            q.dtype == cached.dtype
-            and q.dtype in DTYPES
-            and q.device.type == "cpu"
-            and cached.shape[3] == PAGE_KEYS
-            and cached.stride()[2:] == (PAGE_KEYS * head_dim, head_dim, 1)
-            and head_dim <= MAX_HEAD_DIM
-            and head_dim % 2 == 0
-            and q.stride()[1:] == (head_dim, 1)
-        )
+        return q.dtype in DTYPES and attention_takes(q, cached)
 
     def __call__(
         self,
@@ -94,6 +84,20 @@ class Attention:
         num_parts = min(MAX_PARTS, -(-max_length // BLOCK_KEYS) + 1)
         sums = num_parts * num_heads * (head_dim + NUMBERS_ASIDE) * torch.float32.itemsize
         return sums if num_parts > 1 else 0
+
+
+def attention_takes(q: Tensor, cached: Tensor) -> bool:
+    """Whether q (T, H, D), and keys and values (2, K, pages, PAGE_KEYS, D), lie as libraries read them."""
+    head_dim = q.shape[-1]
+    return (
+        q.dtype == cached.dtype
+        and q.device.type == "cpu"
+        and cached.shape[3] == PAGE_KEYS
+        and cached.stride()[2:] == (PAGE_KEYS * head_dim, head_dim, 1)
+        and head_dim <= MAX_HEAD_DIM
+        and head_dim % 2 == 0
+        and q.stride()[1:] == (head_dim, 1)
+    )
 
 
 def attention_call(
@@ -149,7 +153,15 @@ def _is_right(attention: Attention, dtype: torch.dtype) -> bool:
     return True
 
 
-def is_close(y: Tensor, q: Tensor, keys: Tensor, values: Tensor, scale: float, cap: float = 0.0) -> bool:
+def is_close(
+    y: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    cap: float = 0.0,
+    weight_rounding: float = 0.0,
+) -> bool:
     """Whether y (H, D) is what q (H, D) attends to among keys and values (K, S, D), but for rounding."""
     q, keys, values = q.double(), keys.double(), values.double()
     group = len(q) // len(keys)
@@ -158,7 +170,8 @@ def is_close(y: Tensor, q: Tensor, keys: Tensor, values: Tensor, scale: float, c
     sizes = 1 + abs(scale) * torch.einsum("hd,hsd->hs", q.abs(), keys.abs()).amax(dim=-1)  # (H,)
     weights = (cap * (scores / cap).tanh() if cap else scores).softmax(dim=-1)
     exact = torch.einsum("hs,hsd->hd", weights, values)
-    allowed = FLOAT32_ROUNDING * sizes[:, None] * torch.einsum("hs,hsd->hd", weights, values.abs())
+    allowed = torch.einsum("hs,hsd->hd", weights, values.abs())
+    allowed = (FLOAT32_ROUNDING * sizes[:, None] + weight_rounding) * allowed
     if y.dtype is torch.bfloat16:
         allowed = allowed + BFLOAT16_ROUNDING * exact.abs()
     return bool(((y.double() - exact).abs() <= allowed).all())

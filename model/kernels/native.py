@@ -22,6 +22,7 @@ from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
+from llama_herd.model.kernels.prefill_attention import PrefillAttention, load_prefill_attention
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
 from llama_herd.model.kernels.tiles import TILE_ROWS, TILED_TYPES, blocks_of, random_tiles
 
@@ -58,6 +59,7 @@ class Kernels:
     kernels: frozenset[Kernel] = frozenset()  # the ways to multiply that it has
     num_threads: int = 0  # 0: as many as torch has
     attention: Attention | None = None
+    prefill_attention: PrefillAttention | None = None
     elementwise: Elementwise | None = None
     rotation: Rotation | None = None
     device_type: ClassVar[str] = "cpu"
@@ -65,12 +67,14 @@ class Kernels:
 
     def with_threads(self, num_threads: int) -> Self:
         attention = self.attention and replace(self.attention, num_threads=num_threads)
+        prefill = self.prefill_attention and replace(self.prefill_attention, num_threads=num_threads)
         elementwise = self.elementwise and replace(self.elementwise, num_threads=num_threads)
         rotation = self.rotation and replace(self.rotation, num_threads=num_threads)
         return replace(
             self,
             num_threads=num_threads,
             attention=attention,
+            prefill_attention=prefill,
             elementwise=elementwise,
             rotation=rotation,
         )
@@ -153,9 +157,11 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
     names = ", ".join(sorted(type.name for type in right))
     attention, elementwise = load_attention(library), load_elementwise(library)
-    rotation = load_rotation(library)
+    rotation, has_tiles = load_rotation(library), Kernel.TILES in ways
+    prefill = load_prefill_attention(library) if has_tiles else None
     others = {
         "attention": attention is not None,
+        **({"attention of prompts": prefill is not None} if has_tiles else {}),
         "RoPE": rotation is not None,
         "norms and gates": elementwise is not None,
     }
@@ -163,7 +169,11 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     names = ", ".join(filter(None, (names, *(name for name, is_right in others.items() if is_right))))
     note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
     return Kernels(
-        note, right, library, ways, attention=attention, elementwise=elementwise, rotation=rotation
+        *(note, right, library, ways),
+        attention=attention,
+        prefill_attention=prefill,
+        elementwise=elementwise,
+        rotation=rotation,
     )
 
 

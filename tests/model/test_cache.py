@@ -16,15 +16,18 @@ from llama_herd.model.pages import PAGE_TOKENS, Pages
 from tests.tiny import tiny_config
 
 
-def filled_cache(chunks: list[Chunk], config: LlamaConfig, *, consecutive: bool) -> Cache:
+def filled_cache(
+    chunks: list[Chunk], config: LlamaConfig, *, consecutive: bool, dtype: torch.dtype = torch.float32
+) -> Cache:
     """A cache full of NaN but for the sequences that the chunks end."""
-    cache = Cache(config, num_pages=32)
+    cache = Cache(config, num_pages=32, dtype=dtype)
     cache.pages = Pages(32, consecutive=consecutive)
     cache.storage.fill_(torch.nan)
     for seed, chunk in enumerate(chunks):
         whole = Batch.of([Chunk(chunk.pages, 0, [0] * chunk.stop, False)])
         generator = torch.Generator().manual_seed(seed)
-        keys, values = torch.randn(2, chunk.stop, config.num_kv_heads, config.head_dim, generator=generator)
+        shape = (2, chunk.stop, config.num_kv_heads, config.head_dim)
+        keys, values = torch.randn(shape, generator=generator).to(dtype)
         cache.write(0, keys, values, whole)
     return cache
 

@@ -12,6 +12,7 @@ from llama_herd.model.attend import attend_bytes
 from llama_herd.model.batch import SHORT_TOKENS
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.kernels.attention import Attention
+from llama_herd.model.kernels.prefill_attention import PrefillAttention
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 
 #: Per logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
@@ -49,12 +50,15 @@ class StepMemory:
         return T * (rope + max(rotating, attending, mlp, norm))
 
     def attention_bytes(self, max_length: int) -> int:
-        """The larger of `attend` and the copies of a prompt's pages in one layer; and what a kernel takes."""
+        """The larger of `attend` and the copies of a prompt's pages in one layer; and what kernels take."""
         copies = 2 * max_length * self.config.num_kv_heads * self.config.head_dim * self.dtype.itemsize
         attending = attend_bytes(self.config, self.dtype, max_length, consecutive=self.consecutive)
         H, D = self.config.num_heads, self.config.head_dim
-        num_rows = self.slots * SHORT_TOKENS if self.consecutive else 0
-        return max(copies, attending) + num_rows * Attention.bytes_per_row(H, D, max_length)
+        native = 0
+        if self.consecutive:
+            rows = self.slots * SHORT_TOKENS * Attention.bytes_per_row(H, D, max_length)
+            native = rows + torch.get_num_threads() * PrefillAttention.bytes_per_thread(D)
+        return max(copies, attending) + native
 
     @property
     def logits_bytes(self) -> int:

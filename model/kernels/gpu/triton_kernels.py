@@ -37,6 +37,7 @@ class TritonKernels:
     attention: TritonAttention | None
     device_type: str
     tile_rows: int = 1
+    prefill_attention: ClassVar[None] = None
     elementwise: ClassVar[None] = None
     rotation: ClassVar[None] = None
 

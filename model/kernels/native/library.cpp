@@ -3,6 +3,7 @@
 // All of it is one object, compiled once for each instruction set. Nothing is shared between two of them: a linker
 // that kept one copy of a function might keep the one that this processor cannot run.
 
+#include "attend_tiles.h"
 #include "layer.h"
 
 #define API extern "C" __attribute__((visibility("default")))
@@ -28,6 +29,16 @@ API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows,
 // The attention of `a`. False if there is no memory to work in.
 API bool herd_attend(const herd::Attention* a, bool is_bfloat16) {
   return is_bfloat16 ? herd::attend<herd::Bfloat16>(*a) : herd::attend<herd::Float32>(*a);
+}
+
+// The attention of spans of tokens, of which the rows of `a` are the first ones, in bfloat16. False if this library has
+// no tiles, or there is no memory to work in.
+API bool herd_attend_spans(const herd::Attention* a, const int64_t* counts) {
+#ifdef __AMX_BF16__
+  return herd::attend_spans(*a, counts);
+#else
+  return false;
+#endif
 }
 
 // y = x / sqrt(mean(x^2) + eps) * weight, row by row.

@@ -1,0 +1,94 @@
+"""Attention of long spans, which are prompts, by a native library: all spans of a layer in one call.
+
+Shapes: T tokens of the ragged batch, H heads, K kv heads, D head dim, S keys, P pages.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.kernels.attention import (
+    PAGE_KEYS,
+    attention_call,
+    attention_takes,
+    is_close,
+)
+from llama_herd.model.seen import Seen, SeenSpans
+
+#: What queries and sums of a part of a span take at most, and the keys that are at work beside them.
+PART_BYTES, BLOCK_KEYS = 512 << 10, 256
+#: What weights in bfloat16, of a rough exponential, may change in parts of the sum of weight x |value|.
+WEIGHT_ROUNDING = 2**-8 + 2**-12
+
+
+@dataclass(frozen=True, eq=False)
+class PrefillAttention:
+    """A library that attends in AMX tiles, in bfloat16."""
+
+    library: ctypes.CDLL
+    num_threads: int = 0  # 0: as many as torch has
+
+    def takes(self, q: Tensor, cached: Tensor) -> bool:
+        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_KEYS, D)."""
+        return q.dtype is torch.bfloat16 and attention_takes(q, cached)
+
+    def __call__(
+        self,
+        q: Tensor,
+        cached: Tensor,
+        spans: SeenSpans,
+        out: Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+        cap: float = 0.0,
+    ) -> None:
+        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+
+        `cached` are a layer's keys and values (2, K, pages, PAGE_KEYS, D).
+        """
+        num_threads = self.num_threads or torch.get_num_threads()
+        call = attention_call(q.shape[1], cached, spans.first, scale, window, cap, num_threads)
+        call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
+        if not self.library.herd_attend_spans(ctypes.byref(call), spans.num_tokens.data_ptr()):
+            raise torch.OutOfMemoryError("native attention of a prompt: no memory to work in")
+
+    @staticmethod
+    def bytes_per_thread(head_dim: int) -> int:
+        """What a thread works in, at most: a part, and the keys, values, scores and weights of a block."""
+        numbers = -(-head_dim // 32) * 32
+        return (
+            PART_BYTES + 2 * BLOCK_KEYS * numbers * torch.bfloat16.itemsize + BLOCK_KEYS * 32 * 6 + (32 << 10)
+        )
+
+
+def load_prefill_attention(library: ctypes.CDLL) -> PrefillAttention | None:
+    """The attention in tiles of a library that has it, if it is right."""
+    library.herd_attend_spans.restype = ctypes.c_bool
+    library.herd_attend_spans.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    attention = PrefillAttention(library)
+    return attention if _is_right(attention) else None
+
+
+def _is_right(attention: PrefillAttention) -> bool:
+    """Whether spans of random numbers attend as the formula says, in a cache of NaN but for what they see."""
+    H, K, D, starts, counts = 6, 2, 80, [0, 290], [70, 37]
+    pages = torch.randperm(10)
+    first = Seen(torch.tensor([0, 70]), torch.tensor(starts) + 1, torch.tensor([0, 2]), pages)
+    spans = SeenSpans(first, torch.tensor(counts))
+    cache = torch.full((2, K, len(pages), PAGE_KEYS, D), torch.nan, dtype=torch.bfloat16)
+    q, out = torch.randn(2, sum(counts), H, D).bfloat16()
+    for table, start, count in zip((0, 2), starts, counts, strict=True):
+        at = torch.arange(start + count)
+        numbers = torch.randn(2, K, start + count, D).bfloat16()
+        cache[:, :, pages[table + at // PAGE_KEYS], at % PAGE_KEYS] = numbers
+    for scale, window, cap in ((D**-0.5, 0, 0.0), (0.3, 90, 4.0)):
+        attention(q, cache, spans, out, scale=scale, window=window, cap=cap)
+        for table, start, row in ((0, 0, 0), (0, 69, 69), (2, 290, 70), (2, 326, 106)):
+            at = torch.arange(max(0, start + 1 - window) if window else 0, start + 1)
+            keys, values = cache[:, :, pages[table + at // PAGE_KEYS], at % PAGE_KEYS]
+            if not is_close(out[row], q[row], keys, values, scale, cap, WEIGHT_ROUNDING):
+                return False
+    return True

@@ -1,0 +1,240 @@
+"""Native attention of prompts says what float64 says, however they are cut, and reads nothing else."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from llama_herd.model.kernels.attention import (
+    BFLOAT16_ROUNDING,
+    FLOAT32_ROUNDING,
+    PAGE_KEYS,
+)
+from llama_herd.model.kernels.instruction_set import AMX
+from llama_herd.model.kernels.native import Kernel, Kernels
+from llama_herd.model.kernels.prefill_attention import WEIGHT_ROUNDING, PrefillAttention
+from llama_herd.model.pages import pages_for
+from llama_herd.model.seen import Seen, SeenSpans
+from tests.model.native_library import kernels_of
+
+
+@pytest.fixture(scope="module")
+def attention(kernels_folder: Path) -> PrefillAttention:
+    attention = kernels_of(AMX, kernels_folder).prefill_attention
+    assert attention is not None
+    return attention
+
+
+@dataclass
+class Case:
+    """Spans of sequences, (first position, tokens), in a cache of NaN but for the keys that they see."""
+
+    q: Tensor  # (T, H, D)
+    cache: Tensor  # (2, K, pages, PAGE_KEYS, D)
+    spans: SeenSpans
+
+    @classmethod
+    def of(
+        cls,
+        spans: Sequence[tuple[int, int]],
+        *,
+        heads: int = 4,
+        kv_heads: int = 2,
+        head_dim: int = 64,
+        scattered: bool = True,
+    ) -> "Case":
+        starts, counts = ([span[i] for span in spans] for i in range(2))
+        num_pages = [pages_for(start + count) for start, count in spans]
+        order = torch.randperm(sum(num_pages) + 3) if scattered else torch.arange(sum(num_pages) + 3)
+        rows, tables = (torch.tensor([0, *numbers]).cumsum(0)[:-1] for numbers in (counts, num_pages))
+        cache = torch.full((2, kv_heads, len(order), PAGE_KEYS, head_dim), torch.nan).bfloat16()
+        q = torch.randn(sum(counts), heads, head_dim).bfloat16()
+        seen = Seen(rows, torch.tensor(starts) + 1, tables, order)
+        case = cls(q, cache, SeenSpans(seen, torch.tensor(counts)))
+        for span, (start, count) in enumerate(spans):
+            numbers = torch.randn(2, kv_heads, start + count, head_dim).bfloat16()
+            cache[(slice(None), slice(None), *case.cells(span, range(start + count)))] = numbers
+        return case
+
+    def cells(self, span: int, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        at = torch.tensor(positions)
+        seen = self.spans.first
+        return seen.pages[seen.tables[span] + at // PAGE_KEYS], at % PAGE_KEYS
+
+    def only(self, span: int, first: int = 0, count: int = 0) -> SeenSpans:
+        """Some tokens of a span; all if no number is given."""
+        seen = self.spans.first
+        at = slice(span, span + 1)
+        part = Seen(seen.rows[at] + first, seen.num_keys[at] + first, seen.tables[at], seen.pages)
+        return SeenSpans(part, torch.tensor([count]) if count else self.spans.num_tokens[at])
+
+    def attend(self, attention: PrefillAttention, spans: SeenSpans | None = None, **scoring: Any) -> Tensor:
+        out = torch.full(self.q.shape, torch.nan).bfloat16()
+        scoring = {"scale": self.q.shape[-1] ** -0.5, **scoring}
+        attention(self.q, self.cache, spans or self.spans, out, **scoring)
+        return out
+
+    def check(self, y: Tensor, *, scale: float = 0.0, window: int = 0, cap: float = 0.0) -> None:
+        """By the formula, one head at a time."""
+        H, D = y.shape[1:]
+        scale = scale or D**-0.5
+        seen = self.spans.first
+        for span, count in enumerate(self.spans.num_tokens.tolist()):
+            row, end = int(seen.rows[span]), int(seen.num_keys[span]) + count - 1
+            found = self.cache[(slice(None), slice(None), *self.cells(span, range(end)))].double()
+            after = torch.arange(end - count, end)[:, None] - torch.arange(end)  # (t, S)
+            hidden = (after < 0) | (after >= window) if window else after < 0
+            for head in range(H):
+                keys, values = found[:, head // (H // found.shape[1])]
+                q = self.q[row : row + count, head].double()
+                scores, sizes = q @ keys.T * scale, 1 + q.abs() @ keys.abs().T * abs(scale)
+                scores = cap * torch.tanh(scores / cap) if cap else scores
+                weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+                exact = weights @ values
+                rounding = FLOAT32_ROUNDING * sizes.amax(dim=-1, keepdim=True) + WEIGHT_ROUNDING
+                allowed = rounding * (weights @ values.abs()) + BFLOAT16_ROUNDING * exact.abs()
+                error = (y[row : row + count, head].double() - exact).abs()
+                assert (error <= allowed).all(), (span, head, float((error / allowed).max()))
+
+
+#: From the beginning, and in mid-sequence; some end with a page or a block, some between.
+SPANS = (
+    (0, 1),
+    (0, 5),
+    (0, 64),
+    (3, 13),
+    (60, 9),
+    (250, 12),
+    (255, 1),
+    (256, 33),
+    (511, 70),
+    (0, 300),
+    (900, 128),
+)
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("head_dim", [2, 16, 64, 80, 96, 128, 250, 256])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (6, 2), (32, 4), (19, 1), (64, 1)])
+def test_it_attends_as_float64(attention: PrefillAttention, heads: int, kv_heads: int, head_dim: int) -> None:
+    case = Case.of(SPANS, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    case.check(case.attend(attention))
+
+
+@pytest.mark.parametrize("scattered", [True, False])
+def test_long_spans_attend_as_float64(attention: PrefillAttention, scattered: bool) -> None:
+    case = Case.of([(0, 2100), (3000, 512), (1700, 900)], scattered=scattered)  # in several parts
+    case.check(case.attend(attention))
+
+
+@pytest.mark.parametrize(
+    "scoring",
+    [
+        {"scale": 0.7},
+        {"scale": 3.0},
+        {"window": 1},
+        {"window": 64},
+        {"window": 100},
+        {"window": 700},
+        {"cap": 2.0},
+        {"cap": 5.0, "window": 33, "scale": 0.2},
+    ],
+    ids=str,
+)
+def test_scales_windows_and_caps_are_kept(attention: PrefillAttention, scoring: dict[str, Any]) -> None:
+    case = Case.of(SPANS, heads=6)
+    case.check(case.attend(attention, **scoring), **scoring)
+
+
+def test_scores_of_any_size_give_numbers(attention: PrefillAttention) -> None:
+    case = Case.of([(0, 600)])
+    case.q.fill_(1e4)
+    case.cache[0] = case.cache[0].abs()
+    assert case.attend(attention).isfinite().all()
+    case.q.neg_()
+    assert case.attend(attention).isfinite().all()
+
+
+@pytest.mark.parametrize("scoring", [{}, {"window": 90}, {"cap": 3.0}], ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(32, 4), (6, 2), (3, 3)])
+def test_a_token_has_the_same_bits_however_its_prompt_is_cut(
+    attention: PrefillAttention, heads: int, kv_heads: int, scoring: dict[str, Any]
+) -> None:
+    case = Case.of([(0, 700), (7, 300), (130, 1)], heads=heads, kv_heads=kv_heads)
+    together = case.attend(attention, **scoring)
+    for cuts in ([0, 700], [0, 1, 2, 699, 700], [0, 33, 100, 256, 300, 513, 700]):
+        for first, end in pairwise(cuts):
+            alone = case.attend(attention, case.only(0, first, end - first), **scoring)
+            assert alone[first:end].equal(together[first:end]), (first, end)
+            assert alone[end:].isnan().all()
+    for span in (1, 2):
+        row, count = int(case.spans.first.rows[span]), int(case.spans.num_tokens[span])
+        alone = case.attend(attention, case.only(span), **scoring)
+        assert alone[row : row + count].equal(together[row : row + count])
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 8])
+def test_threads_change_no_bit(attention: PrefillAttention, num_threads: int) -> None:
+    case = Case.of([(0, 300), (800, 200), (0, 40)])
+    torch.set_num_threads(1)
+    alone = case.attend(attention)
+    torch.set_num_threads(num_threads)
+    for _ in range(10):
+        assert case.attend(attention).equal(alone)
+
+
+def test_what_is_not_finite_stays_in_its_row(attention: PrefillAttention) -> None:
+    case = Case.of([(0, 70), (300, 40)])
+    good = case.attend(attention)
+    case.q[80, 2, 3] = torch.nan
+    y = case.attend(attention)
+    assert y[80, 2].isnan().all()
+    y[80, 2] = good[80, 2]
+    assert y.equal(good)
+
+
+def test_queries_may_stand_between_others(attention: PrefillAttention) -> None:
+    case = Case.of([(0, 70), (9, 5)])
+    wide = torch.randn(75, 9, 64).bfloat16()
+    wide[:, :4] = case.q
+    expected, case.q = case.attend(attention), wide[:, :4]
+    assert case.attend(attention).equal(expected)
+
+
+def test_sets_with_tiles_have_it_and_others_have_not(set_kernels: Kernels) -> None:
+    has_tiles = Kernel.TILES in set_kernels.kernels
+    assert (set_kernels.prefill_attention is not None) is has_tiles
+    assert ("attention of prompts" in set_kernels.note) is has_tiles
+
+
+def test_what_it_is_not_made_for_is_not_taken(attention: PrefillAttention) -> None:
+    q, cached = torch.empty(1, 4, 64).bfloat16(), torch.empty(2, 2, 1, PAGE_KEYS, 64).bfloat16()
+    assert attention.takes(q, cached)
+    for dtype in (torch.float16, torch.float32):
+        assert not attention.takes(q.to(dtype), cached.to(dtype))
+    assert not attention.takes(q, cached.float())
+    assert not attention.takes(q[..., :33], cached[..., :33])
+    assert not attention.takes(q, cached[:, :, :, :32])
+
+
+def test_threads_of_its_own_may_be_set(attention: PrefillAttention) -> None:
+    case = Case.of([(0, 300)])
+    assert case.attend(replace(attention, num_threads=3)).equal(case.attend(attention))
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_forked_child_attends_too(attention: PrefillAttention) -> None:
+    torch.set_num_threads(2)
+    case = Case.of([(0, 100), (64, 20)], heads=32, head_dim=8)  # torch's own threads are left out of it
+    expected = bytes(case.attend(attention).view(torch.int16).numpy())
+    child = os.fork()
+    if not child:
+        os._exit(0 if bytes(case.attend(attention).view(torch.int16).numpy()) == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
