@@ -77,6 +77,22 @@ static inline Floats silu(Floats x) {
   return multiply(x, divide(part, add(one, small)));
 }
 
+#ifdef __AVX512F__
+// The same to 5e-6 of it, in a fifth of the time, for what is rounded to bfloat16 anyway.
+static inline Floats rough_silu(Floats x) {
+  constexpr float LOG2_E = 1.44269504f, LARGEST = 126;  // beyond, a reciprocal is no normal number
+  const Floats power = smaller(all(LARGEST), multiply(x, all(-LOG2_E)));
+  const Floats below = add(all(1.0f), power_of_two<5>(power)), guess = _mm512_rcp14_ps(below);
+  const Floats wrong = _mm512_fnmadd_ps(below, guess, all(1.0f));
+  return multiply(x, add_product(guess, wrong, guess));
+}
+#else
+static inline Floats rough_silu(Floats x) { return silu(x); }
+#endif
+
+static inline Floats silu_of(Floats x, const float*) { return silu(x); }
+static inline Floats silu_of(Floats x, const uint16_t*) { return rough_silu(x); }
+
 template <class Number>
 static void swiglu_row(const void* argument, int64_t row) {
   const RowsJob& job = *static_cast<const RowsJob*>(argument);
@@ -85,7 +101,7 @@ static void swiglu_row(const void* argument, int64_t row) {
   Number* y = static_cast<Number*>(job.y) + row * job.columns;
   for (int64_t at = 0; at < job.columns; at += LANES) {
     const int64_t left = job.columns - at;
-    store_up_to(y + at, multiply(silu(load_up_to(gate + at, left)), load_up_to(up + at, left)), left);
+    store_up_to(y + at, multiply(silu_of(load_up_to(gate + at, left), gate), load_up_to(up + at, left)), left);
   }
 }
 

@@ -78,7 +78,9 @@ static inline float from_bfloat16(uint16_t bits) {
 }
 
 // To the nearest, halves to the even one, in the lower halves of the words; NaN stays NaN.
-#ifdef __AVX512F__
+#ifdef __AVX512BF16__
+static inline __m256i to_bfloat16(Floats values) { return (__m256i)_mm512_cvtneps_pbh(values); }
+#elif defined(__AVX512F__)
 static inline __m256i to_bfloat16(Floats values) {
   const Words bits = _mm512_castps_si512(values);
   const Words odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -87,7 +89,9 @@ static inline __m256i to_bfloat16(Floats values) {
   const Words kept = _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc00000));
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
 }
+#endif
 
+#ifdef __AVX512F__
 static inline void store_first(float* y, Floats values, int count) {
   _mm512_mask_storeu_ps(y, __mmask16((1 << count) - 1), values);
 }
