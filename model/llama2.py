@@ -247,6 +247,7 @@ class Llama:
         )
         tied = "output.weight" not in file
         output = Linear((embedding,)) if tied else loader.linear("output.weight")
+        loader.finish()
         return cls(file.config, tiling, embedding, tuple(blocks), norm, output)
 
     @property

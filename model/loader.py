@@ -11,7 +11,9 @@ from torch import Tensor
 
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.form import Form
+from llama_herd.model.kernels.huge_pages import move_into_huge_pages
 from llama_herd.model.linear import Linear
+from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.segment import Segment, dense
 from llama_herd.model.weight import Weight
 
@@ -31,6 +33,7 @@ class WeightLoader:
     form: Form = Form.DENSE
     on_progress: Callable[[int, int], None] | None = None
     num_bytes_done: int = 0
+    _tiles: list[Tensor] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
     def vector(self, name: str) -> Tensor:
@@ -49,6 +52,7 @@ class WeightLoader:
         """One Linear of several weights that multiply the same input, with the biases of all or of none."""
         weights = [self.file.weight(name) for name in names]
         linear = Linear.load(weights, self.device, self.dtype, self.row_tile, self.form)
+        self._tiles += [one.tiles for one in linear.segments if isinstance(one, NativeSegment)]
         self._note(*weights)
         if biases:
             bias = torch.cat([self.vector(name) for name in biases])
@@ -69,6 +73,11 @@ class WeightLoader:
                 return list(threads.map(load, range(num_parts)))
         finally:
             torch.set_num_threads(num_threads)
+
+    def finish(self) -> None:
+        """Once all is loaded: move it, beside its first use, to where it is read fastest."""
+        if self._tiles:
+            move_into_huge_pages(self._tiles)
 
     def _note(self, *weights: Weight) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.kernels.tiles import TILE_ROWS, blocks_of, empty_tiles, lay_out
+from llama_herd.model.kernels.tiles import TILE_ROWS, blocks_of, empty_tiles
 from llama_herd.model.segment import slabs
 from llama_herd.model.weight import Weight
 
@@ -38,16 +38,16 @@ class NativeSegment:
         type, num_rows = weights[0].type, sum(weight.shape[0] for weight in weights)
         tiles = empty_tiles(num_rows, weights[0].shape[-1], type)
         left = torch.empty(0, tiles[0].nbytes // TILE_ROWS, dtype=torch.uint8)  # rows that fill no tile yet
-        done = 0
+        done, slab_tiles = 0, max(1, SLAB_BYTES // left.shape[1] // TILE_ROWS)
         for weight in weights:
-            for slab in slabs(weight, tiles.device, max(1, SLAB_BYTES // left.shape[1])):
+            for slab in slabs(weight, tiles.device, slab_tiles * TILE_ROWS):
                 rows = torch.cat((left, slab)) if len(left) else slab
                 whole = len(rows) // TILE_ROWS
                 if whole:
-                    lay_out(rows[: whole * TILE_ROWS], tiles[done : done + whole], type)
+                    kernels.lay_out(rows[: whole * TILE_ROWS], tiles[done : done + whole], type)
                 done, left = done + whole, rows[whole * TILE_ROWS :]
         if len(left):
-            lay_out(pad(left, (0, 0, 0, TILE_ROWS - len(left))), tiles[done:], type)
+            kernels.lay_out(pad(left, (0, 0, 0, TILE_ROWS - len(left))), tiles[done:], type)
         return cls(kernels, type, tiles, num_rows, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
 from llama_herd.model.kernels.prefill_attention import PrefillAttention, load_prefill_attention
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
-from llama_herd.model.kernels.tiles import TILE_ROWS, TILED_TYPES, blocks_of, random_tiles
+from llama_herd.model.kernels.tiles import TILE_ROWS, TILED_TYPES, blocks_of, lay_out, random_tiles
 
 
 class Kernel(IntEnum):
@@ -87,6 +87,12 @@ class Kernels:
             return Kernel.INT8
         return Kernel.FLOAT32
 
+    def lay_out(self, blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
+        """Write rows of blocks (N, bytes of a row) into the first of these tiles; N is a multiple of 16."""
+        if self.library is None:
+            raise ValueError("no kernels to lay out blocks")
+        lay_out(self.library, blocks, tiles, type)
+
     def multiply(
         self, x: Tensor, tiles: Tensor, type: GGMLType, num_rows: int, kernel: Kernel | None = None
     ) -> Tensor:
@@ -144,6 +150,7 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
         raise BadInput(f"{set.name}: {set.complaint}")
     library = ctypes.CDLL(str(path))
     library.herd_kernels.argtypes = []
+    library.herd_lay_out.restype = None
     library.herd_multiply.restype = ctypes.c_bool
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.herd_multiply.argtypes = [
@@ -178,10 +185,15 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
 
 
 def _is_right(kernels: Kernels, type: GGMLType) -> bool:
-    """Whether all its kernels multiply random numbers as torch does."""
+    """Whether it lays out blocks, and all its kernels multiply random numbers as torch does."""
     num_rows, columns = 41, 768
     tiles = random_tiles(num_rows, columns, type)
-    matrix = dequantize(blocks_of(tiles, torch.arange(num_rows), type), type)
+    blocks = blocks_of(tiles, torch.arange(TILE_ROWS * len(tiles)), type)
+    laid_out = torch.empty_like(tiles)
+    kernels.lay_out(blocks, laid_out, type)
+    if not torch.equal(laid_out, tiles):
+        return False
+    matrix = dequantize(blocks[:num_rows], type)
     x = torch.randn(37, columns)
     return all(
         is_close(kernels.multiply(rows, tiles, type, num_rows, kernel), rows, matrix, kernel)

@@ -7,6 +7,8 @@ that the last tiles lack.
 Shapes: N rows, R = N / 16 rows of tiles, K tiles of a row, W words of a block, H float16 numbers of a block.
 """
 
+import ctypes
+
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
@@ -39,14 +41,28 @@ def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
     return tiles
 
 
-def lay_out(blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
+class _Blocks(ctypes.Structure):
+    """herd::Blocks."""
+
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("num_rows", ctypes.c_int64),
+        ("row_bytes", ctypes.c_int64),
+        ("block_bytes", ctypes.c_int64),
+        ("halves_at", ctypes.c_int64),
+        ("halves_bytes", ctypes.c_int64),
+    )
+
+
+def lay_out(library: ctypes.CDLL, blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
     """Write rows of blocks (N, bytes of a row) into the first tiles that are given; N is a multiple of 16."""
-    words, halves = _parts(tiles[: len(blocks) // TILE_ROWS], type)
-    by_row = blocks.view(len(words), TILE_ROWS, words.shape[1], -1)  # (R, 16, K, bytes of a block)
-    at = _HALVES[type]
-    in_words = torch.cat((by_row[..., : at.start], by_row[..., at.stop :]), dim=-1).view(torch.int32)
-    words.copy_(in_words.permute(0, 2, 3, 1))  # (R, K, W, 16)
-    halves.copy_(by_row[..., at].contiguous().view(torch.int16).permute(0, 2, 3, 1))  # (R, K, H, 16)
+    blocks, at = blocks.contiguous(), _HALVES[type]
+    num_rows, row_bytes = blocks.shape
+    if num_rows % TILE_ROWS or blocks.nbytes > tiles.nbytes or not tiles.is_contiguous():
+        raise ValueError(f"{num_rows} rows of {row_bytes} bytes do not go into {tuple(tiles.shape)} tiles")
+    block_bytes = GGML_QUANT_SIZES[type][1]
+    job = _Blocks(blocks.data_ptr(), num_rows, row_bytes, block_bytes, at.start, at.stop - at.start)
+    library.herd_lay_out(ctypes.byref(job), ctypes.c_void_p(tiles.data_ptr()))
 
 
 def blocks_of(tiles: Tensor, ids: Tensor, type: GGMLType) -> Tensor:

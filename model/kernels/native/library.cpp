@@ -4,6 +4,7 @@
 // that kept one copy of a function might keep the one that this processor cannot run.
 
 #include "attend_tiles.h"
+#include "lay_out.h"
 #include "layer.h"
 
 #define API extern "C" __attribute__((visibility("default")))
@@ -19,6 +20,9 @@ API int herd_kernels() {
 #endif
   return found;
 }
+
+// Write rows of blocks into tiles.
+API void herd_lay_out(const herd::Blocks* blocks, uint8_t* tiles) { herd::lay_out(*blocks, tiles); }
 
 // y (tokens, rows) = x (tokens, columns) @ W.T. False if there is no such kernel, or no memory to work in.
 API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows, int64_t columns, const void* x,

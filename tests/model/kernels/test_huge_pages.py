@@ -2,10 +2,13 @@
 
 import gc
 import mmap
+from pathlib import Path
 
 import pytest
+import torch
 
-from llama_herd.model.kernels.huge_pages import HUGE_PAGE_BYTES, zero_bytes
+from llama_herd.model.kernels import huge_pages
+from llama_herd.model.kernels.huge_pages import HUGE_PAGE_BYTES, move_into_huge_pages, zero_bytes
 
 
 @pytest.mark.parametrize("count", [0, 1, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 5])
@@ -26,3 +29,37 @@ def test_it_begins_where_a_huge_page_can() -> None:
 def test_a_system_without_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
     assert not zero_bytes(HUGE_PAGE_BYTES).any()
+
+
+def test_moved_memory_holds_what_was_written() -> None:
+    found = [zero_bytes(count) for count in (5, HUGE_PAGE_BYTES - 1, 3 * HUGE_PAGE_BYTES + 5)]
+    for number, one in enumerate(found):
+        one.copy_(torch.arange(len(one)) % (251 - number))
+    move_into_huge_pages(found).join()
+    for number, one in enumerate(found):
+        assert torch.equal(one, (torch.arange(len(one)) % (251 - number)).to(torch.uint8))
+
+
+def test_memory_is_filled_in_small_pages_and_then_moved() -> None:
+    if not huge_pages._can_move():
+        pytest.skip("this system moves no memory into huge pages")
+    before = huge_bytes()
+    found = zero_bytes(64 * HUGE_PAGE_BYTES).fill_(1)
+    filled = huge_bytes()
+    move_into_huge_pages([found]).join()
+    moved = huge_bytes()
+    assert filled - before < HUGE_PAGE_BYTES
+    assert moved - filled > 32 * HUGE_PAGE_BYTES
+
+
+def test_a_system_that_moves_nothing_asks_for_huge_pages_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huge_pages, "_can_move", lambda: False)
+    found = zero_bytes(3 * HUGE_PAGE_BYTES).fill_(3)
+    move_into_huge_pages([found]).join()
+    assert bool((found == 3).all())
+
+
+def huge_bytes() -> int:
+    """Of this process, in huge pages."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
