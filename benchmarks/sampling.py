@@ -20,10 +20,13 @@ from torch import Tensor
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
+from llama_herd.model.kernels.native import load_kernels
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample
+from llama_herd.worker.loading.kernels_folder import kernels_folder
+from llama_herd.worker.settings import WorkerSettings
 
 SEED = 1
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -78,13 +81,14 @@ def rounds_ms(
     logits: Tensor, by_request: dict[str, list[SamplingRow]], plan: Plan
 ) -> Iterator[dict[str, float]]:
     """Each round times the floor and every request once, one after the other."""
+    native = load_kernels(kernels_folder(WorkerSettings.read())).with_threads(1).draw
     for _ in range(plan.rounds):
         started_s = perf_counter()
         logits.max(dim=-1)
         times = {"floor": perf_counter() - started_s}
         for name, rows in by_request.items():
             started_s = perf_counter()
-            sample(logits, rows)
+            sample(logits, rows, native)
             times[name] = perf_counter() - started_s
         yield {name: 1000 * seconds for name, seconds in times.items()}
 

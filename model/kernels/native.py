@@ -20,6 +20,7 @@ from llama_herd.errors import BadInput
 from llama_herd.model.kernels.attention import Attention, load_attention
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.draw import Draw, load_draw
 from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
 from llama_herd.model.kernels.prefill_attention import PrefillAttention, load_prefill_attention
@@ -62,6 +63,7 @@ class Kernels:
     prefill_attention: PrefillAttention | None = None
     elementwise: Elementwise | None = None
     rotation: Rotation | None = None
+    draw: Draw | None = None
     device_type: ClassVar[str] = "cpu"
     tile_rows: ClassVar[int] = TILE_ROWS  # rows of a matrix come in so many
 
@@ -70,6 +72,7 @@ class Kernels:
         prefill = self.prefill_attention and replace(self.prefill_attention, num_threads=num_threads)
         elementwise = self.elementwise and replace(self.elementwise, num_threads=num_threads)
         rotation = self.rotation and replace(self.rotation, num_threads=num_threads)
+        draw = self.draw and replace(self.draw, num_threads=num_threads)
         return replace(
             self,
             num_threads=num_threads,
@@ -77,6 +80,7 @@ class Kernels:
             prefill_attention=prefill,
             elementwise=elementwise,
             rotation=rotation,
+            draw=draw,
         )
 
     def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
@@ -181,6 +185,7 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
         prefill_attention=prefill,
         elementwise=elementwise,
         rotation=rotation,
+        draw=load_draw(library),
     )
 
 

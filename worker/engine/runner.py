@@ -12,6 +12,7 @@ from torch import Tensor
 
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
+from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.prefix_cache import Copy
 from llama_herd.model.upload import upload
@@ -36,8 +37,10 @@ class ModelRunner:
     repeated, in any parts: it writes the same keys and values to the same cells.
     """
 
-    def __init__(self, llama: Llama, cache: Cache) -> None:
+    def __init__(self, llama: Llama, cache: Cache, draw: Draw | None = None) -> None:
+        """`draw` is a native library's."""
         self._llama = llama
+        self._draw = draw
         self._cache = cache
         self._is_native = llama.is_native
         #: Called after each layer of a forward.
@@ -59,7 +62,7 @@ class ModelRunner:
         if len(sampled) < len(logits):
             picked = [stop - 1 for row, stop in zip(rows, stops, strict=True) if row.is_complete]
             last = logits[upload(picked, logits.device)]
-        tokens = iter(sample_each(last, sampled) if tiling.is_fixed else sample(last, sampled))
+        tokens = iter(sample_each(last, sampled) if tiling.is_fixed else sample(last, sampled, self._draw))
         return [
             Reading(
                 row,

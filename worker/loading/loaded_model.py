@@ -10,6 +10,7 @@ import torch
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError
 from llama_herd.model.cache import Cache
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.text.chat import ChatTemplates
@@ -90,8 +91,9 @@ class LoadedModel:
         return str(self.cache.storage.dtype).removeprefix("torch.")
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
+        kernels = self.plan.form.kernels
         return Engine(
-            ModelRunner(self.llama, self.cache),
+            ModelRunner(self.llama, self.cache, kernels.draw if isinstance(kernels, Kernels) else None),
             self.cache.prefixes,
             max_rows=settings.slots,
             prefill=PrefillBudget.of(settings.prefill_tokens, self.cache.device.type),

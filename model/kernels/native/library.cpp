@@ -4,6 +4,7 @@
 // that kept one copy of a function might keep the one that this processor cannot run.
 
 #include "attend_tiles.h"
+#include "draw.h"
 #include "lay_out.h"
 #include "layer.h"
 
@@ -64,6 +65,11 @@ API void herd_swiglu(const void* x, void* y, int64_t rows, int64_t columns, bool
 API void herd_rotate(const herd::Rotation* r, bool is_bfloat16, int num_threads) {
   herd::run_rows(is_bfloat16 ? herd::rotate_token<uint16_t> : herd::rotate_token<float>, r, r->tokens,
                  (r->heads + 2 * r->kv_heads) * r->head_dim, num_threads);
+}
+
+// Find the tokens that a draw can end with.
+API void herd_draw(const herd::Draw* d, int num_threads) {
+  herd::run_rows(herd::draw_row, d, d->rows, d->tokens, num_threads);
 }
 
 // All of a decoder layer. False if a matrix has no such kernel, or there is no memory to work in.

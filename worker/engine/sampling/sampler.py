@@ -10,6 +10,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.upload import upload
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.logits_processors import MINUS_INFINITY, apply_rules
@@ -20,18 +21,21 @@ from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken, Sampli
 NUCLEUS_TOKENS = 1024
 
 
-def sample(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
+def sample(logits: Tensor, rows: Rows[SamplingRow], native: Draw | None = None) -> list[SampledToken]:
     """Draw one token per row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
     Penalties and biases come first. A temperature of 0 or close to it takes the largest logit. Otherwise
     temperature, min_p, top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one
     of them. A row whose logits contain NaN or infinity gets NO_TOKEN, and no other row is affected.
+
+    A native draw finds the few tokens that can win before any noise is computed; the same one wins.
     """
     ruled = apply_rules(logits, rows)
     largest, ids = ruled.max(dim=-1)  # (B,) each; NaN counts as the largest
     for numbers in _groups(rows):
         picked = upload(numbers, logits.device)
-        ids[picked] = _draw(ruled[picked], [rows[number] for number in numbers])
+        some = ruled if len(numbers) == len(rows) else ruled[picked]
+        ids[picked] = _draw(some, largest[picked], [rows[number] for number in numbers], native)
     ids = ids.masked_fill(~largest.isfinite(), NO_TOKEN)
     if any(row.params.logprobs for row in rows):
         return _with_logprobs(logits, ids, rows)
@@ -66,12 +70,22 @@ class Sorting(Enum):
         return cls.NUCLEUS if params.top_p < 1 else cls.NONE
 
 
-def _draw(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
-    """Gumbel-max over the survivors of one group: (B, V) to (B,)."""
-    scaled = logits / _column([row.params.temperature for row in rows], logits)  # (B, V)
-    scaled = _above_min_p(scaled, rows)
-    scaled, token_ids = _likeliest(scaled, rows)  # (B, N)
+def _draw(logits: Tensor, largest: Tensor, rows: Rows[SamplingRow], native: Draw | None) -> Tensor:
+    """Gumbel-max over the survivors of one group, by its logits (B, V) and the largest of each row: (B,)."""
+    temperature = _column([row.params.temperature for row in rows], logits)  # (B, 1)
     prefixes = _column([hash_prefix(row.seed, row.choice, row.position) for row in rows], logits)
+    if native is not None and Sorting.wanted_by(rows[0].params) is Sorting.NONE:
+        found = native.candidates(logits, temperature, prefixes, largest, _least(rows, logits))
+        if found is not None:
+            token_ids, counts = found  # (B, N)
+            scaled = (logits.gather(-1, token_ids) / temperature).masked_fill(~counts, MINUS_INFINITY)
+            return _winners(scaled, token_ids, prefixes)
+    scaled = _above_min_p(logits / temperature, rows)  # (B, V)
+    return _winners(*_likeliest(scaled, rows), prefixes)
+
+
+def _winners(scaled: Tensor, token_ids: Tensor, prefixes: Tensor) -> Tensor:
+    """The tokens with the largest logits plus noise: (B, N) to (B,)."""
     noise = gumbel(prefixes.to(torch.int32), token_ids.to(torch.int32))  # (B, N)
     winners = (scaled + noise).argmax(dim=-1, keepdim=True)
     return token_ids.gather(-1, winners).squeeze(-1)  # (B,)
@@ -81,8 +95,13 @@ def _above_min_p(scaled: Tensor, rows: Rows[SamplingRow]) -> Tensor:
     """Drop tokens less likely than min_p times the likeliest: (B, V)."""
     if not any(row.params.min_p for row in rows):
         return scaled
-    least = _column([row.params.min_p for row in rows], scaled).log()
+    least = _least(rows, scaled)
     return scaled.masked_fill(scaled - scaled.amax(dim=-1, keepdim=True) < least, MINUS_INFINITY)
+
+
+def _least(rows: Rows[SamplingRow], like: Tensor) -> Tensor:
+    """How far below the largest min_p lets a scaled logit be: (B, 1)."""
+    return _column([row.params.min_p for row in rows], like).log()
 
 
 def _likeliest(scaled: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,65 @@
+"""The draw of tokens by a native library: which can have the largest logit plus noise, a handful a row.
+
+Shapes: B rows, V vocabulary, N candidates.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Candidates of a row that are kept. Mostly there are fewer than five.
+ROOM = 32
+
+
+class _Draw(ctypes.Structure):
+    """herd::Draw."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("logits", "temperature", "least", "largest", "prefix")),
+        *((name, ctypes.c_int64) for name in ("rows", "tokens")),
+        ("found", ctypes.c_void_p),
+        ("room", ctypes.c_int64),
+        ("num_found", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """A library that finds the tokens which Gumbel-max may draw."""
+
+    library: ctypes.CDLL
+    num_threads: int = 0  # 0: as many as torch has
+
+    def candidates(
+        self, logits: Tensor, temperature: Tensor, prefixes: Tensor, largest: Tensor, least: Tensor
+    ) -> tuple[Tensor, Tensor] | None:
+        """The ids (B, N) of logits (B, V) that can win, in order, and which of them count (B, N).
+
+        The others are (B,): what divides the logits, the state of each row's hash (int32), its largest logit,
+        and how far below that a divided one may be. None: there are too many, or a row has no number at all.
+        """
+        columns = [one.float().contiguous() for one in (logits, temperature, least, largest)]
+        states = prefixes.to(torch.int32).contiguous()
+        found = torch.zeros(len(logits), ROOM, dtype=torch.int64)
+        num_found = torch.zeros(len(logits), dtype=torch.int64)
+        call = _Draw(
+            *(one.data_ptr() for one in columns),
+            states.data_ptr(),
+            *logits.shape,
+            found.data_ptr(),
+            ROOM,
+            num_found.data_ptr(),
+        )
+        self.library.herd_draw(ctypes.byref(call), self.num_threads or torch.get_num_threads())
+        most = int(num_found.max())
+        if most > ROOM or not int(num_found.min()):
+            return None
+        return found[:, :most], torch.arange(most) < num_found[:, None]
+
+
+def load_draw(library: ctypes.CDLL) -> Draw:
+    library.herd_draw.restype = None
+    library.herd_draw.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    return Draw(library)
