@@ -1,4 +1,4 @@
-"""A worker process with the bundled model, warm, with a Redis of its own."""
+"""A worker process, warm, with a Redis of its own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,10 +34,17 @@ class Queue:
 
 @contextmanager
 def warm_worker(num_rows: int, sampling: SamplingParams, **changes: object) -> Iterator[Queue]:
-    """`changes` are fields of its WorkerSettings. Raises WorkerDied if it ends before it is ready."""
-    with EmbeddedRedis() as server, Client(server.url) as client, TemporaryDirectory() as folder:
+    """`changes` are fields of its WorkerSettings; without them it has the bundled model.
+
+    Raises WorkerDied if it ends before it is ready.
+    """
+    with EmbeddedRedis() as server, TemporaryDirectory() as folder:
         fields = {"dtype": "float32", **changes, "redis_url": server.url, "slots": num_rows}
-        with WorkerProcess(WorkerSettings.read(**fields), "warm@benchmark", Path(folder) / "log") as worker:
+        settings = WorkerSettings.read(**fields)
+        with (
+            WorkerProcess(settings, "warm@benchmark", Path(folder) / "log") as worker,
+            Client(server.url, model=settings.served_model) as client,
+        ):
             queue = Queue(server.url, client, worker.process.pid)
             queue.tokens_per_s(num_rows, sampling)
             yield queue

@@ -14,19 +14,21 @@ from rich.console import Console
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import ROOT, Report, for_readers, keep, with_section
+from benchmarks.speed.busy import beside_busy
 from benchmarks.speed.contender import CONTENDERS, Contender
 from benchmarks.speed.files import FILES, QUICK_FILES, RandomFile
 from benchmarks.speed.machine import Ceilings
 from benchmarks.speed.peers import PEERS
 from benchmarks.speed.rounds import CELLS, Outcome, measure_file
 from benchmarks.speed.tables import readme_table, tables
+from benchmarks.speed.worker_memory import worker_bytes_over_file
 
 PICTURE = ROOT / "docs" / "speed.svg"
 PICTURE_SAYS = "Tokens a second of each engine on each file"
 
 ROUNDS, QUICK_ROUNDS = 5, 2
 #: Decoded in each round. A row decodes 128 tokens at most.
-STEPS = 8
+STEPS = 4
 
 
 def measure(
@@ -34,9 +36,13 @@ def measure(
     rounds: int,
     contenders: Sequence[Contender] = CONTENDERS,
     threads: int = len(os.sched_getaffinity(0)),
+    *,
+    is_quick: bool = False,
 ) -> Report:
+    """A quick one leaves out what a worker takes, and what busy processes do to a step."""
     ceilings = Ceilings.measure()
     console, shapes_done, runs = Console(stderr=True), set[str](), []
+    busy: list[dict[str, Any]] = []
     for file in files:
         console.print(f"{file.shape} {file.preset} ...")
         there = [one for one in contenders if one.is_there]
@@ -46,7 +52,10 @@ def measure(
             path = file.write(Path(folder))
             num_bytes = path.stat().st_size
             outcomes = measure_file(path, taking_part, threads, rounds, STEPS)
-        runs.append(_run(file, num_bytes, ceilings, outcomes))
+            over_file = None if is_quick else worker_bytes_over_file(path, file.config, threads)
+            if not (busy or is_quick):  # the first file says it for all
+                busy = beside_busy(path, taking_part, threads)
+        runs.append({**_run(file, num_bytes, ceilings, outcomes), "worker_bytes_over_file": over_file})
     return {
         "benchmark": "speed",
         "threads": threads,
@@ -55,6 +64,7 @@ def measure(
         "ceilings": asdict(ceilings),
         "conditions": conditions(),
         "runs": runs,
+        "busy": busy,
     }
 
 
@@ -85,7 +95,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one file, two rounds")
     parser.add_argument("--write", action="store_true", help="keep report, tables and plot")
     given = parser.parse_args()
-    report = measure(QUICK_FILES, QUICK_ROUNDS) if given.quick else measure(FILES, ROUNDS)
+    report = measure(QUICK_FILES, QUICK_ROUNDS, is_quick=True) if given.quick else measure(FILES, ROUNDS)
     text = for_readers(report, tables(report))
     print(text)
     if given.write:

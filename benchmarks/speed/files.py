@@ -56,7 +56,7 @@ LARGE = random_config(hidden_size=4_096, num_layers=4, num_heads=32, ffn_size=11
 
 FILES = (
     *(RandomFile("1.1B", MEDIUM, preset) for preset in PRESETS),
-    *(RandomFile("7B x 4 layers", LARGE, preset) for preset in ("Q4_0", "BF16")),
+    RandomFile("7B x 4 layers", LARGE, "Q4_0"),
     RandomFile("20M", SMALL, "Q8_0"),
 )
 QUICK_FILES = (RandomFile("1.1B", MEDIUM, "Q4_0"),)

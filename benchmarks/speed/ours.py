@@ -14,12 +14,12 @@ from llama_herd.worker.settings import WorkerSettings
 
 #: More rows than any batch has, longer than any becomes; and tokens that a row may decode.
 SLOTS, CONTEXT_TOKENS, MAX_TOKENS = 32, 1_024, 128
-#: Prompts of a batch are computed at once, so that no row decodes before the others.
+#: Prompts are not cut, so that hardly a row decodes before the others.
 WHOLE_PROMPTS = 1 << 16
 
 
 class OurBatch:
-    """Rows of an engine of its own; all of them decode."""
+    """Rows of an engine of its own; all of them decode. Their prompts begin alike and are computed once."""
 
     def __init__(self, model: LoadedModel, settings: WorkerSettings, lengths: Sequence[int]) -> None:
         decoding = set[str]()
@@ -30,7 +30,7 @@ class OurBatch:
         self._engine = model.engine(settings.model_copy(update={"prefill_tokens": WHOLE_PROMPTS}), note)
         sampling = SamplingParams(max_tokens=MAX_TOKENS, temperature=0, ignore_eos=True)
         for row, length in enumerate(lengths):
-            job = GenerationJob(prompt_ids=tuple(ids(length, row)), sampling=sampling)
+            job = GenerationJob(prompt_ids=tuple(ids(length)), sampling=sampling)
             self._engine.submit(*model.sequences(f"{sum(lengths)}-{row}", job, now_ms=0))
         while len(decoding) < len(lengths):
             self._engine.step()
@@ -46,7 +46,7 @@ class Ours:
 
     def __init__(self, path: Path, threads: int) -> None:
         self._settings = WorkerSettings.read(
-            model=path, threads=threads, slots=SLOTS, context_tokens=CONTEXT_TOKENS, prefix_cache=False
+            model=path, threads=threads, slots=SLOTS, context_tokens=CONTEXT_TOKENS
         )
         self._model = LoadedModel.load(self._settings, "cpu")
         self.facts: dict[str, Any] = {"dtype": self._model.dtype_name, "form": self._model.plan.form_note}

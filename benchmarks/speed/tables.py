@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.measured import Report, Table
+from benchmarks.speed.busy import NUM_BUSY
 from benchmarks.speed.contender import OURS
 from benchmarks.speed.rounds import CELLS
 
@@ -16,6 +17,18 @@ def tables(report: Report) -> Iterator[Table]:
         head = [f"{run['shape']} {run['preset']}", *(cell.name for cell in CELLS), "first token s", "peak GB"]
         rows = [_speeds(one) for one in run["contenders"]]
         yield Table(head, [*rows, *_standing(run)], "Tokens a second")
+    if not report["busy"]:
+        return
+    yield Table(
+        ["file", "GB", "a worker's memory for it, in files"],
+        [
+            [f"{run['shape']} {run['preset']}", run["bytes"] / 1e9, run["worker_bytes_over_file"]]
+            for run in report["runs"]
+        ],
+        "More than the same worker takes with the bundled model, but for the KV cache",
+    )
+    head = ["ms a step", *(f"beside {number} busy processes" for number in NUM_BUSY)]
+    yield Table(head, [_busy(one) for one in report["busy"]], "8 rows of the first file")
 
 
 def readme_table(report: Report) -> Table:
@@ -31,6 +44,11 @@ def readme_table(report: Report) -> Table:
             if any(best.values()):
                 rows.append([f"× {peer}", *(_ratio(ours[cell.name], best[cell.name]) for cell in CELLS)])
     return Table(["tokens/s", *(cell.name for cell in CELLS)], rows)
+
+
+def _busy(one: dict[str, Any]) -> list[str | float]:
+    steps_s = one["step_s"].values()
+    return [one["contender"], *("-" if step_s is None else 1000 * step_s for step_s in steps_s)]
 
 
 def _speeds(one: dict[str, Any]) -> list[str | float]:

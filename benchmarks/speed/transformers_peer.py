@@ -14,17 +14,18 @@ from llama_herd.model.files.gguf_model import GGUFModel
 
 
 class TransformersBatch:
-    """A static batch; shorter prompts are padded on the left."""
+    """A static batch; shorter rows are padded on the left. The longest prompt is computed once for all."""
 
+    @torch.inference_mode()
     def __init__(self, model: Any, lengths: Sequence[int]) -> None:
         self._model, longest = model, max(lengths)
-        prompts = [[0] * (longest - length) + ids(length, row) for row, length in enumerate(lengths)]
-        mask = [[0] * (longest - length) + [1] * length for length in lengths]
-        self._mask = torch.tensor(mask)
-        self._positions = (self._mask.cumsum(-1) - 1).clamp(min=0)
-        self._cache: Any = None
-        self._ids = torch.tensor(prompts)
-        self.step()
+        first = model(torch.tensor([ids(longest)]), use_cache=True, logits_to_keep=1)
+        self._cache: Any = first.past_key_values
+        self._cache.batch_repeat_interleave(len(lengths))
+        self._ids = first.logits[:, -1:].argmax(dim=-1).expand(len(lengths), 1)  # (B, 1)
+        seen = torch.tensor(lengths)[:, None] + 1  # with the token that is computed next
+        self._mask = (torch.arange(longest + 1) >= longest + 1 - seen).long()  # (B, S)
+        self._positions = seen - 1
 
     @torch.inference_mode()
     def step(self) -> float:

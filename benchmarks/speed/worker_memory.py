@@ -1,0 +1,35 @@
+"""What a worker takes for a model, beside the same worker with the bundled model."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from benchmarks.warm_worker import warm_worker
+from llama_herd.model.cache import Cache
+from llama_herd.model.config import LlamaConfig
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.settings import BUNDLED_MODEL
+
+ROWS, CONTEXT_TOKENS = 32, 256
+#: Of the cache these jobs touch a page each.
+SAMPLING = SamplingParams(max_tokens=PAGE_TOKENS // 2, temperature=0, ignore_eos=True)
+
+
+def worker_bytes_over_file(path: Path, config: LlamaConfig, threads: int) -> float:
+    """How much more than the bundled model's worker it takes, but for the cache, in parts of the file."""
+    kv_bytes = ROWS * PAGE_TOKENS * Cache.bytes_per_token(config, torch.bfloat16)
+    more_bytes = peak_bytes(path, threads) - peak_bytes(BUNDLED_MODEL, threads) - kv_bytes
+    return more_bytes / path.stat().st_size
+
+
+@cache
+def peak_bytes(path: Path, threads: int) -> int:
+    """The most memory of a worker that has run a full batch."""
+    settings = {"model": path, "dtype": "auto", "threads": threads, "context_tokens": CONTEXT_TOKENS}
+    with warm_worker(ROWS, SAMPLING, **settings) as queue:
+        status = Path(f"/proc/{queue.pid}/status").read_text()
+    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    return 1024 * int(kilobytes)
