@@ -60,7 +60,7 @@ def _move(filled: Sequence[Tensor]) -> None:
 @cache
 def _can_move() -> bool:
     """Whether the system knows how: of no bytes it accepts any advice that it knows."""
-    return _libc().madvise(None, 0, MADV_COLLAPSE) == 0
+    return bool(_libc().madvise(None, 0, MADV_COLLAPSE) == 0)
 
 
 @cache
