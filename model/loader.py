@@ -14,7 +14,7 @@ from llama_herd.model.form import Form
 from llama_herd.model.kernels.huge_pages import move_into_huge_pages
 from llama_herd.model.linear import Linear
 from llama_herd.model.native_segment import NativeSegment
-from llama_herd.model.segment import Segment, dense
+from llama_herd.model.segment import DenseSegment, Segment, dense
 from llama_herd.model.weight import Weight
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class WeightLoader:
     form: Form = Form.DENSE
     on_progress: Callable[[int, int], None] | None = None
     num_bytes_done: int = 0
-    _tiles: list[Tensor] = field(default_factory=list)
+    _laid_out: list[Tensor] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
     def vector(self, name: str) -> Tensor:
@@ -52,7 +52,8 @@ class WeightLoader:
         """One Linear of several weights that multiply the same input, with the biases of all or of none."""
         weights = [self.file.weight(name) for name in names]
         linear = Linear.load(weights, self.device, self.dtype, self.row_tile, self.form)
-        self._tiles += [one.tiles for one in linear.segments if isinstance(one, NativeSegment)]
+        with self._lock:
+            self._laid_out += _matrices(linear)
         self._note(*weights)
         if biases:
             bias = torch.cat([self.vector(name) for name in biases])
@@ -76,11 +77,17 @@ class WeightLoader:
 
     def finish(self) -> None:
         """Once all is loaded: move it, beside its first use, to where it is read fastest."""
-        if self._tiles:
-            move_into_huge_pages(self._tiles)
+        if self._laid_out and self.device.type == "cpu":
+            move_into_huge_pages(self._laid_out)
 
     def _note(self, *weights: Weight) -> None:
         with self._lock:
             self.num_bytes_done += sum(weight.num_bytes for weight in weights)
             if self.on_progress is not None:
                 self.on_progress(self.num_bytes_done, self.file.num_bytes)
+
+
+def _matrices(linear: Linear) -> list[Tensor]:
+    """What it reads in every step."""
+    tiles = [one.tiles for one in linear.segments if isinstance(one, NativeSegment)]
+    return tiles + [one.matrix for one in linear.segments if isinstance(one, DenseSegment)]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.huge_pages import zero_bytes
 from llama_herd.model.weight import Weight
 
 #: Values that are dequantised at once. On a CPU they stay in its cache; a GPU wants more at a time.
@@ -70,14 +71,20 @@ class BlockSegment:
 
 def dense(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
     """The weights' rows one below the other, as numbers of the compute dtype (N, C)."""
-    num_rows = sum(len(weight.rows) for weight in weights)
-    matrix = torch.empty(num_rows, weights[0].shape[-1], device=device, dtype=dtype)
+    matrix = _matrix(sum(len(weight.rows) for weight in weights), weights[0].shape[-1], device, dtype)
     row = 0
     for weight in weights:
         for slab in slabs(weight, device):
             matrix[row : row + len(slab)] = dequantize(slab, weight.type)
             row += len(slab)
     return matrix
+
+
+def _matrix(num_rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """To be filled; on a CPU where it can be moved into huge pages."""
+    if device.type != "cpu":
+        return torch.empty(num_rows, columns, device=device, dtype=dtype)
+    return zero_bytes(num_rows * columns * dtype.itemsize).view(dtype).view(num_rows, columns)
 
 
 def blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
