@@ -90,6 +90,7 @@ class Line:
         rows = self.scheduler.next_batch()
         for row in rows:
             self.scheduler.note_computed(row)
+            self.scheduler.note_read(row)
         for row in rows:
             row.sequence.ids.append(1)
 

@@ -1,7 +1,9 @@
 """The engine: one model, one cache, one batch that sequences join and leave at any step."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence as Rows
 from time import monotonic
+from typing import NamedTuple
 
 import structlog
 import torch
@@ -11,7 +13,7 @@ from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.events import Failure
 from llama_herd.worker.engine.memory_error import MEMORY_ERROR, is_lack_of_memory, memory_failure
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.runner import ModelRunner, Reading
+from llama_herd.worker.engine.runner import Read, Reading, Runner
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
@@ -31,6 +33,14 @@ NUMERIC_ERROR = Failure(
 Sink = Callable[[list[StepOutput]], None]
 
 
+class Flight(NamedTuple):
+    """A forward that is launched, and was not read yet."""
+
+    rows: Rows[Row]
+    read: Read
+    launched_s: float
+
+
 class Engine:
     """Runs sequences to their end; one thread calls it.
 
@@ -41,12 +51,12 @@ class Engine:
             engine.step()
 
     `sink` gets lists of outputs: first the admitted sequences, before their prompts are computed, then the
-    tokens that the step drew.
+    tokens that the step drew. Where the runner lets steps overlap, these are the tokens of the step before.
     """
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: Runner,
         prefixes: PrefixCache,
         *,
         max_rows: int,
@@ -58,13 +68,15 @@ class Engine:
         self.scheduler = Scheduler(prefixes, max_rows=max_rows, prefill=prefill)
         self._sink = sink
         self._sequences: dict[SequenceInfo, Sequence] = {}  # those that have not ended
+        self._flights: deque[Flight] = deque()
+        self._read_s = 0.0  # when a forward was read last
         self._size_limits = SizeLimits()
         self._num_steps = 0
         self._figures = StepFigures()
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return bool(self._flights) or self.scheduler.has_work
 
     def submit(self, *sequences: Sequence) -> None:
         """Take sequences. From now on no other thread may touch them."""
@@ -85,10 +97,16 @@ class Engine:
                 sequence.abort = sequence.abort or reason
 
     def step(self) -> None:
-        """End cancelled and overdue sequences, admit, prefill and decode in one forward, draw, hand on."""
+        """End cancelled and overdue sequences, admit, prefill and decode in one forward, draw, hand on.
+
+        A runner that lets steps overlap computes this one while the step before is read.
+        """
+        num_before = len(self._flights)
         self._end_aborted()
         self._begin(self.scheduler.admit())
         self._compute(self.scheduler.next_batch())
+        for _ in range(num_before):
+            self._read(self._flights.popleft())
         self._num_steps += 1
 
     @property
@@ -138,7 +156,7 @@ class Engine:
     def _begin_alone(self, sequence: Sequence) -> StepOutput:
         """Copy the pages that one sequence takes over; an error ends this sequence alone."""
         try:
-            self.runner.copy_pages(sequence.copies)
+            self.runner.begin(sequence)
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -166,10 +184,13 @@ class Engine:
             self._compute(rows[middle:])
 
     def _run(self, rows: Rows[Row]) -> Failure | None:
-        """Run one forward and hand on its outputs. Returns why it failed, once all of its memory is free."""
-        started_s = monotonic()
+        """Launch one forward, and read it unless steps overlap.
+
+        Returns why it failed, once all of its memory is free.
+        """
+        launched_s = monotonic()
         try:
-            readings = self.runner.run(rows)
+            read = self.runner.launch(rows)
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -180,13 +201,30 @@ class Engine:
                 log.warning("forward ran out of memory, splitting its rows", num_rows=len(rows))
             return failure_of(error)
         self._size_limits.note_run()
-        self._note_forward(readings, started_s)
-        self._hand_on([output for reading in readings for output in self._advance_alone(reading)])
+        for row in rows:
+            self.scheduler.note_computed(row)
+        flight = Flight(rows, read, launched_s)
+        if self.runner.overlaps:
+            self._flights.append(flight)
+        else:
+            self._read(flight)
         return None
 
-    def _note_forward(self, readings: Rows[Reading], started_s: float) -> None:
-        """Note what a forward has computed, in what time."""
+    def _read(self, flight: Flight) -> None:
+        """Hand on what a forward has found for those of its sequences that have not ended since."""
+        try:
+            readings = flight.read()
+        finally:
+            for row in flight.rows:
+                self.scheduler.note_read(row)
+        alive = [one for one in readings if one.row.sequence.info in self._sequences]
+        self._note_forward(alive, flight.launched_s)
+        self._hand_on([output for reading in alive for output in self._advance_alone(reading)])
+
+    def _note_forward(self, readings: Rows[Reading], launched_s: float) -> None:
+        """Note what a forward has computed, in what time: the device began it after the one before."""
         now_s = monotonic()
+        started_s, self._read_s = max(launched_s, self._read_s), now_s
         num_decoding = sum(reading.row.num_tokens == 1 for reading in readings)
         num_tokens = sum(reading.row.num_tokens for reading in readings)
         self.scheduler.prefill.note(num_tokens - num_decoding, num_decoding, now_s - started_s)
@@ -212,12 +250,12 @@ class Engine:
         sequence, token = reading.row.sequence, reading.token
         sequence.prompt_scores += reading.prompt_scores
         prompt_scores = tuple(sequence.prompt_scores) if sequence.scores_prompt else None
-        self.scheduler.note_computed(reading.row)
         if token is None:
             return []
         if token.token_id == NO_TOKEN:
             return [self._failed(sequence, NUMERIC_ERROR)]
         text = sequence.append(token.token_id)
+        self.scheduler.publish(sequence)
         if sequence.finish_reason:
             self._remove(sequence)
         return [

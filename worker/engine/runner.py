@@ -6,7 +6,7 @@ Letters: R rows of logits, V vocabulary.
 from collections.abc import Callable, Sequence as Rows
 from contextlib import nullcontext
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -14,11 +14,11 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.prefix_cache import Copy
 from llama_herd.model.upload import upload
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sampling.sampler import sample, sample_each, score
 from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.torch_threads import one_for_few
 
 
@@ -30,12 +30,33 @@ class Reading(NamedTuple):
     token: SampledToken | None
 
 
-class ModelRunner:
+#: Returns what a launched forward has found, waiting for the device if need be. To be called once.
+Read = Callable[[], list[Reading]]
+
+
+class Runner(Protocol):
     """The model and its cache as the engine sees them: rows go in, readings come out, and no tensors.
 
-    A run changes no sequence and nothing that its next token depends on. So a forward that failed may be
-    repeated, in any parts: it writes the same keys and values to the same cells.
+    No call changes a sequence. A launch that raises has changed nothing that the next tokens depend on, so it
+    may be repeated, in any parts: it writes the same keys and values to the same cells.
     """
+
+    #: Whether a step may be launched before the one before it was read.
+    overlaps: bool
+    #: Called after each layer of a forward that is computed layer by layer.
+    on_layer: Callable[[], None] | None
+
+    def begin(self, sequence: Sequence) -> None:
+        """Take in a sequence that has its pages now: copy those that it takes over from others."""
+
+    def launch(self, rows: Rows[Row]) -> Read:
+        """Compute the rows' tokens, keep their keys and values, draw the next tokens."""
+
+
+class ModelRunner:
+    """A runner that has computed a forward when `launch` returns: nothing is ever in flight."""
+
+    overlaps = False
 
     def __init__(self, llama: Llama, cache: Cache, draw: Draw | None = None) -> None:
         """`draw` is a native library's."""
@@ -43,17 +64,19 @@ class ModelRunner:
         self._draw = draw
         self._cache = cache
         self._is_native = llama.is_native
-        #: Called after each layer of a forward.
         self.on_layer: Callable[[], None] | None = None
 
-    def copy_pages(self, copies: Rows[Copy]) -> None:
-        """Copy the pages that a sequence takes over from others."""
-        self._cache.copy_pages(copies)
+    def begin(self, sequence: Sequence) -> None:
+        self._cache.copy_pages(sequence.copies)
+
+    def launch(self, rows: Rows[Row]) -> Read:
+        readings = self.run(rows)
+        return lambda: readings
 
     def run(self, rows: Rows[Row]) -> list[Reading]:
-        """Compute the rows' tokens, keep their keys and values, draw the next tokens."""
+        """All of it at once."""
         cache, tiling = self._cache, self._llama.tiling
-        batch = Batch.of([_chunk(row) for row in rows], cache.device, tiling.span_tokens)
+        batch = Batch.of([chunk_of(row) for row in rows], cache.device, tiling.span_tokens)
         with one_for_few(len(batch.ids)) if self._is_native else nullcontext():
             logits = self._llama.forward(batch, cache, self.on_layer)  # (R, V)
         stops = list(accumulate(row.num_logits for row in rows))
@@ -73,16 +96,14 @@ class ModelRunner:
         ]
 
 
-def _chunk(row: Row) -> Chunk:
-    sequence = row.sequence
-    ids = sequence.uncached(row.num_tokens)
-    return Chunk(sequence.pages, start=sequence.num_cached, ids=ids, num_logits=row.num_logits)
+def chunk_of(row: Row) -> Chunk:
+    """The tokens of a row, all of them known."""
+    ids = row.sequence.tokens(row.start, row.start + row.num_tokens)
+    return Chunk(row.sequence.pages, start=row.start, ids=ids, num_logits=row.num_logits)
 
 
 def _prompt_scores(row: Row, logits: Tensor) -> list[SampledToken]:
     """How likely each prompt token was that follows a token of the row."""
     if not row.num_scores:
         return []
-    start = row.sequence.num_cached + 1
-    ids = row.sequence.tokens(start, start + row.num_scores)
-    return score(logits[: row.num_scores], ids, row.sequence.params.prompt_logprobs or 0)
+    return score(logits[: row.num_scores], row.scored_ids, row.sequence.params.prompt_logprobs or 0)

@@ -1,6 +1,6 @@
 """Chooses the next batch. Plain Python: no tensor, no queue, no clock."""
 
-from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.prefix_cache import Digest, PrefixCache
@@ -12,27 +12,31 @@ from llama_herd.worker.engine.wait_queue import WaitEntry, WaitQueue
 MAX_SCORED_TOKENS = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One sequence's share of a step: its next `num_tokens` tokens, one when it decodes."""
 
     sequence: Sequence
     num_tokens: int
+    start: int  # position of the first of them
+    is_complete: bool  # whether the sequence's next token can be drawn after the step
+    num_scores: int  # how many prompt tokens the step scores: the ones that follow the row's tokens
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the sequence's next token can be drawn after the step."""
-        return self.num_tokens == self.sequence.num_uncached
-
-    @property
-    def num_scores(self) -> int:
-        """How many prompt tokens the step scores: the ones that follow the row's tokens."""
-        return self.num_tokens - self.is_complete if self.sequence.scores_prompt else 0
+    @classmethod
+    def of(cls, sequence: Sequence, num_tokens: int) -> Self:
+        """The next tokens of a sequence, as it is now."""
+        is_complete = num_tokens == sequence.num_uncached
+        num_scores = num_tokens - is_complete if sequence.scores_prompt else 0
+        return cls(sequence, num_tokens, sequence.num_cached, is_complete, num_scores)
 
     @property
     def num_logits(self) -> int:
         """How many of the row's last tokens need logits."""
         return self.num_scores + self.is_complete
+
+    @property
+    def scored_ids(self) -> list[int]:
+        """The prompt tokens that the step scores."""
+        return self.sequence.tokens(self.start + 1, self.start + 1 + self.num_scores)
 
 
 class Scheduler:
@@ -44,11 +48,12 @@ class Scheduler:
     def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill: PrefillBudget) -> None:
         """A step has at most `max_rows` rows, and prompt tokens as `prefill` allows."""
         self._prefixes = prefixes
-        self._max_rows = max_rows
         self.prefill = prefill
         self._may_fit = False  # whether anything has changed since no waiting sequence was found to fit
         self.waiting = WaitQueue()
         self.running: list[Sequence] = []
+        self._leaving: set[Sequence] = set()  # ended, but part of a step that was not read yet
+        self._free_slots = list(reversed(range(max_rows)))
 
     @property
     def has_work(self) -> bool:
@@ -62,47 +67,80 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Admit the sequences that there is room for, in the order of the queue, and return them."""
         admitted: list[Sequence] = []
-        while self._may_fit and len(self.running) < self._max_rows:
+        while self._may_fit and self._free_slots:
             entry = self._reserve_first()
             if entry is None:
                 self._may_fit = False
             else:
                 self.waiting.admit(entry)
+                entry.sequence.slot = self._free_slots.pop()
                 self.running.append(entry.sequence)
                 admitted.append(entry.sequence)
         return admitted
 
     def next_batch(self) -> list[Row]:
         """All sequences that decode, and as much prefill as the token budget allows."""
-        running = [sequence for sequence in self.running if sequence.is_confirmed]
+        running = [
+            sequence
+            for sequence in self.running
+            if sequence.is_confirmed and not (sequence.num_drawing and sequence.is_full)
+        ]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
         is_alone = len(prefilling) == len(running)
         budget = self.prefill.alone if is_alone else self.prefill.beside
         shares = dict.fromkeys(running, 1) | _shares(prefilling, budget)
-        return [Row(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
+        return [Row.of(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
 
     def note_computed(self, row: Row) -> None:
-        """Note that the row's tokens are in the cache; from now on full pages may serve others."""
-        sequence, first = row.sequence, row.sequence.num_cached // PAGE_TOKENS
+        """Note that the row's tokens are in the cache for all that is launched from now on."""
+        sequence = row.sequence
         had_prompt = sequence.has_prompt_cached
         sequence.num_cached += row.num_tokens
+        sequence.num_drawing += row.is_complete
+        sequence.num_flying += 1
         if sequence.has_prompt_cached and not had_prompt:
             self._may_fit = True
-        if sequence.num_cached // PAGE_TOKENS > first:
-            digests = sequence.digest_pages(sequence.num_cached)
-            for page in range(first, len(digests)):
+        self.publish(sequence)
+
+    def note_read(self, row: Row) -> None:
+        """Note that what the row's step found is known. The last one frees what an ended sequence holds."""
+        sequence = row.sequence
+        sequence.num_drawing -= row.is_complete
+        sequence.num_flying -= 1
+        if not sequence.num_flying and sequence in self._leaving:
+            self._leaving.remove(sequence)
+            self._release(sequence)
+
+    def publish(self, sequence: Sequence) -> None:
+        """Let full pages serve others, as far as the ids in them are known."""
+        num_known = min(sequence.num_cached, sequence.length)
+        if num_known // PAGE_TOKENS > sequence.num_published:
+            digests = sequence.digest_pages(num_known)
+            for page in range(sequence.num_published, len(digests)):
                 self._prefixes.publish(sequence.pages[page], digests[page])
+            sequence.num_published = len(digests)
             self._may_fit = True
 
     def remove(self, sequence: Sequence, *, is_sound: bool = True) -> None:
-        """Remove a sequence, waiting or running, and free its pages; unsound ones are not reused."""
+        """Remove a sequence, waiting or running; unsound pages are not reused.
+
+        Its pages and its slot are free now, or when the last step that it is part of has been read.
+        """
         if sequence in self.running:
             self.running.remove(sequence)
             if not is_sound:
                 self._prefixes.forget(sequence.digests)
-            self._prefixes.release(sequence.name, sequence.digests)
+            if sequence.num_flying:
+                self._leaving.add(sequence)
+            else:
+                self._release(sequence)
         else:
             self.waiting.leave(sequence)
+        self._may_fit = True
+
+    def _release(self, sequence: Sequence) -> None:
+        self._prefixes.release(sequence.name, sequence.digests)
+        self._free_slots.append(sequence.slot)
         self._may_fit = True
 
     def _reserve_first(self) -> WaitEntry | None:
@@ -149,6 +187,7 @@ class Scheduler:
             return False
         sequence.pages, sequence.copies = reservation.pages, reservation.copies
         sequence.num_cached = reservation.num_filled
+        sequence.num_published = reservation.num_filled // PAGE_TOKENS
         return True
 
     def _running_relatives(self, sequence: Sequence) -> list[Sequence]:

@@ -35,10 +35,14 @@ class Sequence:
     priority: int = 0  # higher is admitted first
     choice: int = 0
     ids: list[int] = field(init=False, default_factory=list)
+    slot: int = -1  # its place in the device's table, while it holds pages
     pages: tuple[int, ...] = ()
     copies: tuple[Copy, ...] = ()
     digests: list[Digest] = field(default_factory=list)
-    num_cached: int = 0
+    num_cached: int = 0  # tokens that are computed, or will be by what is launched
+    num_published: int = 0  # pages that may serve others
+    num_drawing: int = 0  # tokens that are being drawn: part of it, but not of `ids` yet
+    num_flying: int = 0  # launched steps of it that were not read yet
     prompt_scores: list[SampledToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
@@ -80,7 +84,13 @@ class Sequence:
     @property
     def num_uncached(self) -> int:
         """Tokens that must go through the model before the next one can be drawn."""
-        return self.length - self.num_cached
+        return self.length + self.num_drawing - self.num_cached
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the tokens that are being drawn are its last ones."""
+        num_ids = len(self.ids) + self.num_drawing
+        return num_ids >= self.params.max_tokens or len(self.prompt_ids) + num_ids >= self.max_length
 
     @property
     def num_reserved(self) -> int:
@@ -102,10 +112,6 @@ class Sequence:
         if start >= num_prompt:
             return self.ids[start - num_prompt : stop - num_prompt]
         return self.prompt_ids[start:stop] + self.ids[: max(0, stop - num_prompt)]
-
-    def uncached(self, num_tokens: int) -> list[int]:
-        """The next `num_tokens` ids that are not in the cache yet."""
-        return self.tokens(self.num_cached, self.num_cached + num_tokens)
 
     def digest_pages(self, num_tokens: int) -> list[Digest]:
         """The digests of the full pages of the first `num_tokens` tokens."""

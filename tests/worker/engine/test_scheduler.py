@@ -30,7 +30,7 @@ def sequence(
         seed=0,
         max_length=NUM_PAGES * PAGE_TOKENS,
         eos_ids=frozenset(),
-        detokenizer=Detokenizer([b"", b"x"]),
+        detokenizer=Detokenizer([b"x"] * 4),
         tenant=tenant,
         priority=priority,
     )
@@ -57,9 +57,9 @@ def new_scheduler(consecutive: bool = True, prefill_tokens: int = BUDGET) -> Sch
 def step(scheduler: Scheduler) -> None:
     """What the engine does around a batch, without a model."""
     for row in scheduler.next_batch():
-        is_complete = row.is_complete
         scheduler.note_computed(row)
-        if is_complete:
+        scheduler.note_read(row)
+        if row.is_complete:
             row.sequence.append(1)
         if row.sequence.finish_reason:
             scheduler.remove(row.sequence)
@@ -316,10 +316,8 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_which_gets_half_of_each_ste
 
 def test_a_resumed_sequence_prefills_what_it_has() -> None:
     resumed = sequence("resumed", 3, 10)
-    resumed.replay([1, 1])
+    resumed.replay([2, 3])
     assert resumed.num_uncached == 5
-    assert resumed.uncached(5) == [1] * 5
-    resumed.num_cached = 2
-    assert resumed.uncached(2) == [1, 1]
-    resumed.num_cached = 4
-    assert resumed.uncached(1) == [1]
+    assert resumed.tokens(0, 5) == [1, 1, 1, 2, 3]
+    assert resumed.tokens(2, 4) == [1, 2]
+    assert resumed.tokens(4, 5) == [3]

@@ -114,7 +114,7 @@ def test_more_is_tried_again_after_a_while_and_once_is_enough(
 
 
 def test_a_row_alone_is_always_tried(wide: LoadedModel) -> None:
-    one, limits = Row(sequence(wide, "job"), 10_000), SizeLimits()
+    one, limits = Row.of(sequence(wide, "job"), 10_000), SizeLimits()
     limits.note_lack([one, one])
     assert limits.allow([one])
     assert not limits.allow([one, one])
