@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Batch, Span, SpanGroup
+from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Span, SpanGroup
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen, SeenSpans
 
@@ -73,7 +74,7 @@ def attend(
     q: Tensor,
     cache: Cache,
     layer: int,
-    batch: Batch,
+    batch: AnyBatch,
     scoring: Scoring = Scoring(),
     native: Attention | None = None,
     prefill: PrefillAttention | None = None,
@@ -123,7 +124,7 @@ def _attend_short(
     q: Tensor,
     cache: Cache,
     layer: int,
-    batch: Batch,
+    batch: AnyBatch,
     scoring: Scoring,
     native: Attention,
     attended: Tensor,

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from llama_herd.model.batch import SPAN_TOKENS, Batch
+from llama_herd.model.batch import SPAN_TOKENS
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.prefix_cache import Copy, PrefixCache
 from llama_herd.model.rope_scaling import UNSCALED, RopeScaling
@@ -83,7 +84,7 @@ class Cache:
         """Bytes of the storage of keys and values."""
         return self.storage.nbytes
 
-    def write(self, layer: int, keys: Tensor, values: Tensor, batch: Batch) -> None:
+    def write(self, layer: int, keys: Tensor, values: Tensor, batch: AnyBatch) -> None:
         """Keep the keys and values (T, K, D) of a batch, each token in its cell."""
         self._by_cell[0, layer].index_copy_(1, batch.cells, keys.transpose(0, 1))  # (K, N, D)
         self._by_cell[1, layer].index_copy_(1, batch.cells, values.transpose(0, 1))

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from llama_herd.model.attend import Attention, PrefillAttention, Scoring, attend
-from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.form import Form
 from llama_herd.model.kernels.elementwise import Elementwise
@@ -94,7 +94,7 @@ class CausalSelfAttention:
         heads = torch.cat((q.expand(config.num_heads, -1), k.expand(config.num_kv_heads, -1)))  # (H + K, D)
         return RMSNorm(heads, config.rms_eps)
 
-    def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
+    def __call__(self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:
         H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         qkv = self.qkv(x).view(-1, H + K + K, D)  # (T, H + K + K, D)
         queries = self._rotated_and_written(qkv, rope, batch, cache)  # (T, H, D)
@@ -102,7 +102,7 @@ class CausalSelfAttention:
         attended = attend(queries, cache, self.layer, batch, self.scoring, *natives)  # (T, H, D)
         return self.output(attended.flatten(1))  # (T, C)
 
-    def _rotated_and_written(self, qkv: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
+    def _rotated_and_written(self, qkv: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:
         """The queries (T, H, D) of qkv (T, H + K + K, D), which may be overwritten; the rest is cached."""
         H, K = self.config.num_heads, self.config.num_kv_heads
         cached = cache.storage[:, self.layer]
@@ -191,7 +191,7 @@ class Block:
             NativeBlock.of(config, layer, norms, linears, scoring),
         )
 
-    def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
+    def __call__(self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:
         if self.native is not None and self.native.takes(x, batch, cache):
             return self.native(x, rope, batch, cache)
         y = self.attention(self.attention_norm(x), rope, batch, cache)  # (T, C)
@@ -256,7 +256,7 @@ class Llama:
         return self.output.is_native and all(block.is_native for block in self.blocks)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:
+    def forward(self, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:
         """Run a batch and keep its keys and values: logits (R, V) in float32 of the rows that want them.
 
         `on_layer` is called after each layer: a long prompt on a slow machine takes minutes.

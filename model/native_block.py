@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.attend import Scoring
-from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.kernels.attention import DTYPES, MAX_HEAD_DIM, PAGE_KEYS, attention_call
 from llama_herd.model.kernels.layer import LayerWeights, Matrix, NativeLayer
 from llama_herd.model.kernels.native import Kernels
@@ -65,7 +65,7 @@ class NativeBlock:
         scale = D**-0.5 if scoring.scale is None else scoring.scale
         return cls(native, kernels, layer, config.num_heads, scale, scoring)
 
-    def takes(self, x: Tensor, batch: Batch, cache: Cache) -> bool:
+    def takes(self, x: Tensor, batch: AnyBatch, cache: Cache) -> bool:
         """Whether it is made for such a step: few tokens, each of a sequence that decodes."""
         storage = cache.storage  # (2, layers, K, pages, PAGE_KEYS, D)
         D = storage.shape[-1]
@@ -80,7 +80,7 @@ class NativeBlock:
             and storage.stride()[3:] == (PAGE_KEYS * D, D, 1)
         )
 
-    def __call__(self, x: Tensor, rope: Rope, batch: Batch, cache: Cache) -> Tensor:
+    def __call__(self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:
         """x (T, C) after the layer."""
         cached = cache.storage[:, self.layer]  # (2, K, pages, PAGE_KEYS, D)
         num_threads = self.kernels.num_threads or torch.get_num_threads()

@@ -20,22 +20,25 @@ _MOST = 2.0**32 - 2.0**8
 
 def hash_prefix(seed: int, choice: int, position: int) -> int:
     """The hash's state after the four words that all tokens of a row share, as an int32."""
-    state = 0
-    for word in (seed & _MASK, seed >> 32 & _MASK, choice, position):
-        word = word * _C1 & _MASK
-        word = (word << 15 | word >> 17) * _C2 & _MASK
-        state ^= word
-        state = ((state << 13 | state >> 19) & _MASK) * 5 + 0xE6546B64 & _MASK
-    return _int32(state)
+    return _state_after(seed & _MASK, seed >> 32 & _MASK, choice, position)
+
+
+def hash_prefix_of(seed: int, choice: int) -> int:
+    """The state after three of them, which all tokens of a sequence share; `mixed` takes the position in."""
+    return _state_after(seed & _MASK, seed >> 32 & _MASK, choice)
+
+
+def mixed(states: Tensor, words: Tensor) -> Tensor:
+    """The states after one more word each. words: int32 (B, N), states: the same, or (B, 1)."""
+    word = words * _int32(_C1)
+    word = (word << 15).bitwise_or_(_shifted(word, 17)).mul_(_int32(_C2))
+    state = word.bitwise_xor_(states)
+    return (state << 13).bitwise_or_(_shifted(state, 19)).mul_(5).add_(_int32(0xE6546B64))
 
 
 def hash_tokens(prefixes: Tensor, token_ids: Tensor) -> Tensor:
     """Finish the hash. prefixes: (B, 1) int32, token_ids: (B, N) int32. Returns (B, N) int32."""
-    word = token_ids * _int32(_C1)
-    word = (word << 15).bitwise_or_(_shifted(word, 17)).mul_(_int32(_C2))
-    state = word.bitwise_xor_(prefixes)
-    state = (state << 13).bitwise_or_(_shifted(state, 19)).mul_(5).add_(_int32(0xE6546B64))
-    state.bitwise_xor_(_NUM_BYTES)
+    state = mixed(prefixes, token_ids).bitwise_xor_(_NUM_BYTES)
     state.bitwise_xor_(_shifted(state, 16)).mul_(_int32(0x85EBCA6B))
     state.bitwise_xor_(_shifted(state, 13)).mul_(_int32(0xC2B2AE35))
     return state.bitwise_xor_(_shifted(state, 16))
@@ -51,6 +54,16 @@ def gumbel(prefixes: Tensor, token_ids: Tensor) -> Tensor:
     unsigned = bits.to(torch.float32).add_((bits < 0).to(torch.float32), alpha=2.0**32)
     exponential = unsigned.clamp_(max=_MOST).add_(0.5).mul_(-(2.0**-32)).log1p_().neg_()
     return exponential.log_().neg_()
+
+
+def _state_after(*words: int) -> int:
+    state = 0
+    for word in words:
+        word = word * _C1 & _MASK
+        word = (word << 15 | word >> 17) * _C2 & _MASK
+        state ^= word
+        state = ((state << 13 | state >> 19) & _MASK) * 5 + 0xE6546B64 & _MASK
+    return _int32(state)
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:

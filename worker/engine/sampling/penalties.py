@@ -8,6 +8,11 @@ from typing import Any, Self
 from llama_herd.tasks.sampling import SamplingParams
 
 
+def is_penalising(params: SamplingParams) -> bool:
+    """Whether any token may be penalised."""
+    return any((params.repetition_penalty != 1, params.presence_penalty, params.frequency_penalty))
+
+
 class Penalties:
     """Which ids one row is penalised for, and by how much. It is told each drawn token, and nothing else.
 
@@ -37,8 +42,7 @@ class Penalties:
     @classmethod
     def of(cls, params: SamplingParams, prompt_ids: Ids[int]) -> Self | None:
         """None for parameters that penalise nothing."""
-        is_any = params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty
-        return cls(params, prompt_ids) if is_any else None
+        return cls(params, prompt_ids) if is_penalising(params) else None
 
     def add(self, token_id: int) -> None:
         """Note a drawn token; with a window, an older one may leave it."""

@@ -1,0 +1,115 @@
+"""Slots: what the device knows of each running sequence, so that a step needs nothing from the host.
+
+Letters: N slots, B rows of a step, W words of a slot, P pages of a sequence, S longest sequence.
+"""
+
+from array import array
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.decode_batch import DecodeBatch
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.worker.engine.sampling.noise import hash_prefix_of
+from llama_herd.worker.engine.sequence import Sequence
+
+#: The words of a slot: these, its pages, its ids. A word is an int64, or the bits of a float64.
+TOKEN, POSITION, LAST, NUM_PROMPT, WINDOW, HASH, TOP_K = range(7)
+TEMPERATURE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY = range(7, 13)
+NUM_FIELDS = 13
+
+#: A window that no text outgrows.
+ALL_TOKENS = 1 << 62
+
+
+class Slots:
+    """A table on the device, one row of words a slot.
+
+    TOKEN is the last one of the sequence and stands at POSITION; each draw puts the next one in its place.
+    The slot after the last one is trash: rows that only fill a batch up read and write it.
+    """
+
+    def __init__(self, num_slots: int, max_length: int, trash_page: int, device: torch.device) -> None:
+        self.trash = num_slots
+        self._trash_page = trash_page
+        self._num_pages = pages_for(max_length)
+        self._width = NUM_FIELDS + self._num_pages + max_length
+        self.words = torch.zeros(num_slots + 1, self._width, dtype=torch.int64, device=device)  # (N, W)
+        self._reals = self.words.view(torch.float64)
+        self._flat = self.words.view(-1)
+        self._pages = self.words[:, NUM_FIELDS : NUM_FIELDS + self._num_pages]  # (N, P)
+        self._ids = self.words[:, NUM_FIELDS + self._num_pages :]  # (N, S)
+        self._pages[self.trash] = trash_page
+        self._reals[self.trash, TOP_P] = self._reals[self.trash, REPETITION] = 1.0
+
+    @staticmethod
+    def num_bytes(num_slots: int, max_length: int) -> int:
+        return 8 * (num_slots + 1) * (NUM_FIELDS + pages_for(max_length) + max_length)
+
+    def words_of(self, sequence: Sequence) -> "array[int]":
+        """All that a slot holds of a sequence that begins, as far as its ids reach."""
+        params, length = sequence.params, sequence.length
+        ids = sequence.tokens(0, length)
+        window = ALL_TOKENS if params.repeat_last_n < 0 else params.repeat_last_n
+        prefix = hash_prefix_of(sequence.seed, sequence.choice)
+        at = (ids[-1], length - 1, sequence.num_reserved - 1, len(sequence.prompt_ids))
+        words = array("q", (*at, window, prefix, params.top_k))
+        reals = (params.temperature, params.top_p, params.min_p)
+        penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+        words.frombytes(array("d", reals + penalties).tobytes())
+        words.extend(sequence.pages)
+        words.extend([self._trash_page] * (self._num_pages - len(sequence.pages)))
+        words.extend(ids)
+        return words
+
+    def rows(self, slots: Tensor) -> "SlotRows":
+        """The fields of these slots (B,), as they are now."""
+        return SlotRows(slots, self.words[slots, :NUM_FIELDS])
+
+    def ids(self, slots: Tensor) -> Tensor:
+        """(B, S); what is behind a sequence's last token is any token."""
+        return self._ids[slots]
+
+    def batch(self, rows: "SlotRows") -> DecodeBatch:
+        """The last token of each row, to go through the model."""
+        positions = rows.integers(POSITION)
+        tables = rows.slots * self._width + NUM_FIELDS  # (B,)
+        pages = self._flat[tables + positions // PAGE_TOKENS]
+        cells = pages * PAGE_TOKENS + positions % PAGE_TOKENS
+        return DecodeBatch(
+            rows.integers(TOKEN), positions, cells, rows.slots, tables, self._flat, self._pages
+        )
+
+    def settle(self, rows: "SlotRows", positions: Tensor, ids: Tensor) -> None:
+        """Append drawn ids (B,) to their sequences, at `positions`; one that is no token becomes token 0."""
+        tokens = ids.clamp(min=0)
+        cells = rows.slots * self._width
+        self._flat.index_copy_(0, cells + TOKEN, tokens)
+        self._flat.index_copy_(0, cells + POSITION, positions)
+        self._flat.index_copy_(0, cells + NUM_FIELDS + self._num_pages + positions, tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class SlotRows:
+    """Rows of a step: their slots (B,), and the fields of these (B, NUM_FIELDS)."""
+
+    slots: Tensor
+    fields: Tensor
+
+    def integers(self, field: int) -> Tensor:
+        """(B,)"""
+        return self.fields[:, field]
+
+    def reals(self, field: int) -> Tensor:
+        """(B,) float64"""
+        return self.fields.view(torch.float64)[:, field]
+
+    def column(self, field: int) -> Tensor:
+        """(B, 1) float32"""
+        return self.reals(field).float().unsqueeze(-1)
+
+    @property
+    def next_positions(self) -> Tensor:
+        """Where the next token will stand (B,): never behind the pages, also for rows that have ended."""
+        return torch.minimum(self.integers(POSITION) + 1, self.integers(LAST))
