@@ -5,7 +5,7 @@ Shapes: T tokens of the ragged batch, R rows that want logits, t tokens of a spa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Self
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen, SeenSpans
-from llama_herd.model.upload import upload, upload_rows
+from llama_herd.model.upload import Send, send_rows, upload
 
 #: Most tokens of a chunk that attend at once. It bounds masks and scores, whatever the prompt's length.
 SPAN_TOKENS = 512
@@ -100,15 +100,21 @@ class Batch:
     cells: Tensor  # (T,) where keys and values go
     logit_rows: Tensor  # (R,)
     spans: tuple[Span, ...]
+    send: Send  # for what is made of the spans when it is asked for
 
     @classmethod
     def of(
-        cls, chunks: Sequence[Chunk], device: torch.device | str = "cpu", span_tokens: int = SPAN_TOKENS
+        cls,
+        chunks: Sequence[Chunk],
+        device: torch.device | str = "cpu",
+        span_tokens: int = SPAN_TOKENS,
+        send: Send | None = None,
     ) -> Self:
         """Lay the chunks' tokens one after the other. No two chunks may be of one sequence.
 
-        At most `span_tokens` tokens of a chunk attend at once.
+        At most `span_tokens` tokens of a chunk attend at once. Numbers go to the device by `send`.
         """
+        send = send or partial(upload, device=device)
         ids: list[int] = []
         positions: list[int] = []
         cells: list[int] = []
@@ -120,8 +126,8 @@ class Batch:
             positions += range(chunk.start, chunk.stop)
             cells += map(chunk.cell, range(chunk.start, chunk.stop))
             logit_rows += range(len(ids) - chunk.num_logits, len(ids))
-        token_rows = upload_rows([ids, positions, cells], device)
-        return cls(token_rows[0], token_rows[1], token_rows[2], upload(logit_rows, device), tuple(spans))
+        token_rows = send_rows([ids, positions, cells], send)
+        return cls(token_rows[0], token_rows[1], token_rows[2], send(logit_rows), tuple(spans), send)
 
     @cached_property
     def groups(self) -> tuple[SpanGroup, ...]:
@@ -154,7 +160,7 @@ class Batch:
     def seen_spans(self) -> SeenSpans:
         """What the tokens of long spans see, for an attention that takes them span by span."""
         long = [span for span in self.spans if not span.is_short]
-        num_tokens = upload([span.num_tokens for span in long], self.ids.device)
+        num_tokens = self.send([span.num_tokens for span in long])
         return SeenSpans(self._seen(long, [1] * len(long)), num_tokens)
 
     def _seen(self, spans: Sequence[Span], counts: Sequence[int]) -> Seen:
@@ -168,15 +174,14 @@ class Batch:
             num_keys += range(span.start + 1, span.start + 1 + count)
             tables += [len(pages)] * count
             pages += span.pages[: pages_for(span.stop)]
-        token_rows = upload_rows([rows, num_keys, tables], self.ids.device)
-        return Seen(token_rows[0], token_rows[1], token_rows[2], upload(pages, self.ids.device))
+        token_rows = send_rows([rows, num_keys, tables], self.send)
+        return Seen(token_rows[0], token_rows[1], token_rows[2], self.send(pages))
 
     def _group(self, spans: list[Span]) -> SpanGroup:
-        device = self.ids.device
         num_pages = max(pages_for(span.stop) for span in spans)
-        rows = upload_rows([span.rows for span in spans], device)
+        rows = send_rows([span.rows for span in spans], self.send)
         tables = [(*span.pages[:num_pages], *[0] * (num_pages - len(span.pages))) for span in spans]
-        return SpanGroup(rows, self.positions[rows], upload_rows(tables, device))
+        return SpanGroup(rows, self.positions[rows], send_rows(tables, self.send))
 
 
 def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:

@@ -5,6 +5,7 @@ P pages, N cells (tokens of all pages).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.prefix_cache import Copy, PrefixCache
 from llama_herd.model.rope_scaling import UNSCALED, RopeScaling
+from llama_herd.model.upload import Send, upload
 
 
 class Rope(NamedTuple):
@@ -37,7 +39,8 @@ class Cache:
 
     Keys and values lie in one storage, allocated once: [2, layers, kv_heads, pages, PAGE_TOKENS, head_dim].
     It holds whatever was there before: nothing is read but what was written, and on a CPU a page takes no
-    memory until then. `pages` says which sequence holds what; on a CPU each holds neighbours.
+    memory until then. `pages` says which sequence holds what; on a CPU each holds neighbours. Where pages lie
+    anywhere there is one more, `trash_page`, for tokens of no sequence.
     """
 
     def __init__(
@@ -49,20 +52,29 @@ class Cache:
         *,
         max_length: int | None = None,
         keeps_prefixes: bool = True,
+        consecutive: bool | None = None,
     ) -> None:
-        """No sequence is longer than `max_length`; None: than the model was made for."""
+        """No sequence is longer than `max_length`; None: than the model was made for.
+
+        `consecutive`: whether a sequence holds neighbours; None: on a CPU.
+        """
         self.device = torch.device(device)
-        self.pages = Pages(num_pages, consecutive=self.device.type == "cpu")
+        if consecutive is None:
+            consecutive = self.device.type == "cpu"
+        self.pages = Pages(num_pages, consecutive=consecutive)
+        self.trash_page = num_pages
         self.prefixes = PrefixCache(self.pages, is_on=keeps_prefixes)
-        shape = (2, config.num_layers, config.num_kv_heads, num_pages, PAGE_TOKENS, config.head_dim)
+        num_stored = num_pages if consecutive else num_pages + 1
+        shape = (2, config.num_layers, config.num_kv_heads, num_stored, PAGE_TOKENS, config.head_dim)
         self.storage = torch.empty(shape, device=self.device, dtype=dtype)
+        self.storage[:, :, :, num_pages:] = 0  # trash goes through the model too
         self._by_cell = self.storage.flatten(3, 4)  # (2, layers, K, N, D)
-        self._max_length = min(max_length or config.context_length, num_pages * PAGE_TOKENS)
-        tables = _rope_tables(config, self._max_length)  # (2, S, 1, D) each
+        self.max_length = min(max_length or config.context_length, num_pages * PAGE_TOKENS)
+        tables = _rope_tables(config, self.max_length)  # (2, S, 1, D) each
         self._ropes = [table.to(self.device) for table in tables]
-        self._key_positions = torch.arange(self._max_length + PAGE_TOKENS, device=self.device)  # (S,)
+        self._key_positions = torch.arange(self.max_length + PAGE_TOKENS, device=self.device)  # (S,)
         windows = {0, *config.windows} if self.pages.consecutive else ()
-        self._masks = {window: _mask_table(self._max_length, window) for window in windows}
+        self._masks = {window: _mask_table(self.max_length, window) for window in windows}
 
     @staticmethod
     def bytes_per_token(config: LlamaConfig, dtype: torch.dtype) -> int:
@@ -89,10 +101,11 @@ class Cache:
         self._by_cell[0, layer].index_copy_(1, batch.cells, keys.transpose(0, 1))  # (K, N, D)
         self._by_cell[1, layer].index_copy_(1, batch.cells, values.transpose(0, 1))
 
-    def copy_pages(self, copies: Sequence[Copy]) -> None:
+    def copy_pages(self, copies: Sequence[Copy], send: Send | None = None) -> None:
         """Give pages the content of others, in all layers; they may overlap."""
         if copies:
-            sources, targets = map(list, zip(*copies, strict=True))
+            send = send or partial(upload, device=self.device)
+            sources, targets = map(send, zip(*copies, strict=True))
             for layer in self.storage.unbind(1):  # what lies between the two is a layer's, not the cache's
                 layer[:, :, targets] = layer[:, :, sources]
 
@@ -121,7 +134,7 @@ class Cache:
         Query i stands at position past + i and sees the keys up to itself; of a window only the last ones.
         More keys before than a window reaches need not be given.
         """
-        first_key = _longest_past(self._max_length, window) - past
+        first_key = _longest_past(self.max_length, window) - past
         assert first_key >= 0, f"{past} keys before a window of {window}"
         return self._masks[window][:num_tokens, first_key : first_key + past + num_tokens]
 

@@ -1,12 +1,15 @@
 """upload: numbers of the host to a device."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+#: Whole numbers of the host as a tensor (N,) on some device, in order with all else that the device does.
+Send: TypeAlias = Callable[[Sequence[int]], Tensor]
 
 #: What Python's arrays call our types. To fill one takes an eighth of the time of `torch.tensor`.
 _TYPECODES = {torch.int64: "q", torch.float32: "f"}
@@ -23,6 +26,6 @@ def upload(
     return tensor.to(device, non_blocking=True)
 
 
-def upload_rows(rows: Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
+def send_rows(rows: Sequence[Sequence[int]], send: Send) -> Tensor:
     """Rows of equal length as a tensor (R, N)."""
-    return upload(list(chain.from_iterable(rows)), device).view(len(rows), len(rows[0]))
+    return send(list(chain.from_iterable(rows))).view(len(rows), len(rows[0]))

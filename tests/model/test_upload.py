@@ -1,9 +1,11 @@
 """Numbers of the host arrive as they are."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from llama_herd.model.upload import upload, upload_rows
+from llama_herd.model.upload import send_rows, upload
 
 
 @pytest.mark.parametrize("numbers", [[], [7], [-1, 0, 2**62], range(3, 6), (4, 5)])
@@ -19,4 +21,4 @@ def test_floats_are_rounded_as_torch_rounds_them(numbers: list[float]) -> None:
 @pytest.mark.parametrize("rows", [[[1, 2], [3, 4]], [range(3)], [(), ()]])
 def test_rows_stay_rows(rows: list[list[int]]) -> None:
     expected = torch.tensor([list(row) for row in rows], dtype=torch.int64)
-    assert torch.equal(upload_rows(rows, "cpu"), expected)
+    assert torch.equal(send_rows(rows, partial(upload, device="cpu")), expected)

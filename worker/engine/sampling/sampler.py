@@ -16,6 +16,7 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.logits_processors import MINUS_INFINITY, apply_rules
 from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken, SamplingRow
+from llama_herd.worker.engine.sampling.scores import Scores
 
 #: This many of the likeliest tokens nearly always include all that top_p keeps.
 NUCLEUS_TOKENS = 1024
@@ -146,29 +147,17 @@ def _within_nucleus(values: Tensor, probs: Tensor, rows: Rows[SamplingRow]) -> T
 
 def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledToken]:
     """Tokens with the log-probabilities that logits (B, V) give them, and the likeliest alternatives."""
-    return _scored(logits, upload(token_ids, logits.device), num_top)
+    return Scores.of(logits, upload(token_ids, logits.device), num_top).tokens()
 
 
 def _with_logprobs(logits: Tensor, ids: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
     """The drawn tokens with the model's own log-probabilities, before any rule or temperature."""
-    scored = _scored(logits, ids, max(row.params.top_logprobs for row in rows))
+    scored = Scores.of(logits, ids, max(row.params.top_logprobs for row in rows)).tokens()
     return [
         token._replace(top=token.top[: row.params.top_logprobs])
         if row.params.logprobs
         else SampledToken(token.token_id)
         for row, token in zip(rows, scored, strict=True)
-    ]
-
-
-def _scored(logits: Tensor, ids: Tensor, num_top: int) -> list[SampledToken]:
-    """The same for ids (B,) on the device, of which any may be NO_TOKEN."""
-    total = logits.logsumexp(dim=-1, keepdim=True)  # (B, 1)
-    chosen = (logits.gather(-1, ids.clamp(min=0)[:, None]) - total).squeeze(-1)  # (B,)
-    top, top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1)  # (B, N)
-    rows = zip(ids.tolist(), chosen.tolist(), top_ids.tolist(), (top - total).tolist(), strict=True)
-    return [
-        SampledToken(token_id, logprob, tuple(zip(alternatives, values, strict=True)))
-        for token_id, logprob, alternatives, values in rows
     ]
 
 

@@ -1,0 +1,348 @@
+"""Laws of steps that overlap: every job gets what it gets when each step is read before the next one.
+
+The device is a stand-in that lets the host see nothing too early; the model is real.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from llama_herd.model.cache import Cache
+from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
+from llama_herd.model.llama2 import Llama
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence
+from tests.worker.overlapping import Overlapping, run_overlapping
+
+PENALTIES = {"repetition_penalty": 1.4, "presence_penalty": 0.7, "frequency_penalty": 0.3}
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "plain": {"temperature": 0.9},
+    "filters": {"temperature": 1.2, "min_p": 0.01, "top_k": 60, "top_p": 0.9},
+    "nucleus": {"temperature": 1.2, "top_p": 0.7},
+    "penalties": PENALTIES,
+    "a window": {"temperature": 0.8, **PENALTIES, "repeat_last_n": 9},
+    "biases": {"temperature": 0.8, "logit_bias": {40: 4.0, 41: 4.0}},
+    "biases and penalties": {"logit_bias": {40: 9.0, 41: 9.0}, **PENALTIES},
+    "late ends": {"temperature": 0.8, "logit_bias": {2: 5.0}, "min_tokens": 7, "stop_token_ids": [40]},
+    "stops": {"temperature": 0.9, "stop": ["e", "ll"]},
+    "logprobs": {"temperature": 0.8, "logprobs": True, "top_logprobs": 3},
+    "scored prompt": {"prompt_logprobs": 2, "logprobs": True},
+    "several outputs": {"temperature": 1.0, "n": 3},
+}
+
+
+@pytest.fixture
+def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
+    return tiny_settings.model_copy(update={"slots": 6, "kv_cache_tokens": 4096})
+
+
+@pytest.fixture
+def wide(settings: WorkerSettings) -> LoadedModel:
+    return LoadedModel.load(settings, "cpu")
+
+
+def jobs(model: LoadedModel, *modes: str, seed: int = 0, num_jobs: int = 9) -> list[Sequence]:
+    """Of several lengths, some of them with the same prompt in front."""
+    rng = random.Random(seed)
+    found = []
+    for number in range(num_jobs):
+        mode = {"temperature": 0.0, **MODES[modes[number % len(modes)]]}
+        params = SamplingParams.model_validate({"max_tokens": rng.randint(8, 30), "seed": number, **mode})
+        prompt = rng.choice(["", PREFIX]) + "once upon a time " * rng.randint(0, 4) + "a tale"
+        job = GenerationJob(prompt=prompt, sampling=params)
+        found += model.sequences(f"job-{number}", job, now_ms=0)
+    return found
+
+
+def said(sink: list[StepOutput]) -> dict[tuple[str, int], list[object]]:
+    """All that is told of each sequence, but not when; no log-probabilities."""
+    found: dict[tuple[str, int], list[object]] = {}
+    for output in sink:
+        lines = found.setdefault((output.sequence.job_id, output.sequence.choice), [])
+        for token in (*output.tokens, *(output.prompt_scores or ())):
+            lines.append((token.token_id, token.logprob is None, [token_id for token_id, _ in token.top]))
+        lines += [output.text] if output.text else []
+        lines += [output.finish_reason, output.stop_reason] if output.finish_reason else []
+    return found
+
+
+def logprobs(sink: list[StepOutput]) -> dict[str, list[float]]:
+    """All log-probabilities that are told of each job."""
+    found: dict[str, list[float]] = {}
+    for output in sink:
+        for token in (*output.tokens, *(output.prompt_scores or ())):
+            numbers = found.setdefault(output.sequence.job_id, [])
+            numbers += [token.logprob or 0.0, *(value for _, value in token.top)]
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_way_to_draw_gives_what_it_gives_step_by_step(
+    wide: LoadedModel, settings: WorkerSettings, mode: str
+) -> None:
+    expected = run(wide, settings, jobs(wide, mode))
+    sink = run_overlapping(wide, settings, jobs(wide, mode))
+    assert said(sink) == said(expected)
+    assert {name: pytest.approx(numbers, abs=1e-4) for name, numbers in logprobs(expected).items()} == (
+        logprobs(sink)
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_ways_to_draw_in_one_batch_give_the_same(
+    wide: LoadedModel, settings: WorkerSettings, seed: int
+) -> None:
+    expected = run(wide, settings, jobs(wide, *MODES, seed=seed, num_jobs=20))
+    assert said(run_overlapping(wide, settings, jobs(wide, *MODES, seed=seed, num_jobs=20))) == said(expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_jobs_that_come_and_go_at_any_step_get_the_same(
+    wide: LoadedModel, settings: WorkerSettings, seed: int
+) -> None:
+    expected = said(run(wide, settings, jobs(wide, *MODES, seed=seed, num_jobs=16)))
+    rng, sink = random.Random(seed), Collector()
+    overlapping = Overlapping(wide, settings, sink)
+    engine, waiting = overlapping.engine, jobs(wide, *MODES, seed=seed, num_jobs=16)
+    cancelled = {one.job_id for one in waiting if rng.random() < 0.3}
+    while waiting or engine.has_work:
+        while waiting and rng.random() < 0.5:
+            engine.submit(waiting.pop())
+        for one in list(engine.scheduler.running):
+            if one.job_id in cancelled and one.ids and rng.random() < 0.2:
+                engine.abort([one.info], "cancelled")
+        engine.step()
+        engine.prefixes.check()
+    assert engine.prefixes.pages.num_held == 0
+    for name, lines in said(sink).items():
+        if "cancelled" in lines:
+            ids = [line for line in lines if isinstance(line, tuple)]
+            assert ids == [line for line in expected[name] if isinstance(line, tuple)][: len(ids)]
+        else:
+            assert lines == expected[name]
+
+
+def test_a_resumed_sequence_goes_on_as_if_nothing_had_happened(
+    wide: LoadedModel, settings: WorkerSettings
+) -> None:
+    sampling = {"temperature": 0.8, "max_tokens": 20, **PENALTIES}
+    whole = run(wide, settings, [sequence(wide, "job", PREFIX, **sampling)]).ids["job"]
+    for num_recorded in (1, 7, len(whole) - 1):
+        resumed = sequence(wide, "job", PREFIX, **sampling)
+        resumed.replay(whole[:num_recorded])
+        assert run_overlapping(wide, settings, [resumed]).ids["job"] == whole[num_recorded:]
+
+
+def test_a_prompt_is_found_by_those_that_come_while_it_is_computed(
+    wide: LoadedModel, settings: WorkerSettings
+) -> None:
+    """Its pages are published when its step is launched: the device does one thing after the other."""
+    first, second = (sequence(wide, name, PREFIX * 2) for name in ("first", "second"))
+    expected = run(wide, settings, [sequence(wide, "first", PREFIX * 2)]).ids["first"]
+    sink = Collector()
+    overlapping = Overlapping(wide, settings.model_copy(update={"prefill_tokens": 1000}), sink)
+    engine = overlapping.engine
+    engine.submit(first)
+    engine.step()
+    assert first.num_flying == 1
+    engine.submit(second)
+    engine.step()
+    assert second.pages[:3] == first.pages[:3]
+    finish(engine)
+    assert sink.ids == {"first": expected, "second": expected}
+
+
+def test_a_page_of_drawn_ids_is_found_once_they_are_known(
+    wide: LoadedModel, settings: WorkerSettings
+) -> None:
+    expected = run(wide, settings, [sequence(wide, "long", max_tokens=90, ignore_eos=True)]).ids["long"]
+    overlapping = Overlapping(wide, settings, Collector())
+    one = sequence(wide, "long", max_tokens=90, ignore_eos=True)
+    overlapping.engine.submit(one)
+    finish(overlapping.engine)
+    assert one.ids == expected
+    again = sequence(wide, "again", max_tokens=4)
+    again.prompt_ids = one.prompt_ids + one.ids[:80]
+    overlapping.engine.submit(again)
+    overlapping.engine.step()
+    assert overlapping.engine.prefixes.num_found_tokens == 64
+    finish(overlapping.engine)
+    assert again.ids == expected[80:84]
+
+
+def test_a_step_is_launched_before_the_one_before_is_read(
+    wide: LoadedModel, settings: WorkerSettings
+) -> None:
+    overlapping = Overlapping(wide, settings, Collector())
+    engine, one = overlapping.engine, sequence(wide, "job", max_tokens=5)
+    engine.submit(one)
+    known = []
+    while engine.has_work:
+        engine.step()
+        known.append((overlapping.device.num_replays, len(one.ids)))
+    assert known == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (4, 5)]
+
+
+def test_what_ends_unforeseen_is_computed_once_more_and_keeps_its_pages_until_then(
+    wide: LoadedModel, settings: WorkerSettings
+) -> None:
+    ids = run(wide, settings, [sequence(wide, "job", max_tokens=20, ignore_eos=True)]).ids["job"]
+    stop = ids[4]
+    expected = ids[: ids.index(stop) + 1]
+    sink = Collector()
+    overlapping = Overlapping(wide, settings, sink)
+    engine, one = overlapping.engine, sequence(wide, "job", max_tokens=20, stop_token_ids=[stop])
+    engine.submit(one)
+    while not one.finish_reason:
+        engine.step()
+    assert sink.ids["job"] == expected == one.ids
+    assert overlapping.device.num_replays == len(expected), "one more than was needed"
+    assert engine.prefixes.pages.num_held == len(one.pages)
+    assert len(engine.scheduler._free_slots) == settings.slots - 1
+    engine.step()
+    assert overlapping.device.num_replays == len(expected)
+    assert engine.prefixes.pages.num_held == 0
+    assert len(engine.scheduler._free_slots) == settings.slots
+    assert sink.ids["job"] == expected
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 6])
+def test_a_cancel_is_obeyed_within_two_steps(
+    wide: LoadedModel, settings: WorkerSettings, num_steps: int
+) -> None:
+    sink = Collector()
+    overlapping = Overlapping(wide, settings, sink)
+    engine, doomed = overlapping.engine, sequence(wide, "doomed", max_tokens=100, ignore_eos=True)
+    mate = sequence(wide, "mate", max_tokens=30)
+    engine.submit(doomed, mate)
+    for _ in range(num_steps):
+        engine.step()
+    num_ids = len(doomed.ids)
+    engine.abort([doomed.info], "cancelled")
+    engine.step()
+    assert sink.ends["doomed"] == ["cancelled"]
+    assert len(sink.ids["doomed"]) == num_ids
+    assert doomed.num_flying == 0
+    finish(engine)
+    assert len(sink.ids["doomed"]) == num_ids
+    assert sink.ids["mate"] == run(wide, settings, [sequence(wide, "mate", max_tokens=30)]).ids["mate"]
+
+
+def test_no_more_sequences_hold_slots_than_there_are(wide: LoadedModel, settings: WorkerSettings) -> None:
+    """Also while some that have ended wait for their last step."""
+    overlapping = Overlapping(wide, settings, Collector())
+    engine = overlapping.engine
+    for one in jobs(wide, *MODES, num_jobs=30):
+        engine.submit(one)
+    while engine.has_work:
+        engine.step()
+        held = engine.scheduler.running + list(engine.scheduler._leaving)
+        slots = [one.slot for one in held] + engine.scheduler._free_slots
+        assert sorted(slots) == list(range(settings.slots))
+
+
+def test_a_row_whose_logits_are_no_numbers_fails_alone(wide: LoadedModel, settings: WorkerSettings) -> None:
+    prompts = {f"job-{n}": PREFIX + str(n) for n in range(3)}
+    reference = run(wide, settings, [sequence(wide, *job) for job in prompts.items()]).ids
+    sink = Collector()
+    overlapping = Overlapping(wide, settings, sink)
+    engine, sequences = overlapping.engine, [sequence(wide, *job) for job in prompts.items()]
+    engine.submit(*sequences)
+    while not all(len(one.ids) >= 2 for one in sequences):
+        engine.step()
+    own_page = sequences[1].pages[(sequences[1].length - 1) // PAGE_TOKENS]
+    overlapping.cache.storage[:, :, :, own_page] = float("nan")
+    finish(engine)
+    assert sink.ends["job-1"] == ["error"]
+    assert [output.error.code for output in sink if output.error] == ["numeric_error"]
+    assert {name: sink.ids[name] for name in ("job-0", "job-2")} == {
+        name: reference[name] for name in ("job-0", "job-2")
+    }
+
+
+@pytest.mark.parametrize("most_tokens", [3, 40])
+def test_a_forward_without_memory_is_repeated_in_halves_to_the_same_ids(
+    wide: LoadedModel, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch, most_tokens: int
+) -> None:
+    """Be it a graph that is captured, or prompts."""
+    modes = ("penalties", "biases", "plain")
+    expected = said(run(wide, settings, jobs(wide, *modes, seed=3)))
+    forward, num_failures = Llama.forward, 0
+
+    def narrow(
+        self: Llama, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None
+    ) -> Tensor:
+        nonlocal num_failures
+        may_be_cut = isinstance(batch, DecodeBatch) or len(batch.spans) > 1
+        if len(batch.ids) > most_tokens and may_be_cut:
+            num_failures += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, batch, cache, on_layer)
+
+    monkeypatch.setattr(Llama, "forward", narrow)
+    assert said(run_overlapping(wide, settings, jobs(wide, *modes, seed=3))) == expected
+    assert num_failures
+
+
+def test_a_draw_that_broke_off_leaves_the_slots_as_they_were(
+    wide: LoadedModel, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llama_herd.worker.engine.slot_runner import SlotRunner
+
+    modes = ("penalties", "biases", "plain")
+    expected = said(run(wide, settings, jobs(wide, *modes, seed=3)))
+    whole, num_failures = SlotRunner._drawn, 0
+
+    def breaks_off(self: SlotRunner, *asked: Any) -> Any:
+        nonlocal num_failures
+        found = whole(self, *asked)
+        if len(asked[2]) > 1:
+            num_failures += 1
+            raise RuntimeError("broken")
+        return found
+
+    monkeypatch.setattr(SlotRunner, "_drawn", breaks_off)
+    assert said(run_overlapping(wide, settings, jobs(wide, *modes, seed=3))) == expected
+    assert num_failures > 5
+
+
+def test_what_cannot_be_captured_is_computed_kernel_by_kernel(
+    wide: LoadedModel, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Collector()
+    overlapping = Overlapping(wide, settings, sink)
+
+    def refuse(work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(overlapping.device, "capture", refuse)
+    overlapping.engine.submit(*jobs(wide, *MODES))
+    finish(overlapping.engine)
+    assert said(sink) == said(run(wide, settings, jobs(wide, *MODES)))
+    assert overlapping.device.num_replays == 0
+    assert "not permitted" in overlapping.runner.complaint
+
+
+def test_a_batch_that_failed_leaves_nothing_behind(wide: LoadedModel, settings: WorkerSettings) -> None:
+    from llama_herd.tasks.events import Failure
+
+    sink = Collector()
+    engine = Overlapping(wide, settings, sink).engine
+    engine.submit(*jobs(wide, "plain", num_jobs=8))
+    for _ in range(3):
+        engine.step()
+    engine.fail_running(Failure(code="model_error", message="broken"))
+    finish(engine)
+    assert sorted(len(ends) for ends in sink.ends.values()) == [1] * 8

@@ -1,0 +1,42 @@
+"""An engine whose steps overlap, on a device that stands in for a card."""
+
+import torch
+
+from benchmarks.stand_in_device import StandInDevice
+from llama_herd.model.cache import Cache
+from llama_herd.worker.engine.engine import Engine, Sink
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.slot_runner import SlotRunner
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.engine_run import Collector, finish
+
+
+class Overlapping:
+    """The engine, its runner, its device and its cache, with pages that lie anywhere."""
+
+    def __init__(self, model: LoadedModel, settings: WorkerSettings, sink: Sink) -> None:
+        self.cache = Cache(
+            model.llama.config,
+            model.cache.pages.num_pages,
+            "cpu",
+            torch.float32,
+            max_length=model.max_length,
+            consecutive=False,
+        )
+        self.device = StandInDevice()
+        self.runner = SlotRunner(model.llama, self.cache, self.device, settings.slots)
+        prefill = PrefillBudget.of(settings.prefill_tokens, "cpu")
+        self.engine = Engine(
+            self.runner, self.cache.prefixes, max_rows=settings.slots, prefill=prefill, sink=sink
+        )
+
+
+def run_overlapping(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence]) -> Collector:
+    sink = Collector()
+    engine = Overlapping(model, settings, sink).engine
+    for one in sequences:
+        engine.submit(one)
+    finish(engine)
+    return sink

@@ -1,0 +1,55 @@
+"""CudaDevice: the one place that names CUDA's streams, events and graphs."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from llama_herd.worker.engine.graph_device import Replay
+
+
+class CudaEvent:
+    """Who waits sleeps: the next step is on its way meanwhile, so waking up late costs nothing."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+    def record(self) -> None:
+        self._event.record()
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+
+class CudaDevice:
+    """The GPU that is torch's current one, all work in its current stream.
+
+    All graphs share one pool of memory: none leaves anything there that another one might overwrite, since
+    what they tell each other lies in tensors that were made before.
+    """
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        # No graph can be captured in the stream that torch starts with.
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def host_memory(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def event(self) -> CudaEvent:
+        return CudaEvent()
+
+    def capture(self, work: Callable[[], None]) -> Replay:
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            work()  # kernels are compiled, libraries make their handles and workspaces
+        current.wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads touch no device, but what they do must not break a capture either.
+        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+            work()
+        return graph.replay

@@ -1,0 +1,110 @@
+"""DecodeGraphs: one token more for each of some slots, as one captured graph for each number of rows.
+
+Letters: B rows of a bucket, V vocabulary.
+"""
+
+from bisect import bisect_left
+from functools import partial
+
+import structlog
+import torch
+from torch import Tensor
+
+from llama_herd.model.cache import Cache
+from llama_herd.model.llama2 import Llama
+from llama_herd.worker.engine.graph_device import GraphDevice, Replay
+from llama_herd.worker.engine.lane import Lane
+from llama_herd.worker.engine.memory_error import is_lack_of_memory
+from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised
+from llama_herd.worker.engine.slots import POSITION, TOKEN, SlotRows, Slots
+
+log = structlog.get_logger(__name__)
+
+#: Rows of a graph; above the last one in steps of 64. Fewer rows are filled up with trash.
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+
+
+def bucket_of(num_rows: int) -> int:
+    """The rows of the graph that computes so many."""
+    if num_rows <= BUCKETS[-1]:
+        return BUCKETS[bisect_left(BUCKETS, num_rows)]
+    return -(-num_rows // 64) * 64
+
+
+class DecodeGraphs:
+    """Graphs are captured when they are first needed. What goes in and out lies in tensors that all share."""
+
+    def __init__(self, llama: Llama, cache: Cache, slots: Slots, device: GraphDevice, num_rows: int) -> None:
+        self._llama = llama
+        self._cache = cache
+        self._slots = slots
+        self._device = device
+        self._replays: dict[tuple[int, Drawing], Replay] = {}
+        self._shown: list[int] = []  # the slots that `_index` names
+        place, most = cache.device, bucket_of(num_rows)
+        self._index = torch.full((most,), slots.trash, device=place)  # (B,)
+        self._fields = torch.zeros_like(slots.rows(self._index).fields)  # (B, fields)
+        #: What the last step has found: the model's logits (B, V), and the drawn ids (B,).
+        self.logits = torch.zeros(most, llama.config.vocab_size, device=place)
+        self.drawn = torch.zeros(most, dtype=torch.int64, device=place)
+        #: Why nothing is captured any more; empty while it is.
+        self.complaint = ""
+
+    @staticmethod
+    def num_bytes(num_rows: int, vocab_size: int) -> int:
+        """Of the tensors that all share, but for some KB."""
+        return bucket_of(num_rows) * vocab_size * torch.float32.itemsize
+
+    def prepared(self, num_rows: int, drawing: Drawing) -> Replay:
+        """What computes a step of so many rows; captured now if it never was."""
+        key = (bucket_of(num_rows), drawing)
+        if key not in self._replays:
+            self._replays[key] = self._captured(*key)
+        return self._replays[key]
+
+    def show(self, slots: list[int], lane: Lane) -> None:
+        """Let the next step compute these slots; nothing is sent if they are those of the step before."""
+        if slots != self._shown:
+            num_trash = bucket_of(len(slots)) - len(slots)
+            lane.send_into(self._index, slots + [self._slots.trash] * num_trash)
+            self._shown = slots
+
+    def rows(self, places: Tensor) -> SlotRows:
+        """Some rows of the last step, as they were before their tokens were drawn."""
+        return SlotRows(self._index[places], self._fields[places])
+
+    def undo(self, num_rows: int, slots: Slots) -> None:
+        """Take back what the last step has done to its slots."""
+        rows = SlotRows(self._index[:num_rows], self._fields[:num_rows])
+        slots.settle(rows, rows.integers(POSITION), rows.integers(TOKEN))
+
+    def _captured(self, num_rows: int, drawing: Drawing) -> Replay:
+        """Capturing computes rows of trash. What cannot be captured is computed kernel by kernel."""
+        work = partial(self._compute, num_rows, drawing)
+        if self.complaint:
+            return work
+        self._index.fill_(self._slots.trash)
+        self._shown = []
+        try:
+            return self._device.capture(work)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            if is_lack_of_memory(error):
+                raise
+            self.complaint = f"{type(error).__name__}: {error}".splitlines()[0]
+            log.exception("a step cannot be captured, from now on it is launched kernel by kernel")
+            return work
+
+    @torch.inference_mode()
+    def _compute(self, num_rows: int, drawing: Drawing) -> None:
+        """The step that is captured: from slots to slots."""
+        slots, rows = self._slots, self._slots.rows(self._index[:num_rows])
+        self._fields[:num_rows] = rows.fields
+        logits = self._llama.forward(slots.batch(rows), self._cache)  # (B, V)
+        self.logits[:num_rows] = logits
+        if drawing.is_penalised:
+            logits = penalised(logits, slots, rows)
+        ids = drawn(logits, rows, drawing)
+        slots.settle(rows, rows.next_positions, ids)
+        self.drawn[:num_rows] = ids

@@ -1,0 +1,44 @@
+"""Scores: how likely logits make given tokens, and the likeliest others, before any rule or temperature.
+
+Letters: B tokens, V vocabulary, N alternatives.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+from torch import Tensor
+
+from llama_herd.worker.engine.sampling.row import SampledToken
+
+
+class Scores(NamedTuple):
+    """As tensors, on the device or on their way to the host."""
+
+    ids: Tensor  # (B,)
+    logprobs: Tensor  # (B,)
+    top_ids: Tensor  # (B, N)
+    top_logprobs: Tensor  # (B, N)
+
+    @classmethod
+    def of(cls, logits: Tensor, ids: Tensor, num_top: int) -> Self:
+        """Of ids (B,), of which any may be NO_TOKEN. logits: (B, V) float32."""
+        total = logits.logsumexp(dim=-1, keepdim=True)  # (B, 1)
+        chosen = (logits.gather(-1, ids.clamp(min=0)[:, None]) - total).squeeze(-1)  # (B,)
+        top, top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1)  # (B, N)
+        return cls(ids, chosen, top_ids, top - total)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """All of it changed alike."""
+        return type(self)(*map(change, self))
+
+    def tokens(self) -> list[SampledToken]:
+        rows = zip(*(part.tolist() for part in self), strict=True)
+        return [
+            SampledToken(token_id, logprob, tuple(zip(alternatives, values, strict=True)))
+            for token_id, logprob, alternatives, values in rows
+        ]
+
+
+def with_top(token: SampledToken, num_top: int) -> SampledToken:
+    """With no more alternatives than were asked for."""
+    return token._replace(top=token.top[:num_top])

@@ -1,0 +1,264 @@
+"""SlotRunner: launches a step before the one before was read, on a device that works on its own time.
+
+Letters: R rows of logits, V vocabulary.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence as Rows
+from contextlib import contextmanager
+from functools import partial, reduce
+from itertools import accumulate
+from operator import or_
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.batch import Batch
+from llama_herd.model.cache import Cache
+from llama_herd.model.llama2 import Llama
+from llama_herd.tasks.sampling import MAX_TOP_LOGPROBS
+from llama_herd.worker.engine.decode_graphs import DecodeGraphs
+from llama_herd.worker.engine.graph_device import GraphDevice, Replay
+from llama_herd.worker.engine.lane import Lane
+from llama_herd.worker.engine.runner import Read, Reading, chunk_of
+from llama_herd.worker.engine.sampling.row import SampledToken
+from llama_herd.worker.engine.sampling.rules import Rules
+from llama_herd.worker.engine.sampling.scores import Scores, with_top
+from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised
+from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.slots import SlotRows, Slots
+
+
+class Held(NamedTuple):
+    """What the host knows of a slot beside its sequence."""
+
+    drawing: Drawing
+    rules: Rules | None
+    is_apart: bool  # whether it is drawn after the graph, at least at first
+
+    @classmethod
+    def of(cls, sequence: Sequence, lane: Lane) -> Self:
+        rules = Rules.of(sequence, lane.send)
+        return cls(Drawing.of(sequence.params), rules, rules is not None or sequence.params.logprobs)
+
+
+class Members(NamedTuple):
+    """The rows that decode, as long as they stay the same."""
+
+    slots: list[int]
+    drawing: Drawing
+    apart: list[int]  # numbers of the rows that are drawn after the graph, at least at first
+
+
+class Scored(NamedTuple):
+    """Scores of some rows that are on their way, by the numbers of these rows."""
+
+    numbers: list[int]
+    scores: Scores
+
+
+class SlotRunner:
+    """Rows that decode are one graph; prompts are computed kernel by kernel before it.
+
+    Nothing here waits for the device but `read`. What a launch changes of the slots it changes last, or
+    undoes when it fails, so it may be repeated.
+    """
+
+    overlaps = True
+
+    def __init__(self, llama: Llama, cache: Cache, device: GraphDevice, num_slots: int) -> None:
+        self.on_layer: Callable[[], None] | None = None
+        self._llama = llama
+        self._cache = cache
+        self._device = device
+        self._slots = Slots(num_slots, cache.max_length, cache.trash_page, cache.device)
+        self._graphs = DecodeGraphs(llama, cache, self._slots, device, num_slots)
+        self._held: dict[int, Held] = {}
+        self._members = Members([], Drawing(), [])
+        self._free_lanes = deque(Lane(device, cache.device) for _ in range(2))
+        self._lane: Lane | None = None  # of the step that is being launched
+
+    @property
+    def complaint(self) -> str:
+        """Why steps are no longer captured; empty while they are."""
+        return self._graphs.complaint
+
+    @torch.inference_mode()
+    def begin(self, sequence: Sequence) -> None:
+        lane = self._open_lane()
+        self._members = Members([], Drawing(), [])  # one of its slots may be another one now
+        self._cache.copy_pages(sequence.copies, lane.send)
+        lane.send_into(self._slots.words[sequence.slot], self._slots.words_of(sequence))
+        self._held[sequence.slot] = Held.of(sequence, lane)
+
+    @torch.inference_mode()
+    def launch(self, rows: Rows[Row]) -> Read:
+        decoding = [row for row in rows if row.is_complete and row.num_tokens == 1]
+        prompts = [row for row in rows if not (row.is_complete and row.num_tokens == 1)]
+        replay = self._prepared(decoding)
+        lane, reads = self._open_lane(), list[Read]()
+        with self._closing(lane):
+            prefilled = self._prefill(prompts, lane) if prompts else None
+            if replay is not None:
+                reads.append(self._decode(decoding, replay, lane))
+            if prefilled is not None:
+                reads.append(prefilled.settle(self._slots, lane))
+        return partial(self._read, lane, reads)
+
+    def _read(self, lane: Lane, reads: list[Read]) -> list[Reading]:
+        lane.wait()
+        readings = [reading for read in reads for reading in read()]
+        self._free_lanes.append(lane)
+        return readings
+
+    def _open_lane(self) -> Lane:
+        """That of the step which is being launched; a third one only where a step is launched in parts."""
+        if self._lane is None:
+            free = self._free_lanes
+            self._lane = free.popleft() if free else Lane(self._device, self._cache.device)
+            self._lane.open()
+        return self._lane
+
+    @contextmanager
+    def _closing(self, lane: Lane) -> Iterator[None]:
+        """The end of a launch; nobody will read one that failed."""
+        try:
+            yield
+        except BaseException:
+            self._free_lanes.append(lane)
+            raise
+        finally:
+            lane.close()
+            self._lane = None
+
+    def _prepared(self, rows: list[Row]) -> Replay | None:
+        """The graph for these rows. It may be captured now: if that fails, nothing has begun."""
+        slots = [row.sequence.slot for row in rows]
+        if slots != self._members.slots:
+            held = [self._held[slot] for slot in slots]
+            drawing = reduce(or_, (one.drawing for one in held), Drawing())
+            apart = [number for number, one in enumerate(held) if one.is_apart]
+            self._members = Members(slots, drawing, apart)
+        return self._graphs.prepared(len(rows), self._members.drawing) if rows else None
+
+    def _decode(self, rows: list[Row], replay: Replay, lane: Lane) -> Read:
+        """Launch the graph, and draw again what is to be drawn apart."""
+        self._graphs.show(self._members.slots, lane)
+        replay()
+        apart = [number for number in self._members.apart if self._is_apart(rows[number].sequence)]
+        scored = None
+        if apart:
+            try:
+                scored = self._draw_apart(apart, [rows[number] for number in apart], lane)
+            except BaseException:
+                self._graphs.undo(len(rows), self._slots)
+                raise
+        ids = lane.land(self._graphs.drawn[: len(rows)])
+        return partial(_decoded, rows, ids, scored)
+
+    def _is_apart(self, sequence: Sequence) -> bool:
+        rules = self._held[sequence.slot].rules
+        return sequence.params.logprobs or (rules is not None and rules.hold(sequence))
+
+    def _draw_apart(self, numbers: list[int], rows: list[Row], lane: Lane) -> Scored | None:
+        picked = lane.send(numbers)
+        slot_rows = self._graphs.rows(picked)
+        ids, scored = self._drawn(self._graphs.logits[picked], slot_rows, rows, lane)
+        self._slots.settle(slot_rows, slot_rows.next_positions, ids)
+        self._graphs.drawn[picked] = ids
+        return scored and Scored([numbers[number] for number in scored.numbers], scored.scores)
+
+    def _drawn(
+        self, logits: Tensor, slot_rows: SlotRows, rows: list[Row], lane: Lane
+    ) -> tuple[Tensor, Scored | None]:
+        """The next tokens by logits (R, V), and the scores of those who asked. Changes no slot."""
+        held = [self._held[row.sequence.slot] for row in rows]
+        drawing = reduce(or_, (one.drawing for one in held))
+        ruled = penalised(logits, self._slots, slot_rows) if drawing.is_penalised else logits.clone()
+        for number, (row, one) in enumerate(zip(rows, held, strict=True)):
+            if one.rules is not None:
+                one.rules.apply(ruled[number], row.sequence)
+        ids = drawn(ruled, slot_rows, drawing)
+        numbers = [number for number, row in enumerate(rows) if row.sequence.params.logprobs]
+        if not numbers:
+            return ids, None
+        picked = lane.send(numbers)
+        scores = Scores.of(logits[picked], ids[picked], MAX_TOP_LOGPROBS)
+        return ids, Scored(numbers, scores.each(lane.land))
+
+    def _prefill(self, rows: list[Row], lane: Lane) -> "Prefilled":
+        """Compute prompts, and draw for those that are complete; no slot is changed yet."""
+        chunks = [chunk_of(row) for row in rows]
+        batch = Batch.of(chunks, self._cache.device, self._llama.tiling.span_tokens, lane.send)
+        logits = self._llama.forward(batch, self._cache, self.on_layer)  # (R, V)
+        stops = list(accumulate(row.num_logits for row in rows))
+        prompt_scores = {
+            number: _prompt_scores(row, logits[stop - row.num_logits : stop], lane)
+            for number, (row, stop) in enumerate(zip(rows, stops, strict=True))
+            if row.num_scores
+        }
+        complete = [number for number, row in enumerate(rows) if row.is_complete]
+        if not complete:
+            return Prefilled(rows, complete, None, None, None, prompt_scores)
+        slot_rows = self._slots.rows(lane.send([rows[number].sequence.slot for number in complete]))
+        last = logits[lane.send([stops[number] - 1 for number in complete])]
+        ids, scored = self._drawn(last, slot_rows, [rows[number] for number in complete], lane)
+        return Prefilled(rows, complete, slot_rows, ids, scored, prompt_scores)
+
+
+class Prefilled(NamedTuple):
+    """What was launched for prompts. The complete ones have drawn a token."""
+
+    rows: list[Row]
+    complete: list[int]
+    slot_rows: SlotRows | None
+    ids: Tensor | None
+    scored: Scored | None
+    prompt_scores: dict[int, Scores]
+
+    def settle(self, slots: Slots, lane: Lane) -> Read:
+        """Put the drawn tokens into their slots."""
+        ids = None
+        if self.slot_rows is not None and self.ids is not None:
+            slots.settle(self.slot_rows, self.slot_rows.next_positions, self.ids)
+            ids = lane.land(self.ids)
+        return partial(self._readings, ids)
+
+    def _readings(self, ids: Tensor | None) -> list[Reading]:
+        tokens = {} if ids is None else self._tokens(ids)
+        return [
+            Reading(row, self._scores_of(number, row), tokens.get(number))
+            for number, row in enumerate(self.rows)
+        ]
+
+    def _tokens(self, ids: Tensor) -> dict[int, SampledToken]:
+        rows = [self.rows[number] for number in self.complete]
+        return dict(zip(self.complete, _tokens(ids, rows, self.scored), strict=True))
+
+    def _scores_of(self, number: int, row: Row) -> list[SampledToken]:
+        scores = self.prompt_scores.get(number)
+        if scores is None:
+            return []
+        num_top = row.sequence.params.prompt_logprobs or 0
+        return [with_top(token, num_top) for token in scores.tokens()]
+
+
+def _decoded(rows: list[Row], ids: Tensor, scored: Scored | None) -> list[Reading]:
+    return [Reading(row, [], token) for row, token in zip(rows, _tokens(ids, rows, scored), strict=True)]
+
+
+def _tokens(ids: Tensor, rows: list[Row], scored: Scored | None) -> list[SampledToken]:
+    """What has landed, with the scores of the rows that have some."""
+    tokens = [SampledToken(token_id) for token_id in ids.tolist()]
+    if scored is not None:
+        for number, token in zip(scored.numbers, scored.scores.tokens(), strict=True):
+            tokens[number] = with_top(token, rows[number].sequence.params.top_logprobs)
+    return tokens
+
+
+def _prompt_scores(row: Row, logits: Tensor, lane: Lane) -> Scores:
+    """How likely each prompt token is that follows a token of the row; on its way to the host."""
+    scores = Scores.of(logits[: row.num_scores], lane.send(row.scored_ids), MAX_TOP_LOGPROBS)
+    return scores.each(lane.land)
