@@ -17,6 +17,7 @@ from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Span, 
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
+from llama_herd.model.packed import Packed
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen, SeenSpans
 
@@ -70,6 +71,18 @@ class PrefillAttention(Protocol):
         """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
 
 
+class PackedAttention(Protocol):
+    """The same, but its keys and values lie one sequence after the other."""
+
+    def takes(self, q: Tensor, cached: Tensor, cap: float) -> bool:
+        """Whether it is made for such queries (T, H, D), keys and values, and a cap of scores."""
+
+    def __call__(
+        self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int
+    ) -> Tensor:
+        """What packed queries (Q, H, D) attend to in their keys and values (S, K, D): (Q, H, D)."""
+
+
 def attend(
     q: Tensor,
     cache: Cache,
@@ -78,11 +91,13 @@ def attend(
     scoring: Scoring = Scoring(),
     native: Attention | None = None,
     prefill: PrefillAttention | None = None,
+    packed: PackedAttention | None = None,
 ) -> Tensor:
     """Causal attention of the queries (T, H, D) over their own sequences: (T, H, D).
 
     Keys and values of the batch must be written already. Nothing outside a sequence is ever read into it.
-    A native kernel takes the short spans, which are those that decode; beside it one for prefill the others.
+    A native kernel takes the short spans, which are those that decode. Beside it another one takes the long
+    ones: one for prefill, or one for packed prompts where pages lie anywhere.
     """
     is_native = native is not None and native.takes(q, cache.storage[:, layer])
     if cache.pages.consecutive and not is_native:
@@ -94,8 +109,11 @@ def attend(
             _attend_long(q, cache, layer, batch, scoring, prefill, attended)
             return attended
     if not cache.pages.consecutive:
-        groups = batch.long_groups if is_native else batch.groups
-        _attend_pages(q, cache, layer, groups, scoring, attended)
+        if is_native and packed is not None and packed.takes(q, cache.storage[:, layer], scoring.cap):
+            _attend_packed(q, cache, layer, batch, scoring, packed, attended)
+        else:
+            groups = batch.long_groups if is_native else batch.groups
+            _attend_pages(q, cache, layer, groups, scoring, attended)
         return attended
     long = [span for span in batch.spans if not span.is_short]
     for span, heads in zip(long, _attend_runs(q, cache, layer, long, scoring), strict=True):
@@ -141,17 +159,37 @@ def _attend_long(
     q: Tensor,
     cache: Cache,
     layer: int,
-    batch: Batch,
+    batch: AnyBatch,
     scoring: Scoring,
     prefill: PrefillAttention,
     attended: Tensor,
 ) -> None:
     """All long spans at once, into their rows of the result."""
-    if not len(batch.seen_spans.num_tokens):
+    spans = batch.seen_spans
+    if spans is None:
         return
     cached = cache.storage[:, layer]  # (2, K, pages, PAGE_TOKENS, D)
     scale = scoring.scale_of(q)
-    prefill(q, cached, batch.seen_spans, attended, scale=scale, window=scoring.window, cap=scoring.cap)
+    prefill(q, cached, spans, attended, scale=scale, window=scoring.window, cap=scoring.cap)
+
+
+def _attend_packed(
+    q: Tensor,
+    cache: Cache,
+    layer: int,
+    batch: AnyBatch,
+    scoring: Scoring,
+    attention: PackedAttention,
+    attended: Tensor,
+) -> None:
+    """All long spans at once, into their rows of the result; their keys are read where the cache has them."""
+    packed = batch.packed
+    if packed is None:
+        return
+    scale = scoring.scale_of(q)
+    keys, values = cache.keys_and_values(layer, packed.key_cells)  # (S, K, D) each
+    found = attention(q[packed.rows], keys, values, packed, scale=scale, window=scoring.window)
+    attended[packed.rows] = found
 
 
 def _attend_runs(

@@ -6,13 +6,14 @@ Shapes: T tokens of the ragged batch, R rows that want logits, t tokens of a spa
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from llama_herd.model.packed import Packed
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen, SeenSpans
 from llama_herd.model.upload import Send, send_rows, upload
@@ -139,6 +140,12 @@ class Batch:
         """The same without the short spans."""
         return self._groups([span for span in self.spans if not span.is_short])
 
+    @cached_property
+    def packed(self) -> Packed | None:
+        """The long spans one behind the other, those of one chunk as one; None if there are none."""
+        sequences = _joined([span for span in self.spans if not span.is_short])
+        return _packed(sequences, self.send) if sequences else None
+
     def _groups(self, spans: Sequence[Span]) -> tuple[SpanGroup, ...]:
         length = attrgetter("num_tokens")
         by_length = groupby(sorted(spans, key=attrgetter("num_tokens", "stop")), key=length)
@@ -157,9 +164,11 @@ class Batch:
         return self._seen(short, [span.num_tokens for span in short])
 
     @cached_property
-    def seen_spans(self) -> SeenSpans:
-        """What the tokens of long spans see, for an attention that takes them span by span."""
+    def seen_spans(self) -> SeenSpans | None:
+        """What the tokens of long spans see, for an attention that takes them span by span; None: no such spans."""
         long = [span for span in self.spans if not span.is_short]
+        if not long:
+            return None
         num_tokens = self.send([span.num_tokens for span in long])
         return SeenSpans(self._seen(long, [1] * len(long)), num_tokens)
 
@@ -188,6 +197,39 @@ def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:
     for start in range(chunk.start, chunk.stop, span_tokens):
         stop = min(start + span_tokens, chunk.stop)
         yield Span(chunk.pages, start, stop, first_row + start - chunk.start)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Spans in order; those of one chunk become one."""
+    joined: list[Span] = []
+    for span in spans:
+        last = joined[-1] if joined else None
+        if last and last.pages is span.pages and (last.stop, last.rows.stop) == (span.start, span.first_row):
+            joined[-1] = Span(last.pages, last.start, span.stop, last.first_row)
+        else:
+            joined.append(span)
+    return joined
+
+
+def _packed(sequences: Sequence[Span], send: Send) -> Packed:
+    """Their queries and keys one behind the other. Cells of keys are made on the device: they are many."""
+    num_pages = [pages_for(one.stop) for one in sequences]
+    query_ends = [0, *accumulate(one.num_tokens for one in sequences)]
+    key_ends = [0, *accumulate(one.stop for one in sequences)]
+    page_ends = [0, *accumulate(num_pages)]
+    unused = [PAGE_TOKENS * page - key for page, key in zip(page_ends, key_ends, strict=True)]
+    ends = send_rows([query_ends, key_ends, unused], send)  # (3, B + 1)
+    pages = send([page for one, num in zip(sequences, num_pages, strict=True) for page in one.pages[:num]])
+    cells = (pages[:, None] * PAGE_TOKENS + torch.arange(PAGE_TOKENS, device=pages.device)).flatten()
+    skipped = ends[2, :-1].repeat_interleave(ends[1].diff(), output_size=key_ends[-1])  # (S,)
+    return Packed(
+        rows=send([row for one in sequences for row in one.rows]),
+        key_cells=cells[torch.arange(key_ends[-1], device=pages.device) + skipped],
+        query_ends=ends[0].to(torch.int32),
+        key_ends=ends[1].to(torch.int32),
+        max_queries=max(one.num_tokens for one in sequences),
+        max_keys=max(one.stop for one in sequences),
+    )
 
 
 def _lots(spans: list[Span]) -> Iterator[list[Span]]:

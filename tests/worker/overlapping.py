@@ -1,9 +1,8 @@
 """An engine whose steps overlap, on a device that stands in for a card."""
 
-import torch
-
 from benchmarks.stand_in_device import StandInDevice
 from llama_herd.model.cache import Cache
+from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
@@ -16,17 +15,21 @@ from tests.worker.engine_run import Collector, finish
 class Overlapping:
     """The engine, its runner, its device and its cache, with pages that lie anywhere."""
 
-    def __init__(self, model: LoadedModel, settings: WorkerSettings, sink: Sink) -> None:
+    def __init__(
+        self, model: LoadedModel, settings: WorkerSettings, sink: Sink, llama: Llama | None = None
+    ) -> None:
+        """`llama`: in place of the model's own."""
+        llama = llama or model.llama
         self.cache = Cache(
             model.llama.config,
             model.cache.pages.num_pages,
             "cpu",
-            torch.float32,
+            model.plan.dtype,
             max_length=model.max_length,
             consecutive=False,
         )
         self.device = StandInDevice()
-        self.runner = SlotRunner(model.llama, self.cache, self.device, settings.slots)
+        self.runner = SlotRunner(llama, self.cache, self.device, settings.slots)
         prefill = PrefillBudget.of(settings.prefill_tokens, "cpu")
         self.engine = Engine(
             self.runner, self.cache.prefixes, max_rows=settings.slots, prefill=prefill, sink=sink

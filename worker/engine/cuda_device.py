@@ -8,6 +8,10 @@ from torch import Tensor
 from llama_herd.worker.engine.graph_device import Replay
 
 
+class CaptureError(RuntimeError):
+    """Something cannot be captured. The device is as well as before."""
+
+
 class CudaEvent:
     """Who waits sleeps: the next step is on its way meanwhile, so waking up late costs nothing."""
 
@@ -49,7 +53,14 @@ class CudaDevice:
             work()  # kernels are compiled, libraries make their handles and workspaces
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads touch no device, but what they do must not break a capture either.
-        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-            work()
+        try:
+            # Other threads touch no device, but what they do must not break a capture either.
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                work()
+        except torch.AcceleratorError as error:
+            if "captur" not in str(error):
+                raise
+            raise CaptureError(str(error)) from error
+        finally:
+            torch.cuda.set_stream(current)  # a capture that fails leaves its own one behind
         return graph.replay

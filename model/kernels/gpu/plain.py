@@ -7,6 +7,7 @@ N rows (outputs), C columns (inputs).
 import torch
 from torch import Tensor
 
+from llama_herd.model.packed import Packed
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
 
@@ -31,6 +32,23 @@ def attend_plainly(
             scores = cap * (scores / cap).tanh()
         found.append(torch.einsum("hs,hsd->hd", scores.softmax(dim=-1), values))
     return torch.stack(found)
+
+
+def attend_packed_plainly(
+    q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int = 0
+) -> Tensor:
+    """What packed queries (Q, H, D) attend to in their sequences' keys and values (S, K, D): (Q, H, D)."""
+    found = []
+    ends = (packed.query_ends.tolist(), packed.key_ends.tolist())
+    for query, query_end, key, key_end in zip(ends[0], ends[0][1:], ends[1], ends[1][1:], strict=False):
+        own = [part[key:key_end].repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (keys, values)]
+        scores = scale * torch.einsum("qhd,khd->hqk", q[query:query_end], own[0])
+        at = torch.arange(key_end - key, device=q.device)
+        last = at[len(at) - (query_end - query) :, None]  # the key of each query
+        is_seen = (at <= last) & (at > last - window) if window else at <= last
+        weights = scores.masked_fill(~is_seen, float("-inf")).softmax(dim=-1)
+        found.append(torch.einsum("hqk,khd->qhd", weights, own[1]))
+    return torch.cat(found)
 
 
 def attends_right(

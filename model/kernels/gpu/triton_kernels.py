@@ -19,6 +19,7 @@ from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.needs import Needs
 from llama_herd.model.kernels.gpu.plain import attends_right, multiplies_right
 from llama_herd.model.kernels.gpu.products import TILES, product, values
+from llama_herd.model.kernels.gpu.varlen import VarlenAttention
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen
 
@@ -36,6 +37,7 @@ class TritonKernels:
     types: frozenset[GGMLType]
     attention: TritonAttention | None
     device_type: str
+    packed: VarlenAttention | None = None  # of prompts
     tile_rows: int = 1
     prefill_attention: ClassVar[None] = None
     elementwise: ClassVar[None] = None

@@ -21,6 +21,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.model.plain_kernels import with_plain_kernels
 from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence
 from tests.worker.overlapping import Overlapping, run_overlapping
 
@@ -35,6 +36,7 @@ MODES: dict[str, dict[str, Any]] = {
     "biases": {"temperature": 0.8, "logit_bias": {40: 4.0, 41: 4.0}},
     "biases and penalties": {"logit_bias": {40: 9.0, 41: 9.0}, **PENALTIES},
     "late ends": {"temperature": 0.8, "logit_bias": {2: 5.0}, "min_tokens": 7, "stop_token_ids": [40]},
+    "late ends alone": {"min_tokens": 7, "stop_token_ids": [40, 41, 44, 290]},
     "stops": {"temperature": 0.9, "stop": ["e", "ll"]},
     "logprobs": {"temperature": 0.8, "logprobs": True, "top_logprobs": 3},
     "scored prompt": {"prompt_logprobs": 2, "logprobs": True},
@@ -131,6 +133,23 @@ def test_jobs_that_come_and_go_at_any_step_get_the_same(
             assert ids == [line for line in expected[name] if isinstance(line, tuple)][: len(ids)]
         else:
             assert lines == expected[name]
+
+
+@pytest.mark.parametrize("prefill_tokens", [7, 40, 1000])
+def test_packed_prompts_beside_rows_that_decode_give_the_same(
+    wide: LoadedModel, settings: WorkerSettings, prefill_tokens: int
+) -> None:
+    """In chunks, after cached prefixes, and among outputs that share a prompt."""
+    expected = said(run(wide, settings, jobs(wide, *MODES, num_jobs=20)))
+    llama, prompts = with_plain_kernels(wide.llama)
+    sink = Collector()
+    budget = settings.model_copy(update={"prefill_tokens": prefill_tokens})
+    overlapping = Overlapping(wide, budget, sink, llama)
+    overlapping.engine.submit(*jobs(wide, *MODES, num_jobs=20))
+    finish(overlapping.engine)
+    assert said(sink) == expected
+    assert max(len(packed.query_ends) - 1 for packed in prompts.given) > 1
+    assert any(packed.max_keys > packed.max_queries for packed in prompts.given)
 
 
 def test_a_resumed_sequence_goes_on_as_if_nothing_had_happened(

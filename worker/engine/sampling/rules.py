@@ -39,7 +39,8 @@ class Rules:
 
     def apply(self, logits: Tensor, sequence: Sequence) -> None:
         """Change the logits (V,) of the sequence's next token."""
-        logits.index_add_(0, self.biased_ids, self.biases)
+        if sequence.params.logit_bias:
+            logits.index_add_(0, self.biased_ids, self.biases)
         if _is_short(sequence):
             logits.index_add_(0, self.end_ids, self.end_biases)
 

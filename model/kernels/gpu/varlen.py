@@ -1,0 +1,97 @@
+"""VarlenAttention: prompts of any lengths in one call, by the kernel that torch has for them.
+
+Shapes: Q queries, S keys of all sequences, H heads, K kv heads, D head dim.
+"""
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+
+import torch
+from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
+
+from llama_herd.model.kernels.gpu.needs import Needs
+from llama_herd.model.kernels.gpu.plain import ROUNDING, attend_packed_plainly
+from llama_herd.model.packed import Packed
+
+DTYPES = (torch.float16, torch.bfloat16)
+MAX_HEAD_DIM = 256
+
+#: It returns a tensor unless it is asked for more.
+_varlen_attn: Callable[..., Tensor] = varlen_attn  # type: ignore[assignment]
+
+#: torch 2.11 groups queries without being told, and knows no such word.
+_GROUPED: Mapping[str, bool] = (
+    {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+)
+
+#: Keys before the queries, and queries, of the sequences that are tried.
+_TRIED = ((0, 70), (64, 5), (130, 33), (0, 1))
+
+
+class VarlenAttention:
+    """Causal, each sequence's last query at its last key."""
+
+    def takes(self, q: Tensor, cached: Tensor, cap: float) -> bool:
+        """Whether it is made for such queries (.., H, D), keys and values, and a cap of scores."""
+        head_dim = q.shape[-1]
+        is_known = q.dtype == cached.dtype and q.dtype in DTYPES and q.is_cuda and not cap
+        return is_known and head_dim <= MAX_HEAD_DIM and head_dim % 8 == 0
+
+    def __call__(
+        self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int = 0
+    ) -> Tensor:
+        """What the queries (Q, H, D) attend to in keys and values (S, K, D): (Q, H, D)."""
+        return _varlen_attn(
+            q,
+            keys,
+            values,
+            packed.query_ends,
+            packed.key_ends,
+            packed.max_queries,
+            packed.max_keys,
+            scale=scale,
+            window_size=(window - 1 if window else -1, 0),
+            **_GROUPED,
+        )
+
+
+def complaint_of_varlen(needs: Needs, device: torch.device) -> str:
+    """Why it cannot be used for a model on this device; empty if it can."""
+    varlen = VarlenAttention()
+    numbers = torch.zeros(1, needs.num_heads, needs.head_dim, dtype=needs.dtype, device=device)
+    if not varlen.takes(numbers, numbers, needs.cap):
+        return "not made for this model"
+    try:
+        is_right = all(_attends_right(varlen, needs, window, device) for window in needs.windows)
+        return "" if is_right else "it computes wrong"
+    except Exception as error:  # whatever a driver may raise: the plain path is there
+        lines = str(error).strip().splitlines() or [""]
+        return f"{type(error).__name__}: {lines[0]}"
+
+
+def _attends_right(varlen: VarlenAttention, needs: Needs, window: int, device: torch.device) -> bool:
+    """Whether random numbers attend as the formula says, but for rounding."""
+    packed = packed_of(_TRIED, device)
+    num_queries, num_keys = int(packed.query_ends[-1]), int(packed.key_ends[-1])
+    q = torch.randn(num_queries, needs.num_heads, needs.head_dim).to(device, needs.dtype)
+    keys, values = torch.randn(2, num_keys, needs.num_kv_heads, needs.head_dim).to(device, needs.dtype)
+    found = varlen(q, keys, values, packed, scale=needs.scale, window=window)
+    q, keys, values = (tensor.double() for tensor in (q, keys, values))
+    exact = attend_packed_plainly(q, keys, values, packed, scale=needs.scale, window=window)
+    size = attend_packed_plainly(q, keys, values.abs(), packed, scale=needs.scale, window=window)
+    return bool(((found.double() - exact).abs() <= 2 * ROUNDING[needs.dtype] * size).all())
+
+
+def packed_of(lengths: tuple[tuple[int, int], ...], device: torch.device | str) -> Packed:
+    """Sequences of so many keys before their queries, and so many queries; their keys lie in order."""
+    queries = [0, *(num_queries for _, num_queries in lengths)]
+    keys = [0, *(past + num_queries for past, num_queries in lengths)]
+    return Packed(
+        rows=torch.arange(sum(queries), device=device),
+        key_cells=torch.arange(sum(keys), device=device),
+        query_ends=torch.tensor(queries, dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32),
+        key_ends=torch.tensor(keys, dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32),
+        max_queries=max(queries),
+        max_keys=max(keys),
+    )

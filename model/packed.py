@@ -1,0 +1,20 @@
+"""Packed: prompts that attend together, their tokens one behind the other and without padding."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Each sequence's queries see its own keys: those before them, which may be cached, and themselves.
+
+    The last query of a sequence sees all its keys. Shapes: B sequences, Q queries, S keys of all.
+    """
+
+    rows: Tensor  # (Q,): which tokens of the batch
+    key_cells: Tensor  # (S,): where the cache keeps keys and values
+    query_ends: Tensor  # (B + 1,) int32, from 0: where each sequence's queries end
+    key_ends: Tensor  # (B + 1,) int32
+    max_queries: int
+    max_keys: int

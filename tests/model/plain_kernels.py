@@ -1,0 +1,49 @@
+"""Kernels with the faces of a GPU's, in plain torch."""
+
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, attend_plainly
+from llama_herd.model.llama2 import Llama
+from llama_herd.model.packed import Packed
+from llama_herd.model.seen import Seen
+
+
+@dataclass
+class PlainShort:
+    """The kernel for tokens that decode, in plain torch."""
+
+    def takes(self, q: Tensor, cached: Tensor) -> bool:
+        return True
+
+    def __call__(
+        self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, *, scale: float, window: int, cap: float
+    ) -> None:
+        out[seen.rows] = attend_plainly(q, cached, seen, scale=scale, window=window, cap=cap)
+
+
+@dataclass
+class PlainPacked:
+    """The kernel for prompts, in plain torch; notes what it was given."""
+
+    given: list[Packed] = field(default_factory=list)
+
+    def takes(self, q: Tensor, cached: Tensor, cap: float) -> bool:
+        return not cap
+
+    def __call__(
+        self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int
+    ) -> Tensor:
+        self.given.append(packed)
+        return attend_packed_plainly(q, keys, values, packed, scale=scale, window=window)
+
+
+def with_plain_kernels(llama: Llama) -> tuple[Llama, PlainPacked]:
+    """A model whose attention is that of a GPU, and its kernel for prompts."""
+    prompts = PlainPacked()
+    blocks = tuple(
+        replace(block, attention=replace(block.attention, native=PlainShort(), prompts=prompts))
+        for block in llama.blocks
+    )
+    return replace(llama, blocks=blocks), prompts
