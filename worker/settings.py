@@ -59,6 +59,10 @@ class WorkerSettings(Settings):
         "",
         description="Folder of built kernels. Empty: llama-herd/kernels in the user's cache folder.",
     )
+    graphs: Literal["auto", "uncaptured", "off"] = Field(
+        "auto",
+        description="Steps of a GPU. auto: as graphs that overlap, where they hold. off: one by one.",
+    )
     deterministic: bool = Field(
         False,
         description="Same token ids in any batch and after any crash. CPU and float32 only, and slower.",

@@ -15,6 +15,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
 from llama_herd.worker.engine.lane import Lane
 from llama_herd.worker.engine.memory_error import is_lack_of_memory
+from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised
 from llama_herd.worker.engine.slots import POSITION, TOKEN, SlotRows, Slots
 
@@ -34,11 +35,21 @@ def bucket_of(num_rows: int) -> int:
 class DecodeGraphs:
     """Graphs are captured when they are first needed. What goes in and out lies in tensors that all share."""
 
-    def __init__(self, llama: Llama, cache: Cache, slots: Slots, device: GraphDevice, num_rows: int) -> None:
+    def __init__(
+        self,
+        llama: Llama,
+        cache: Cache,
+        slots: Slots,
+        device: GraphDevice,
+        num_rows: int,
+        *,
+        is_captured: bool = True,
+    ) -> None:
         self._llama = llama
         self._cache = cache
         self._slots = slots
         self._device = device
+        self._is_captured = is_captured
         self._replays: dict[tuple[int, Drawing], Replay] = {}
         self._shown: list[int] = []  # the slots that `_index` names
         place, most = cache.device, bucket_of(num_rows)
@@ -54,6 +65,25 @@ class DecodeGraphs:
     def num_bytes(num_rows: int, vocab_size: int) -> int:
         """Of the tensors that all share, but for some KB."""
         return bucket_of(num_rows) * vocab_size * torch.float32.itemsize
+
+    def check(self) -> str:
+        """Replay a step of trash beside the same step computed kernel by kernel; why they differ, if so."""
+        for drawing in (Drawing(), Drawing(is_random=True, is_sorted=True, is_penalised=True)):
+            replayed = self._found_by(self.prepared(1, drawing))
+            computed = self._found_by(partial(self._compute, 1, drawing))
+            if not self.complaint and not all(map(torch.allclose, replayed, computed)):
+                self.complaint = "a replayed step differs from the same step computed kernel by kernel"
+        return self.complaint
+
+    def _found_by(self, step: Replay) -> tuple[Tensor, Tensor]:
+        """The logits and the id of a step of one row of trash."""
+        self._index.fill_(self._slots.trash)
+        self._shown = []
+        self._slots.words[self._slots.trash, TOKEN] = 1
+        self.logits.fill_(torch.nan)
+        self.drawn.fill_(NO_TOKEN)
+        step()
+        return self.logits[:1].clone(), self.drawn[:1].clone()
 
     def prepared(self, num_rows: int, drawing: Drawing) -> Replay:
         """What computes a step of so many rows; captured now if it never was."""
@@ -81,7 +111,7 @@ class DecodeGraphs:
     def _captured(self, num_rows: int, drawing: Drawing) -> Replay:
         """Capturing computes rows of trash. What cannot be captured is computed kernel by kernel."""
         work = partial(self._compute, num_rows, drawing)
-        if self.complaint:
+        if self.complaint or not self._is_captured:
             return work
         self._index.fill_(self._slots.trash)
         self._shown = []

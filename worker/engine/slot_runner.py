@@ -68,13 +68,22 @@ class SlotRunner:
 
     overlaps = True
 
-    def __init__(self, llama: Llama, cache: Cache, device: GraphDevice, num_slots: int) -> None:
+    def __init__(
+        self,
+        llama: Llama,
+        cache: Cache,
+        device: GraphDevice,
+        num_slots: int,
+        *,
+        is_captured: bool = True,
+    ) -> None:
+        """`is_captured`: rows that decode are graphs; else they are computed kernel by kernel."""
         self.on_layer: Callable[[], None] | None = None
         self._llama = llama
         self._cache = cache
         self._device = device
         self._slots = Slots(num_slots, cache.max_length, cache.trash_page, cache.device)
-        self._graphs = DecodeGraphs(llama, cache, self._slots, device, num_slots)
+        self._graphs = DecodeGraphs(llama, cache, self._slots, device, num_slots, is_captured=is_captured)
         self._held: dict[int, Held] = {}
         self._members = Members([], Drawing(), [])
         self._free_lanes = deque(Lane(device, cache.device) for _ in range(2))
@@ -84,6 +93,10 @@ class SlotRunner:
     def complaint(self) -> str:
         """Why steps are no longer captured; empty while they are."""
         return self._graphs.complaint
+
+    def check(self) -> str:
+        """Why replayed steps cannot be trusted on this device; empty if they can."""
+        return self._graphs.check()
 
     @torch.inference_mode()
     def begin(self, sequence: Sequence) -> None:

@@ -41,7 +41,8 @@ class Slots:
         self._pages = self.words[:, NUM_FIELDS : NUM_FIELDS + self._num_pages]  # (N, P)
         self._ids = self.words[:, NUM_FIELDS + self._num_pages :]  # (N, S)
         self._pages[self.trash] = trash_page
-        self._reals[self.trash, TOP_P] = self._reals[self.trash, REPETITION] = 1.0
+        for field in (TEMPERATURE, TOP_P, REPETITION):
+            self._reals[self.trash, field] = 1.0
 
     @staticmethod
     def num_bytes(num_slots: int, max_length: int) -> int:

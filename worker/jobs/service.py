@@ -103,6 +103,7 @@ class Service:
             dtype=model.dtype_name,
             weights=model.plan.form_note,
             kernels=model.plan.form.kernels.note,
+            steps=model.steps_note,
             seconds=round(loaded_s - started_s, 3),
             warm_up_s=round(monotonic() - loaded_s, 3),
         )

@@ -10,7 +10,6 @@ import torch
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError
 from llama_herd.model.cache import Cache
-from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.text.chat import ChatTemplates
@@ -21,13 +20,13 @@ from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.chat_of_job import chat_of
 from llama_herd.worker.loading.free_memory import device_key
 from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.plan_notes import PlanNotes
+from llama_herd.worker.loading.runner_choice import chosen_runner
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.loading.threads import num_threads
 from llama_herd.worker.settings import WorkerSettings
@@ -54,6 +53,7 @@ class LoadedModel:
         self.cache = cache
         self.plan = plan
         self.max_length = plan.max_length
+        self.steps_note = ""  # how the steps of its engine go, once there is one
 
     @classmethod
     def load(
@@ -91,9 +91,11 @@ class LoadedModel:
         return str(self.cache.storage.dtype).removeprefix("torch.")
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
-        kernels = self.plan.form.kernels
+        runner, self.steps_note = chosen_runner(
+            self.llama, self.cache, settings, self.plan.form.kernels.draw
+        )
         return Engine(
-            ModelRunner(self.llama, self.cache, kernels.draw if isinstance(kernels, Kernels) else None),
+            runner,
             self.cache.prefixes,
             max_rows=settings.slots,
             prefill=PrefillBudget.of(settings.prefill_tokens, self.cache.device.type),

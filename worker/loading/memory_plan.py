@@ -101,9 +101,15 @@ class MemoryPlan:
             "activations": self.step.activation_bytes(self.kv_cache_tokens),
             "attention": self.step.attention_bytes(longest),
             "logits and drawing": self.step.logits_bytes,
+            **({"slots and graphs": self.step.graph_bytes(longest) + self._trash_bytes} if is_gpu else {}),
             **({"blocks at work": slab_bytes(torch.device(self.device))} if self.keeps_blocks else {}),
             "CUDA" if is_gpu else "Python and torch": self._process_bytes,
         }
+
+    @property
+    def _trash_bytes(self) -> int:
+        """Of the one page for tokens of no sequence."""
+        return PAGE_TOKENS * self.kv_bytes_per_token
 
     @property
     def keeps_blocks(self) -> bool:

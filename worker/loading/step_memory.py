@@ -4,7 +4,7 @@ Letters: T tokens of the step, R rows that draw, H heads, K kv heads, D head dim
 V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,7 +13,9 @@ from llama_herd.model.batch import SHORT_TOKENS
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.prefill_attention import PrefillAttention
+from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
+from llama_herd.worker.engine.slots import Slots
 
 #: Per logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
 DRAWING_BYTES = 40
@@ -66,6 +68,13 @@ class StepMemory:
         num_scored = min(MAX_SCORED_TOKENS, self._num_tokens)
         logits = torch.float32.itemsize * (self.slots + num_scored)
         return self.config.vocab_size * (logits + max(DRAWING_BYTES * self.slots, SCORING_BYTES * num_scored))
+
+    def graph_bytes(self, max_length: int) -> int:
+        """What steps that overlap take besides, on a GPU: slots, their logits, and the graphs' own pool."""
+        rows = bucket_of(self.slots)
+        drawing = self.config.vocab_size * rows * (torch.float32.itemsize + DRAWING_BYTES)
+        kept = Slots.num_bytes(self.slots, max_length) + DecodeGraphs.num_bytes(rows, self.config.vocab_size)
+        return kept + drawing + replace(self, alone_tokens=rows, prompt_tokens=0).activation_bytes(rows)
 
     @property
     def _num_tokens(self) -> int:

@@ -42,6 +42,7 @@ class TritonKernels:
     prefill_attention: ClassVar[None] = None
     elementwise: ClassVar[None] = None
     rotation: ClassVar[None] = None
+    draw: ClassVar[None] = None
 
     def multiply(self, x: Tensor, parts: BlockParts) -> Tensor:
         """x (T, C) times a matrix in parts: (T, N) of its type."""

@@ -1,0 +1,60 @@
+"""Which runner the engine gets: one whose steps overlap, where a check on this device finds them right."""
+
+from typing import NamedTuple
+
+import structlog
+import torch
+
+from llama_herd.model.cache import Cache
+from llama_herd.model.kernels.draw import Draw
+from llama_herd.model.llama2 import Llama
+from llama_herd.worker.engine.cuda_device import CudaDevice
+from llama_herd.worker.engine.memory_error import is_lack_of_memory
+from llama_herd.worker.engine.runner import ModelRunner, Runner
+from llama_herd.worker.engine.slot_runner import SlotRunner
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+
+class Choice(NamedTuple):
+    """A runner, and how its steps go, for the log."""
+
+    runner: Runner
+    note: str
+
+
+def chosen_runner(llama: Llama, cache: Cache, settings: WorkerSettings, draw: Draw | None = None) -> Choice:
+    """The fastest runner that holds here. A card computes its first steps now. `draw` is a native library's."""
+    if cache.pages.consecutive:
+        return Choice(ModelRunner(llama, cache, draw), "one by one, on a CPU")
+    if settings.graphs == "off":
+        return Choice(ModelRunner(llama, cache), "one by one: HERD_GRAPHS=off")
+    if not _attends_over_pages(llama, cache):
+        return Choice(ModelRunner(llama, cache), "one by one: no kernel attends over pages here")
+    return _overlapping(llama, cache, settings)
+
+
+def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> Choice:
+    is_captured = settings.graphs == "auto"
+    try:
+        runner = SlotRunner(llama, cache, CudaDevice(), settings.slots, is_captured=is_captured)
+        complaint = runner.check()
+    except torch.AcceleratorError:
+        raise
+    except Exception as error:  # whatever a driver may raise: the plain path is there
+        if is_lack_of_memory(error):
+            raise
+        log.warning("steps cannot overlap", exc_info=True)
+        complaint = f"{type(error).__name__}: {error}".splitlines()[0]
+    if complaint:
+        return Choice(ModelRunner(llama, cache), f"one by one: {complaint}")
+    how = "as captured graphs" if is_captured else "kernel by kernel: HERD_GRAPHS=uncaptured"
+    return Choice(runner, f"overlapping, {how}")
+
+
+def _attends_over_pages(llama: Llama, cache: Cache) -> bool:
+    """Whether rows that decode read their pages where they lie; else a step would copy all of them."""
+    attention, cached = llama.blocks[0].attention.native, cache.storage[:, 0]
+    queries = cached.new_empty(1, llama.config.num_heads, llama.config.head_dim)
+    return attention is not None and attention.takes(queries, cached)
