@@ -6,7 +6,8 @@ way to the device must stay as it is until then.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -52,10 +53,12 @@ class StandInDevice:
         self.num_captures = 0
         self.num_replays = 0
         self.num_waits = 0
+        self.num_events = 0
         self.num_host_bytes = 0
         self.num_sent = 0
         self.num_landed = 0
-        self.is_working = False  # inside work that a card would do
+        self.is_working = False  # on what a card would do by itself
+        self.is_hiding = False  # on what a card need not do
         self._crossings: deque[tuple[int, Crossing]] = deque()
         self._memories: list[Tensor] = []
 
@@ -67,6 +70,10 @@ class StandInDevice:
 
     def copy(self, target: Tensor, source: Tensor) -> None:
         self.num_told += 1
+        with self._hiding():
+            self._copy(target, source)
+
+    def _copy(self, target: Tensor, source: Tensor) -> None:
         if self._is_host(target):
             self.num_landed += 1
             self._crossings.append((self.num_told, Crossing(target, source.clone(), is_landing=True)))
@@ -78,6 +85,7 @@ class StandInDevice:
             target.copy_(source)
 
     def event(self) -> StandInEvent:
+        self.num_events += 1
         return StandInEvent(self)
 
     def capture(self, work: Callable[[], None]) -> Replay:
@@ -94,12 +102,24 @@ class StandInDevice:
     @torch.inference_mode()
     def arrive(self, num_told: int) -> None:
         """All that was told up to there is done, and the host may know."""
+        with self._hiding():
+            self._arrive(num_told)
+
+    def _arrive(self, num_told: int) -> None:
         while self._crossings and self._crossings[0][0] <= num_told:
             crossing = self._crossings.popleft()[1]
             if crossing.is_landing:
                 crossing.host.copy_(crossing.was)
             elif not crossing.host.equal(crossing.was):
                 raise TooEarlyError("written to while the device was reading it")
+
+    @contextmanager
+    def _hiding(self) -> Iterator[None]:
+        self.is_hiding = True
+        try:
+            yield
+        finally:
+            self.is_hiding = False
 
     def _work(self, work: Callable[[], None]) -> None:
         self.is_working = True

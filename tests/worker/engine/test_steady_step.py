@@ -1,0 +1,179 @@
+"""A step in which nobody comes or goes asks nothing of the device but to replay a graph and to copy ids."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence as Args
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.stand_in_device import StandInDevice, TooEarlyError
+from llama_herd.worker.engine.lane import SENT_BYTES, Lane
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.engine.test_slot_runner import MODES, jobs
+from tests.worker.engine_run import Collector, sequence
+from tests.worker.overlapping import Overlapping
+
+#: What makes the host wait for a device: a number, or a shape that depends on numbers.
+SYNCHRONISING = (
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_consecutive",
+    "equal",
+    "is_nonzero",
+    "bincount",
+)
+#: What only looks at memory that is there.
+VIEWS = ("slice", "view", "as_strided", "select", "detach", "alias", "resolve_conj", "resolve_neg")
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operators that the host runs, apart from what a card would do by itself."""
+
+    def __init__(self, device: StandInDevice) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
+        self.of_host: Counter[str] = Counter()
+        self.of_device: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Args[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if not self._device.is_hiding:
+            (self.of_device if self._device.is_working else self.of_host)[name] += 1
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def synchronising(self) -> dict[str, int]:
+        both = self.of_host + self.of_device
+        return {name: both[name] for name in SYNCHRONISING if both[name]}
+
+
+@contextmanager
+def watched(overlapping: Overlapping) -> Iterator[Watch]:
+    with Watch(overlapping.device) as watch:
+        yield watch
+
+
+@pytest.fixture
+def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
+    return tiny_settings.model_copy(update={"slots": 12, "kv_cache_tokens": 8192})
+
+
+@pytest.fixture
+def wide(settings: WorkerSettings) -> LoadedModel:
+    return LoadedModel.load(settings, "cpu")
+
+
+def decoding(model: LoadedModel, settings: WorkerSettings, **sampling: Any) -> Overlapping:
+    """An engine all of whose rows have decoded for some steps."""
+    overlapping = Overlapping(model, settings, Collector())
+    for number in range(settings.slots):
+        asked = {"max_tokens": 60, "ignore_eos": True, "seed": number, **sampling}
+        overlapping.engine.submit(sequence(model, f"job-{number}", **asked))
+    for _ in range(6):
+        overlapping.engine.step()
+    assert [len(one.ids) for one in overlapping.engine.scheduler.running] == [5] * settings.slots
+    return overlapping
+
+
+@pytest.mark.parametrize("mode", ["greedy", "filters", "a window"])
+def test_a_steady_step_allocates_nothing_uploads_nothing_and_waits_for_nothing_but_the_one_before(
+    wide: LoadedModel, settings: WorkerSettings, mode: str
+) -> None:
+    overlapping = decoding(wide, settings, **MODES[mode])
+    device = overlapping.device
+    before = (device.num_host_bytes, device.num_sent, device.num_captures, device.num_events)
+    replays, landed, waits = device.num_replays, device.num_landed, device.num_waits
+    with watched(overlapping) as watch:
+        for _ in range(4):
+            overlapping.engine.step()
+    assert (device.num_host_bytes, device.num_sent, device.num_captures, device.num_events) == before
+    assert (device.num_replays - replays, device.num_landed - landed, device.num_waits - waits) == (4, 4, 4)
+    assert watch.synchronising == {}
+    assert set(watch.of_host) <= set(VIEWS)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_step_whatsoever_waits_for_the_device_or_takes_memory_that_it_must_first_be_given(
+    wide: LoadedModel, settings: WorkerSettings, mode: str
+) -> None:
+    """Prompts, rows that are drawn apart, scores, joins, ends and forks: all but the first steps."""
+    overlapping = Overlapping(wide, settings, Collector())
+    host_bytes = overlapping.device.num_host_bytes
+    overlapping.engine.submit(*jobs(wide, mode, num_jobs=14))
+    with watched(overlapping) as watch:
+        while overlapping.engine.has_work:
+            overlapping.engine.step()
+    assert watch.synchronising == {}
+    assert overlapping.device.num_host_bytes == host_bytes
+    assert overlapping.device.num_events == 2
+
+
+def test_a_step_sends_a_word_for_each_row_when_rows_change(
+    wide: LoadedModel, settings: WorkerSettings
+) -> None:
+    overlapping = decoding(wide, settings)
+    engine, device = overlapping.engine, overlapping.device
+    sent = device.num_sent
+    engine.abort([engine.scheduler.running[3].info], "cancelled")
+    engine.step()
+    assert device.num_sent == sent + 1
+    engine.step()
+    assert device.num_sent == sent + 1
+
+
+def test_the_stand_in_shows_nothing_before_it_may_be_known() -> None:
+    device = StandInDevice()
+    lane = Lane(device, torch.device("cpu"))
+    lane.open()
+    sent = lane.send([1, 2, 3])
+    landed = lane.land(sent)
+    assert landed.tolist() != [1, 2, 3]
+    lane.close()
+    lane.wait()
+    assert landed.tolist() == [1, 2, 3]
+
+
+def test_the_stand_in_notices_memory_that_is_written_to_too_early() -> None:
+    device = StandInDevice()
+    lane = Lane(device, torch.device("cpu"))
+    lane.open()
+    lane.send([1, 2, 3])
+    lane._out.clear()
+    lane.send([4, 5, 6])
+    lane.close()
+    with pytest.raises(TooEarlyError):
+        lane.wait()
+
+
+def test_more_than_a_lane_has_room_for_takes_memory_of_its_own() -> None:
+    device = StandInDevice()
+    lane = Lane(device, torch.device("cpu"))
+    lane.open()
+    many = range(SENT_BYTES // 8 + 1)
+    assert lane.send(many).tolist() == list(many)
+    landed = lane.land(torch.arange(1 << 17))
+    lane.close()
+    lane.wait()
+    assert landed.equal(torch.arange(1 << 17))
+
+
+def test_a_lane_whose_step_nobody_read_is_waited_for_before_it_is_used_again() -> None:
+    device = StandInDevice()
+    lane = Lane(device, torch.device("cpu"))
+    for numbers in ([1, 2], [3, 4]):
+        lane.open()
+        lane.send(numbers)
+        lane.close()
+    assert device.num_waits == 1
