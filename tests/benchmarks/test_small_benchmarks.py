@@ -9,6 +9,7 @@ from benchmarks import (
     fairness,
     gateway,
     gateway_tokens,
+    host_steps,
     kernels,
     ledger,
     prefix,
@@ -70,6 +71,14 @@ def test_scheduling_is_timed_and_its_costs_are_named() -> None:
     assert all(0 < run["median us"] <= run["longest us"] for run in report["runs"])
     assert all(0 < one["share"] < 1 for one in report["profile"])
     assert "`benchmarks/scheduler.py`" not in {one["in"] for one in report["profile"]}
+
+
+def test_the_hosts_part_of_a_step_is_timed_with_and_without_overlap() -> None:
+    runs = host_steps.measure(host_steps.Plan(rows=(1, 3), steps=5))["runs"]
+    assert [(run["steps"], run["draw"]) for run in runs] == [
+        (steps, way) for way in host_steps.WAYS for steps in host_steps.RUNNERS
+    ]
+    assert all(run[f"{rows} rows, us"] > 0 for run in runs for rows in (1, 3))
 
 
 def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
