@@ -271,6 +271,18 @@ def test_no_more_sequences_hold_slots_than_there_are(wide: LoadedModel, settings
         assert sorted(slots) == list(range(settings.slots))
 
 
+def test_who_follows_in_a_slot_is_drawn_in_his_own_way(wide: LoadedModel, settings: WorkerSettings) -> None:
+    """With one slot and prompts of one token, each step decodes the same slot."""
+    alone = settings.model_copy(update={"slots": 1})
+
+    def followers() -> list[Sequence]:
+        params = [SamplingParams.model_validate({"max_tokens": 8, **mode}) for mode in MODES.values()]
+        jobs = [GenerationJob(prompt_ids=(5,), sampling=one) for one in params]
+        return [one for n, job in enumerate(jobs) for one in wide.sequences(f"job-{n}", job, now_ms=0)]
+
+    assert said(run_overlapping(wide, alone, followers())) == said(run(wide, alone, followers()))
+
+
 def test_a_row_whose_logits_are_no_numbers_fails_alone(wide: LoadedModel, settings: WorkerSettings) -> None:
     prompts = {f"job-{n}": PREFIX + str(n) for n in range(3)}
     reference = run(wide, settings, [sequence(wide, *job) for job in prompts.items()]).ids
