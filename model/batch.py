@@ -165,7 +165,7 @@ class Batch:
 
     @cached_property
     def seen_spans(self) -> SeenSpans | None:
-        """What the tokens of long spans see, for an attention that takes them span by span; None: no such spans."""
+        """What the tokens of long spans see, for an attention that takes these at once; None without any."""
         long = [span for span in self.spans if not span.is_short]
         if not long:
             return None

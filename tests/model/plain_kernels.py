@@ -43,7 +43,7 @@ def with_plain_kernels(llama: Llama) -> tuple[Llama, PlainPacked]:
     """A model whose attention is that of a GPU, and its kernel for prompts."""
     prompts = PlainPacked()
     blocks = tuple(
-        replace(block, attention=replace(block.attention, native=PlainShort(), prompts=prompts))
+        replace(block, attention=replace(block.attention, native=PlainShort(), packed=prompts))
         for block in llama.blocks
     )
     return replace(llama, blocks=blocks), prompts

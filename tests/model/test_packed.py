@@ -60,7 +60,7 @@ def test_prompts_of_any_lengths_attend_as_the_formula_says(
     cache, batch = filled(chunks), Batch.of(chunks)
     q = torch.randn(len(batch.ids), H, D, generator=torch.Generator().manual_seed(2))
     scoring, prompts = Scoring(window=window), PlainPacked()
-    found = attend(q, cache, 1, batch, scoring, PlainShort(), prompts)
+    found = attend(q, cache, 1, batch, scoring, PlainShort(), packed=prompts)
     gathered = attend(q, cache, 1, batch, scoring)
     assert torch.allclose(found, gathered, atol=1e-5)
     num_long = sum(num_tokens > 4 for _, num_tokens in lengths)

@@ -91,9 +91,7 @@ class LoadedModel:
         return str(self.cache.storage.dtype).removeprefix("torch.")
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
-        runner, self.steps_note = chosen_runner(
-            self.llama, self.cache, settings, self.plan.form.kernels.draw
-        )
+        runner, self.steps_note = chosen_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
         return Engine(
             runner,
             self.cache.prefixes,

@@ -25,7 +25,7 @@ class Choice(NamedTuple):
 
 
 def chosen_runner(llama: Llama, cache: Cache, settings: WorkerSettings, draw: Draw | None = None) -> Choice:
-    """The fastest runner that holds here. A card computes its first steps now. `draw` is a native library's."""
+    """The fastest runner that holds here. A card computes its first steps now. `draw` is a native one."""
     if cache.pages.consecutive:
         return Choice(ModelRunner(llama, cache, draw), "one by one, on a CPU")
     if settings.graphs == "off":
