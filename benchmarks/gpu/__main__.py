@@ -1,46 +1,58 @@
 """The command line. It chooses the card before torch is imported."""
 
 import argparse
-import gc
 import sys
 from pathlib import Path
 
 import benchmarks.gpu
-from llama_herd.errors import BadInput
-from llama_herd.worker.loading.device import pin_device
+from benchmarks.gpu.journal import Journal
+from benchmarks.gpu.plans import PLANS, TOTAL_S, planned
+from benchmarks.gpu.step import EXIT_NOT_HERE, NotHere
+from benchmarks.gpu.unattended import Unattended, python
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
-
-PARTS = ("W1", "W1q", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "static", "continuous")
+MODELS = Path("/tmp/herd-models")
 
 
 def main() -> int:
-    try:
-        return _run(_parser().parse_args())
-    except BadInput as error:
-        print(f"benchmarks.gpu: {error}", file=sys.stderr)
-        return 2
+    arguments = _parser().parse_args()
+    if arguments.what == "step":
+        return _step(arguments)
+    if arguments.what == "report":
+        from benchmarks.gpu.report import write_report
+
+        return write_report(arguments.folders, ROOT / "README.md" if arguments.readme else None)
+    return _run(arguments)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    device = pin_device("cpu" if arguments.dry_run or arguments.readme else arguments.device)
-    from benchmarks.gpu.program import measure, write_readme
+    journal = Journal(arguments.out)
+    options = ["--out", str(arguments.out.resolve()), "--models", str(arguments.models)]
+    command = python("-m", "benchmarks.gpu", *([] if not arguments.rehearse else ["--rehearse"]), *options)
+    steps = planned(arguments.what, [Journal(folder) for folder in arguments.after])
+    journal.add("run", run=arguments.what, commit=arguments.commit, is_rehearsed=arguments.rehearse)
+    Unattended(journal, command, arguments.seconds).run(steps)
+    return 0
 
-    if arguments.readme:
-        write_readme(arguments.results or RESULTS, ROOT / "README.md")
-        return 0
-    gc.freeze()  # collections between models need not look at what was imported
-    default_results = arguments.models / "dry-run.json" if arguments.dry_run else RESULTS
-    return measure(
-        device=device,
-        is_dry=arguments.dry_run,
-        names=arguments.only,
+
+def _step(arguments: argparse.Namespace) -> int:
+    from benchmarks.gpu.steps import StepOptions, run
+
+    options = StepOptions(
+        name=arguments.name,
+        words=tuple(arguments.words),
+        journal=Journal(arguments.out),
+        is_rehearsed=arguments.rehearse,
+        is_short=arguments.short,
+        format=arguments.format,
+        off=tuple(arguments.without.split(",")) if arguments.without else (),
         models=arguments.models,
-        results_path=arguments.results or default_results,
-        commit=arguments.commit,
-        with_profile=arguments.profile,
     )
+    try:
+        return run(options)
+    except NotHere as reason:
+        print(reason)
+        return EXIT_NOT_HERE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,32 +60,35 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "benchmarks.gpu", description=benchmarks.gpu.__doc__, formatter_class=formatter
     )
-    parser.add_argument("--device", default="cuda:0", help="cuda:N, N as nvidia-smi counts")
-    parser.add_argument(
-        "--only", type=_parts, default=set(PARTS), help=f"of {','.join(PARTS)}, with commas; absent: all"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="all of it on the CPU with a tiny model")
-    parser.add_argument(
-        "--profile", action="store_true", help="say, beside the results, where a step's time goes"
-    )
-    parser.add_argument(
-        "--models", type=Path, default=Path("/tmp/herd-models"), help="folder for the model files, 21 GB"
-    )
-    parser.add_argument(
-        "--results", type=Path, help="the JSON file to add to; absent: benchmarks/results/gpu.json"
-    )
-    parser.add_argument("--commit", default="", help="which commit this is, where git cannot say it")
-    parser.add_argument(
-        "--readme", action="store_true", help="put the table into README.md and measure nothing"
-    )
+    parser.add_argument("--rehearse", action="store_true", help="all of it on the CPU, tiny: no figures")
+    parser.add_argument("--out", type=Path, default=Path("/tmp/herd-gpu"), help="folder of the results")
+    parser.add_argument("--models", type=Path, default=MODELS, help="folder of model files, for W6 21 GB")
+    kinds = parser.add_subparsers(dest="what", required=True)
+    for name, plan in PLANS.items():
+        run = kinds.add_parser(name, help=(plan.__doc__ or "").splitlines()[0])
+        run.add_argument("--after", type=Path, nargs="*", default=[], help="folders of runs before this one")
+        run.add_argument("--seconds", type=float, default=TOTAL_S, help="that all of it may take")
+        run.add_argument("--commit", default="", help="which commit this is, where git cannot say it")
+        _add_common(run)
+    step = kinds.add_parser("step", help="one step, in this process")
+    step.add_argument("name")
+    step.add_argument("words", nargs="*")
+    step.add_argument("--format", default="BF16", choices=("BF16", "Q8_0", "Q4_0", "Q4_K_M"))
+    step.add_argument("--without", default="", help="choices that are switched off, with commas")
+    step.add_argument("--short", action="store_true", help="fewer tokens and one run")
+    _add_common(step)
+    report = kinds.add_parser("report", help="the table of all results")
+    report.add_argument("folders", type=Path, nargs="+")
+    report.add_argument("--readme", action="store_true", help="put it into README.md")
     return parser
 
 
-def _parts(text: str) -> set[str]:
-    names = set(text.split(","))
-    if unknown := names - set(PARTS):
-        raise argparse.ArgumentTypeError(f"no {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    return names
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """They may stand before or after the name of what is run."""
+    absent = argparse.SUPPRESS
+    parser.add_argument("--rehearse", action="store_true", default=absent, help=absent)
+    parser.add_argument("--out", type=Path, default=absent, help=absent)
+    parser.add_argument("--models", type=Path, default=absent, help=absent)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,31 @@
-"""Bench: the card, its ceilings and the models that a run of the benchmark works with."""
+"""Bench: the card, its ceilings, the models and the choices that a step works with."""
 
 import gc
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from gguf import GGMLQuantizationType as GGMLType
 
 from benchmarks.floors import Floors, Format
 from benchmarks.gpu.ceilings import Ceilings
+from benchmarks.gpu.device_weights import draw_weights_on, write_hollow_model
+from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.gpu.scale import Load, Scale
+from llama_herd.model.config import LlamaConfig
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+
+#: Types of a file's matrices, and of its output.
+TYPES = {
+    Format.BF16: (GGMLType.BF16, GGMLType.BF16),
+    Format.Q8_0: (GGMLType.Q8_0, GGMLType.Q8_0),
+    Format.Q4_0: (GGMLType.Q4_0, GGMLType.Q6_K),
+    Format.Q4_K_M: (GGMLType.Q4_K, GGMLType.Q6_K),
+}
 
 
 @dataclass(frozen=True)
@@ -22,24 +35,53 @@ class Bench:
     scale: Scale
     device: torch.device
     models: Path  # folder of the model files
-    ceilings: Ceilings
+    ceilings: Ceilings | None  # None: not measured, so there are no floors
+    off: tuple[str, ...] = ()  # the names of choices that are switched off
+    choices: Mapping[str, Any] = field(default_factory=dict)  # the settings that this takes
+    num_runs: int = 3  # counted, after one that is not
 
-    def model_path(self, format: Format) -> Path:
-        """The model's file; written if it is not there yet."""
+    @property
+    def system(self) -> str:
+        """Our name in results."""
+        return OURS + "".join(f", no {name}" for name in self.off)
+
+    def hollow_model(self, format: Format, config: LlamaConfig | None = None) -> Path:
+        """A model whose weights this process draws on the device; there is no file of them."""
+        draw_weights_on(self.device)
+        shape = config or self.scale.config
+        path = self.models / f"{self.scale.name}-{shape.num_layers}.{format.name}.hollow.gguf"
+        if not path.exists():
+            self.models.mkdir(parents=True, exist_ok=True)
+            write_hollow_model(path, shape, lambda name: _type_of(format, name))
+        return path
+
+    def real_model(self, format: Format) -> Path:
+        """A model with all its bytes in a file; written if it is not there yet."""
         path = self.models / f"{self.scale.name}.{format.name}.gguf"
         if not path.exists():
             self.models.mkdir(parents=True, exist_ok=True)
-            write_random_model(path, self.scale.config, GGMLType[format.name], self.device)
+            write_random_model(path, self.scale.config, lambda name: _type_of(format, name), self.device)
         return path
 
-    def settings(self, format: Format, load: Load) -> WorkerSettings:
-        """A worker's settings: the defaults, and room for all rows of a load at once."""
+    def settings(self, model: Path, load: Load) -> WorkerSettings:
+        """A worker's settings: the defaults, room for all rows of a load at once, and the choices."""
         return WorkerSettings(
-            model=self.model_path(format),
+            model=model,
             device=str(self.device),
             slots=load.num_rows,
             kv_cache_tokens=load.cache_tokens,
+            **self.choices,
         )
+
+    def fitting(self, load: Load, format: Format) -> Load:
+        """The load with as many rows as the card has room for, in sixteens."""
+        if self.device.type == "cpu":
+            return load
+        floors = Floors(self.scale.config, format, 1.0, 1.0)
+        total = torch.cuda.get_device_properties(self.device).total_memory
+        room = 0.9 * total - floors.weight_bytes - self.scale.reserve_bytes
+        num_rows = int(room // (floors.kv_bytes * replace(load, num_rows=1).cache_tokens))
+        return replace(load, num_rows=max(1, min(load.num_rows, num_rows // 16 * 16)))
 
     def load(self, settings: WorkerSettings) -> LoadedModel:
         """A model and its cache in this process."""
@@ -53,6 +95,30 @@ class Bench:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
 
-    def floors(self, format: Format) -> Floors:
-        ceilings = self.ceilings
-        return Floors(self.scale.config, format, ceilings.bytes_per_s, ceilings.matmul_flop_per_s)
+    def floor(self, format: Format, of: Callable[[Floors], float]) -> float | None:
+        """A floor, or none where ceilings are not known."""
+        floors = self.floors(format)
+        return None if floors is None else of(floors)
+
+    def floors(self, format: Format) -> Floors | None:
+        if self.ceilings is None:
+            return None
+        return Floors(self.scale.config, format, self.ceilings.bytes_per_s, self.ceilings.matmul_flop_per_s)
+
+    def measurement(
+        self,
+        workload: str,
+        format: Format,
+        case: str,
+        unit: str,
+        runs: list[float],
+        floor: float | None = None,
+        note: str = "",
+    ) -> Measurement:
+        """A figure of ours."""
+        return Measurement(workload, f"{format.name}, {case}", self.system, unit, tuple(runs), floor, note)
+
+
+def _type_of(format: Format, name: str) -> GGMLType:
+    matrices, output = TYPES[format]
+    return output if name == "output.weight" else matrices

@@ -7,8 +7,6 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.scale import Scale
-
 #: Timed runs of each probe, after one that is not; the best counts.
 NUM_RUNS = 10
 
@@ -29,17 +27,20 @@ class Ceilings:
         return max(self.copy_bytes_per_s, self.read_bytes_per_s)
 
 
-def measure_ceilings(device: torch.device, scale: Scale) -> Ceilings:
-    """Call it first in a process: it times the device's start, too."""
+def measure_ceilings(device: torch.device, probe_bytes: int, probe_size: int) -> Ceilings:
+    """By copies of so many bytes, and products of matrices of so many rows and columns.
+
+    Call it first in a process: it times the device's start, too.
+    """
     started = perf_counter()
     torch.zeros(1, device=device)
     wait_for(device)
     init_s = perf_counter() - started
-    values = torch.randn(scale.probe_bytes // 4, device=device)
+    values = torch.randn(probe_bytes // 4, device=device)
     return Ceilings(
         copy_bytes_per_s=_copy_bytes_per_s(values),
         read_bytes_per_s=values.nbytes / _best_s(device, values.sum),
-        matmul_flop_per_s=_matmul_flop_per_s(device, scale.probe_size),
+        matmul_flop_per_s=_matmul_flop_per_s(device, probe_size),
         upload_bytes_per_s=_upload_bytes_per_s(values[: len(values) // 8]),
         init_s=init_s,
     )

@@ -1,123 +1,151 @@
-"""W1, W2, W5, W7 and W8: the engine alone in this process, no queue."""
+"""W1, W2, W3, W5, W7 and W8 by the engine alone in this process, no queue; and whether choices change ids."""
 
 import resource
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 
-from benchmarks.floors import Format
+from benchmarks.floors import Floors, Format
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.measurement import OURS, Measurement
-from benchmarks.gpu.profiling import profile_decode
+from benchmarks.gpu.choices import switch_off
+from benchmarks.gpu.measurement import Measurement
+from benchmarks.gpu.profiling import StepProfile, profile_decode
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import Trace, run_engine
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
-DEQUANTISED = "Q8_0 weights are dequantised at load, so that a step reads as many bytes as with BF16"
+GB = 1e9
 
 
 @dataclass(frozen=True)
 class EngineRun:
-    """A loaded model and what is to be done with it."""
+    """A model of random weights, loaded for a load, and what is to be done with it."""
 
     bench: Bench
     format: Format
-    settings: WorkerSettings
-    model: LoadedModel
+    largest: Load
+
+    @cached_property
+    def settings(self) -> WorkerSettings:
+        return self.bench.settings(self.bench.hollow_model(self.format), self.largest)
+
+    @cached_property
+    def model(self) -> LoadedModel:
+        return self.bench.load(self.settings)
+
+    def run(self, load: Load, seed: int) -> Trace:
+        return run_engine(self.model, self.settings, load, seed)
 
     def traces(self, load: Load) -> list[Trace]:
         """A warm-up that does not count, then the runs; none finds a prompt of another in the cache."""
-        num_runs = 1 + self.bench.scale.num_runs
-        return [run_engine(self.model, self.settings, load, seed) for seed in range(num_runs)][1:]
+        return [self.run(load, seed) for seed in range(1 + self.bench.num_runs)][1:]
 
-    def measurement(
-        self, workload: str, case: str, unit: str, runs: list[float], floor: float | None
-    ) -> Measurement:
-        note = "" if self.format is Format.BF16 else DEQUANTISED
-        return Measurement(workload, f"{self.format.name}, {case}", OURS, unit, tuple(runs), floor, note)
+    def steps_ms(self, load: Load) -> list[float]:
+        return [1_000 * trace.step_s(load.num_rows) for trace in self.traces(load)]
 
+    def floor_ms(self, seconds: Callable[[Floors], float]) -> float | None:
+        """A floor in milliseconds, where ceilings are known."""
+        return self.bench.floor(self.format, lambda floors: 1_000 * seconds(floors))
 
-def single(run: EngineRun) -> Measurement:
-    """W1: one request, the time between its tokens."""
-    load = run.bench.scale.single
-    runs = [1000 * trace.step_s(1) for trace in run.traces(load)]
-    return run.measurement("W1", step_case(load), "ms", runs, _step_floor_ms(run, load))
+    def step_floor_ms(self, load: Load) -> float | None:
+        context = load.num_in + load.num_out / 2
+        return self.floor_ms(lambda floors: floors.decode_s(load.num_rows, context))
 
-
-def batch(run: EngineRun) -> Measurement:
-    """W2: a steady batch, the time between its steps."""
-    load = run.bench.scale.batch
-    runs = [1000 * trace.step_s(load.num_rows) for trace in run.traces(load)]
-    return run.measurement("W2", step_case(load), "ms", runs, _step_floor_ms(run, load))
+    def measurement(self, workload: str, case: str, unit: str, runs: list[float], floor: float | None) -> Any:
+        note = self.model.plan.form.kernels.note
+        return self.bench.measurement(workload, self.format, case, unit, runs, floor, f"kernels: {note}")
 
 
-def prompts(run: EngineRun) -> Measurement:
+def decode(bench: Bench, format: Format) -> Iterator[Measurement]:
+    """W1, the time between one request's tokens; W2, between the steps of a steady batch."""
+    run = EngineRun(bench, format, bench.scale.batch)
+    for workload, load in (("W1", bench.scale.single), ("W2", bench.scale.batch)):
+        yield run.measurement(workload, step_case(load), "ms", run.steps_ms(load), run.step_floor_ms(load))
+
+
+def prefill(bench: Bench, format: Format) -> Iterator[Measurement]:
     """W5: prompts that come together, until all have their first token."""
-    load = run.bench.scale.prompts
-    runs = [1000 * trace.all_first_tokens_s for trace in run.traces(load)]
-    floor_ms = 1000 * run.bench.floors(run.format).prefill_s(load.num_requests, load.num_in)
-    return run.measurement("W5", prompts_case(load), "ms", runs, floor_ms)
+    load = bench.scale.prompts
+    run = EngineRun(bench, format, load)
+    runs = [1_000 * trace.all_first_tokens_s for trace in run.traces(load)]
+    floor = run.floor_ms(lambda floors: floors.prefill_s(load.num_requests, load.num_in))
+    yield run.measurement("W5", prompts_case(load), "ms", runs, floor)
 
 
-def memory(run: EngineRun) -> Measurement:
+def memory(bench: Bench, format: Format) -> Iterator[Measurement]:
     """W7: what a full batch takes beyond the file's weights and the cache."""
-    is_gpu = run.bench.device.type == "cuda"
-    run_engine(run.model, run.settings, run.bench.scale.batch, seed=-1)
+    is_gpu = bench.device.type == "cuda"
+    run = EngineRun(bench, format, bench.scale.batch)
+    run.run(bench.scale.batch, seed=0)
     if is_gpu:
         peak_bytes = torch.cuda.max_memory_reserved()
     else:
         peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     extra = peak_bytes - run.settings.model.stat().st_size - run.model.cache.num_bytes
     what = "peak reserved" if is_gpu else "resident set"
-    return run.measurement("W7", f"{what} - file - KV cache", "GB", [extra / 1e9], 0.0)
+    yield run.measurement("W7", f"{what} - file - KV cache", "GB", [extra / GB], 0.0)
 
 
-def idle_share(run: EngineRun) -> Measurement:
+def idle_share(bench: Bench, format: Format) -> Iterator[Measurement]:
     """W8: how much of a steady step the device waits: the host's time that nothing hides."""
-    load = run.bench.scale.batch
-    step_s = run_engine(run.model, run.settings, load, seed=-2).step_s(load.num_rows)
-    profile = profile_decode(run.model, run.settings, load, run.bench.scale.num_profiled_steps)
+    load = bench.scale.batch
+    run = EngineRun(bench, format, load)
+    step_s = run.run(load, seed=0).step_s(load.num_rows)
+    profile = profile_decode(run.model, run.settings, load, bench.scale.num_profiled_steps)
     idle = max(0.0, 1 - profile.busy_s_per_step / step_s)
-    return run.measurement("W8", f"{load.label}, idle share of a step", "%", [100 * idle], 0.0)
+    yield run.measurement("W8", f"{load.label}, idle share of a step", "%", [100 * idle], 0.0)
 
 
-class Workload(NamedTuple):
-    """How it is measured, and in which formats."""
-
-    work: Callable[[EngineRun], Measurement]
-    formats: tuple[Format, ...]
-
-
-#: W1q is W1 with quantised weights.
-WORKLOADS = {
-    "W1": Workload(single, (Format.BF16,)),
-    "W1q": Workload(single, (Format.Q8_0,)),
-    "W2": Workload(batch, (Format.BF16, Format.Q8_0)),
-    "W5": Workload(prompts, (Format.BF16, Format.Q8_0)),
-    "W7": Workload(memory, (Format.BF16, Format.Q8_0)),
-    "W8": Workload(idle_share, (Format.BF16,)),
-}
+def saturation(bench: Bench, format: Format) -> Iterator[Measurement]:
+    """W3 without its queue: many requests at once, the whole run."""
+    load = bench.fitting(bench.scale.saturation, format)
+    run = EngineRun(bench, format, load)
+    run.run(replace(load, num_requests=load.num_rows, num_out=min(8, load.num_out)), seed=-1)
+    rate = run.run(load, seed=0).tokens_per_s
+    sizes = (load.num_rows, load.num_in, load.num_out)
+    floor = bench.floor(format, lambda floors: floors.saturation_tokens_per_s(*sizes))
+    case = f"{load.label}, {load.num_rows} rows, engine alone"
+    yield run.measurement("W3", case, "tok/s", [rate], floor)
 
 
-def measure(bench: Bench, names: set[str]) -> Iterator[Measurement]:
-    """All chosen workloads, format by format, so that each model is loaded once."""
-    chosen = [workload for name, workload in WORKLOADS.items() if name in names]
-    for format in (Format.BF16, Format.Q8_0):
-        works = [workload.work for workload in chosen if format in workload.formats]
-        if works:
-            yield from _measure_format(bench, format, works)
+def profiles(bench: Bench, format: Format) -> Iterator[StepProfile]:
+    """Where the time of a decode step goes, by the number of rows."""
+    for load in bench.scale.profiled:
+        run = EngineRun(bench, format, load)
+        yield profile_decode(run.model, run.settings, load, bench.scale.num_profiled_steps)
+        del run
 
 
-def _measure_format(
-    bench: Bench, format: Format, works: list[Callable[[EngineRun], Measurement]]
-) -> Iterator[Measurement]:
-    settings = bench.settings(format, bench.scale.batch)
-    run = EngineRun(bench, format, settings, bench.load(settings))
-    for work in works:
-        yield work(run)
+def equal_ids(bench: Bench, names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+    """Whether greedy ids are the same with choices and without them, by the number of rows.
+
+    Random weights make near ties, which another order of sums may turn: a share below 1 is no proof of a
+    fault, and a first difference at token 0 nearly is.
+    """
+    config = replace(bench.scale.config, num_layers=min(4, bench.scale.config.num_layers))
+    path = bench.hollow_model(Format.BF16, config)
+    loads = [Load(rows, bench.scale.batch.num_in // 2, 16, rows) for rows in bench.scale.compared_rows]
+    found = []
+    for choices in ({}, switch_off(names)):
+        settings = replace(bench, choices=choices).settings(path, loads[-1])
+        model = bench.load(settings)
+        found.append([run_engine(model, settings, load, seed=7).ids for load in loads])
+    for load, ours, others in zip(loads, *found, strict=True):
+        pairs = [(a, b) for name in ours for a, b in zip(ours[name], others[name], strict=True)]
+        firsts = [
+            next((i for i, (a, b) in enumerate(zip(ours[name], others[name], strict=True)) if a != b), None)
+            for name in ours
+        ]
+        yield {
+            "rows": load.num_rows,
+            "without": list(names),
+            "equal": sum(a == b for a, b in pairs) / len(pairs),
+            "first_difference": min((first for first in firsts if first is not None), default=None),
+        }
 
 
 def step_case(load: Load) -> str:
@@ -126,8 +154,3 @@ def step_case(load: Load) -> str:
 
 def prompts_case(load: Load) -> str:
     return f"{load.num_requests} x {load.num_in} to all first tokens"
-
-
-def _step_floor_ms(run: EngineRun, load: Load) -> float:
-    context = load.num_in + load.num_out / 2
-    return 1000 * run.bench.floors(run.format).decode_s(load.num_rows, context)

@@ -3,36 +3,32 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from time import perf_counter
 
 from benchmarks.floors import Format
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.measurement import OURS, Measurement
+from benchmarks.gpu.measurement import Measurement
 from llama_herd.worker.local.environment import child_environment
 
 PROMPT = "w1 w2 w3"
 MAX_TOKENS = 16
 
 
-def measure(bench: Bench) -> Iterator[Measurement]:
+def measure(bench: Bench, format: Format) -> Iterator[Measurement]:
     """`herd generate --local`, with the file in the page cache."""
+    model = bench.real_model(format)
     bench.free_memory()
-    for format in (Format.BF16,) if bench.scale.is_dry else (Format.BF16, Format.Q8_0):
-        runs = [_start(bench, format) for _ in range(1 + bench.scale.num_runs)][1:]
-        num_bytes = bench.model_path(format).stat().st_size
-        ceilings = bench.ceilings
-        yield Measurement(
-            "W6",
-            f"{format.name}, process start to first token, warm page cache",
-            OURS,
-            "s",
-            tuple(runs),
-            num_bytes / ceilings.upload_bytes_per_s + ceilings.init_s,
-            "the floor is the file at the pinned copy rate and the device's start",
-        )
+    runs = [_start(bench, model) for _ in range(1 + bench.num_runs)][1:]
+    ceilings, floor = bench.ceilings, None
+    if ceilings is not None:
+        floor = model.stat().st_size / ceilings.upload_bytes_per_s + ceilings.init_s
+    case = "process start to first token, warm page cache"
+    note = "the floor is the file at the pinned copy rate and the device's start"
+    yield bench.measurement("W6", format, case, "s", runs, floor, note)
 
 
-def _start(bench: Bench, format: Format) -> float:
+def _start(bench: Bench, model: Path) -> float:
     """Seconds until the text of the first token stands on standard output."""
     command = [sys.executable, "-m", "llama_herd.worker.cli", "generate", PROMPT, "--local"]
     options = ["--max-tokens", str(MAX_TOKENS), "--temperature", "0"]
@@ -40,7 +36,7 @@ def _start(bench: Bench, format: Format) -> float:
     process = subprocess.Popen(
         [*command, *options],
         stdout=subprocess.PIPE,
-        env=child_environment(bench.settings(format, bench.scale.single)),
+        env=child_environment(bench.settings(model, bench.scale.single)),
         bufsize=0,
     )
     with process:

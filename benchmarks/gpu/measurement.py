@@ -43,6 +43,5 @@ class Measurement:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Self:
-        return cls(
-            **{name: fields[name] for name in fields if name != "value"} | {"runs": tuple(fields["runs"])}
-        )
+        """What else stands beside it is left out."""
+        return cls(**{name: fields[name] for name in cls.__annotations__} | {"runs": tuple(fields["runs"])})

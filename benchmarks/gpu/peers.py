@@ -21,7 +21,7 @@ from transformers import (
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.engine_runs import prompts_case, step_case
 from benchmarks.gpu.measurement import Measurement
-from benchmarks.gpu.queue_runs import saturation_case
+from benchmarks.gpu.queue_runs import FORMAT, saturation_case
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import random_prompts
 
@@ -41,29 +41,36 @@ class StepClock(StoppingCriteria):  # type: ignore[misc]
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
-def measure_static(bench: Bench) -> Iterator[Measurement]:
-    """W1 and W2 by static batches, compiled on a card; W5 by one forward."""
+def static_single(bench: Bench) -> Iterator[Measurement]:
+    """W1 by a static cache, compiled on a card."""
+    yield _static_steps(bench, _load(bench), "W1", bench.scale.single)
+
+
+def static_batch(bench: Bench) -> Iterator[Measurement]:
+    """W2 by a static batch, compiled on a card; W5 by one forward."""
     peer = _load(bench)
-    for workload, load in (("W1", bench.scale.single), ("W2", bench.scale.batch)):
-        yield _static_steps(bench, peer, workload, load)
     yield _forward(bench, peer)
+    yield _static_steps(bench, peer, "W2", bench.scale.batch)
 
 
-def measure_continuous(bench: Bench) -> Iterator[Measurement]:
+def continuous(bench: Bench) -> Iterator[Measurement]:
     """W2 and W3 by continuous batching as it comes: paged sdpa."""
     peer, scale = _load(bench), bench.scale
-    runs = []
-    for _ in range(1 + scale.num_runs):
+    gaps = []
+    for _ in range(2):
         first = _continuous(bench, peer, scale.batch)[0]
-        runs.append(1000 * _median_gap(first.timestamps))
-    yield Measurement("W2", f"BF16, {step_case(scale.batch)}", CONTINUOUS, "ms", tuple(runs[1:]))
+        gaps.append(1000 * _median_gap(first.timestamps))
+    yield Measurement("W2", f"BF16, {step_case(scale.batch)}", CONTINUOUS, "ms", tuple(gaps[1:]))
     many = replace(scale.saturation, num_requests=scale.num_peer_requests)
     outputs = _continuous(bench, peer, many)
     started = min(output.created_time for output in outputs)
     wall_s = max(output.timestamps[-1] for output in outputs) - started
     rate = sum(len(output.generated_tokens) for output in outputs) / wall_s
-    note = f"{many.num_requests} requests only"
-    yield Measurement("W3", saturation_case(scale.saturation), CONTINUOUS, "tok/s", (rate,), note=note)
+    case, note = (
+        saturation_case(bench.fitting(scale.saturation, FORMAT)),
+        f"{many.num_requests} requests only",
+    )
+    yield Measurement("W3", f"{FORMAT.name}, {case}", CONTINUOUS, "tok/s", (rate,), note=note)
 
 
 def _load(bench: Bench) -> Any:
@@ -88,7 +95,7 @@ def _load(bench: Bench) -> Any:
 def _static_steps(bench: Bench, peer: Any, workload: str, load: Load) -> Measurement:
     is_compiled = bench.device.type == "cuda"
     runs = []
-    for seed in range(1 + bench.scale.num_runs):
+    for seed in range(1 + bench.num_runs):
         ids = torch.tensor(random_prompts(load, bench.scale.config.vocab_size, seed), device=bench.device)
         clock = StepClock()
         peer.generate(
@@ -108,7 +115,7 @@ def _static_steps(bench: Bench, peer: Any, workload: str, load: Load) -> Measure
 def _forward(bench: Bench, peer: Any) -> Measurement:
     load = bench.scale.prompts
     runs = []
-    for seed in range(1 + bench.scale.num_runs):
+    for seed in range(1 + bench.num_runs):
         ids = torch.tensor(random_prompts(load, bench.scale.config.vocab_size, seed), device=bench.device)
         started = perf_counter()
         peer(ids, logits_to_keep=1).logits.argmax(dim=-1).tolist()

@@ -40,13 +40,17 @@ class StepProfile:
         """Time in which the device computes; it has one stream, so kernels never overlap."""
         return sum(kernel.seconds for kernel in self.kernels) / self.num_steps
 
+    @property
+    def launches_per_step(self) -> float:
+        return sum(kernel.num_calls for kernel in self.kernels) / self.num_steps
+
     def text(self) -> str:
         """Two short tables."""
         wall_ms, busy_ms = 1000 * self.wall_s / self.num_steps, 1000 * self.busy_s_per_step
-        num_kernels = sum(kernel.num_calls for kernel in self.kernels) / self.num_steps
         head = (
             f"{self.num_rows} rows, {self.num_steps} steps under the profiler: a step {wall_ms:.2f} ms, "
-            f"device busy {busy_ms:.2f} ms, gaps {wall_ms - busy_ms:.2f} ms, {num_kernels:.0f} kernels"
+            f"device busy {busy_ms:.2f} ms, gaps {wall_ms - busy_ms:.2f} ms, "
+            f"{self.launches_per_step:.0f} kernels"
         )
         device = self._table("on the device", self.kernels)
         return "\n".join([head, *device, *self._table("on the host", self.operations), ""])
@@ -60,7 +64,7 @@ class StepProfile:
 
 
 def profile_decode(model: LoadedModel, settings: WorkerSettings, load: Load, num_steps: int) -> StepProfile:
-    """Profile `num_steps` steps of a load once all of its rows decode."""
+    """Profile `num_steps` steps of a load once all of its rows decode; the model is of no use after it."""
     trace = Trace()
     engine = start_engine(model, settings, load, seed=-3, trace=trace)
     while len(trace.first_token_s) < load.num_requests:
@@ -73,8 +77,6 @@ def profile_decode(model: LoadedModel, settings: WorkerSettings, load: Load, num
             engine.step()
         wait_for(device)
         wall_s = perf_counter() - started
-    for sequence in list(engine.scheduler.running):
-        engine.scheduler.remove(sequence)
     events = list(profiler.key_averages())
     operations = _costs(
         (e.key, e.count, e.self_cpu_time_total) for e in events if e.device_type.name == "CPU"

@@ -1,24 +1,30 @@
-"""W3 and W4: a real worker behind Redis and Celery. Without a redis-server W3 goes by the engine alone."""
+"""W3 and W4: a real worker behind Redis and Celery."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
+from socket import gethostname
 from time import perf_counter, sleep
 
-from benchmarks.floors import Format
+from benchmarks.floors import Floors, Format
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.measurement import OURS, Measurement
+from benchmarks.gpu.choices import CHOICES
+from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.scale import Load
-from benchmarks.gpu.trace import random_prompts, run_engine, sampling
-from llama_herd.errors import RedisUnavailable
+from benchmarks.gpu.trace import random_prompts, sampling
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Timings
 from llama_herd.tasks.result import Result
-from llama_herd.worker.local.redis_server import EmbeddedRedis, find_server
-from llama_herd.worker.local.worker_process import starting_worker
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+from llama_herd.worker.local.worker_process import WorkerProcess
 
 FORMAT = Format.BF16
+#: Bytes and operations a second of an H200, for what depends on their ratio only.
+NOMINAL = (4.3e12, 788e12)
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 #: Arrival rates of W4, as shares of the rate at which the worker is saturated.
 SHARES = (0.5, 0.8)
@@ -54,78 +60,71 @@ class Request:
         return seconds
 
 
-def measure(bench: Bench, names: set[str], saturation: float | None) -> Iterator[Measurement]:
-    """W3, then W4 at rates that follow from it; without W3 from `saturation`, in tokens a second."""
-    try:
-        find_server()
-    except RedisUnavailable as error:
-        if "W3" in names:
-            yield _saturate_engine(bench)
-        if "W4" in names:
-            print(f"W4 is left out: {error}")
-        return
+def saturation(bench: Bench) -> Iterator[Measurement]:
+    """W3: many requests at once, the whole run."""
     with _worker(bench) as client:
-        if "W3" in names:
-            measured = _saturate_worker(bench, client)
-            saturation = measured.value
+        yield _saturate(bench, client)
+
+
+def arrivals(bench: Bench, saturation: float | None) -> Iterator[Measurement]:
+    """W4: at rates that follow from W3, which is measured first where no rate in tokens a second is given."""
+    with _worker(bench) as client:
+        if saturation is None:
+            measured = _saturate(bench, client)
             yield measured
-        if "W4" in names and saturation is None:
-            print("W4 is left out: its rates follow from W3. Fix: run W3 first, with the same --results")
-        elif "W4" in names and saturation is not None:
-            for share in SHARES:
-                yield from _arrive(bench, client, share, saturation)
+            saturation = measured.value
+        for share in SHARES:
+            yield from _arrive(bench, client, share, saturation)
 
 
 @contextmanager
 def _worker(bench: Bench) -> Iterator[Client]:
-    """A worker that has answered its first job, and a client of its queue."""
-    settings = bench.settings(FORMAT, bench.scale.saturation)
-    bench.free_memory()
-    with EmbeddedRedis() as server:
+    """A worker that has answered its first jobs, and a client of its queue."""
+    load = bench.fitting(bench.scale.saturation, FORMAT)
+    settings = bench.settings(bench.hollow_model(FORMAT), load)
+    off = ",".join(name for name in bench.off if CHOICES[name].switch_off) or "-"
+    command = ["benchmarks.gpu.worker", str(bench.device), off, "worker", "--name", "measured"]
+    with tempfile.TemporaryDirectory(prefix="herd-worker-") as folder, EmbeddedRedis() as server:
         settings = settings.model_copy(update={"redis_url": server.url})
-        with (
-            starting_worker(settings, "measured") as process,
-            Client(server.url, model=settings.served_model) as client,
-        ):
-            while not any(one.state == "ready" for one in client.workers()):
-                process.check()
-                sleep(POLL_S)
-            warm_up = replace(bench.scale.saturation, num_requests=1)
-            _answers(client, _submit(bench, client, warm_up, [0.0], seed=-4))
-            yield client
+        name, log = f"measured@{gethostname()}", Path(folder) / "worker.log"
+        process = WorkerProcess(settings, name, log, command=command, cwd=ROOT)
+        with Client(server.url, model=settings.served_model) as client:
+            process.start()
+            try:
+                while not any(one.state == "ready" for one in client.workers()):
+                    process.check()
+                    sleep(POLL_S)
+                # As many as there are rows, so that every shape of a step has been seen.
+                first = replace(load, num_requests=load.num_rows, num_out=min(16, load.num_out))
+                _answers(client, _submit(bench, client, first, [0.0] * first.num_requests, seed=-4))
+                yield client
+            finally:
+                print(process.log[-8_000:])
+                process.kill()
 
 
-def _saturate_worker(bench: Bench, client: Client) -> Measurement:
-    """W3: many requests at once, the whole run."""
-    load = bench.scale.saturation
+def _saturate(bench: Bench, client: Client) -> Measurement:
+    load = bench.fitting(bench.scale.saturation, FORMAT)
     submitted = _submit(bench, client, load, [0.0] * load.num_requests, seed=0)
     requests = _answers(client, submitted)
     wall_s = max(request.ended_s for request in requests) - requests[0].submitted_s
     rate = sum(len(request.result.ids) for request in requests) / wall_s
-    return _saturation(bench, rate, "through embedded Redis, Celery and the token channel")
-
-
-def _saturate_engine(bench: Bench) -> Measurement:
-    settings = bench.settings(FORMAT, bench.scale.saturation)
-    trace = run_engine(bench.load(settings), settings, bench.scale.saturation, seed=0)
-    return _saturation(bench, trace.tokens_per_s, "engine alone: there is no redis-server here")
-
-
-def _saturation(bench: Bench, rate: float, note: str) -> Measurement:
-    load = bench.scale.saturation
-    floor = bench.floors(FORMAT).saturation_tokens_per_s(load.num_rows, load.num_in, load.num_out)
-    return Measurement("W3", saturation_case(load), OURS, "tok/s", (rate,), floor, note)
+    sizes = (load.num_rows, load.num_in, load.num_out)
+    floor = bench.floor(FORMAT, lambda floors: floors.saturation_tokens_per_s(*sizes))
+    case, note = saturation_case(load), "through embedded Redis, Celery and the token channel"
+    return bench.measurement("W3", FORMAT, case, "tok/s", [rate], floor, note)
 
 
 def saturation_case(load: Load) -> str:
-    return f"{FORMAT.name}, {load.label}, the whole run"
+    return f"{load.label}, {load.num_rows} rows, the whole run"
 
 
 def _arrive(bench: Bench, client: Client, share: float, saturation: float) -> Iterator[Measurement]:
-    """W4: requests at random times, from enqueueing to the first token."""
-    scale, floors = bench.scale, bench.floors(FORMAT)
-    full, one = scale.saturation, scale.arrivals
+    """Requests at random times, from enqueueing to the first token."""
+    scale, one = bench.scale, bench.scale.arrivals
+    full = scale.saturation
     # Shorter outputs saturate it elsewhere, by as much as their floors differ.
+    floors = Floors(scale.config, FORMAT, *NOMINAL)
     ratio = floors.saturation_tokens_per_s(
         full.num_rows, one.num_in, one.num_out
     ) / floors.saturation_tokens_per_s(full.num_rows, full.num_in, full.num_out)
@@ -134,15 +133,16 @@ def _arrive(bench: Bench, client: Client, share: float, saturation: float) -> It
     load = replace(one, num_requests=len(times))
     requests = _answers(client, _submit(bench, client, load, times, seed=int(100 * share)))
     firsts = sorted(1000 * request.first_token_s for request in requests)
+    floor = bench.floor(FORMAT, lambda floors: 1000 * floors.prefill_s(1, one.num_in))
     for percentile in PERCENTILES:
-        yield Measurement(
+        yield bench.measurement(
             "W4",
-            f"{FORMAT.name}, {one.num_in} in / {one.num_out} out at {share:.0%} of saturation, "
+            FORMAT,
+            f"{one.num_in} in / {one.num_out} out at {share:.0%} of saturation, "
             f"to the first token, p{percentile}",
-            OURS,
             "ms",
-            (firsts[min(len(firsts) - 1, len(firsts) * percentile // 100)],),
-            1000 * floors.prefill_s(1, one.num_in),
+            [firsts[min(len(firsts) - 1, len(firsts) * percentile // 100)]],
+            floor,
             f"{len(firsts)} requests, {rate:.1f} a second; the floor is the prompt's prefill alone",
         )
 

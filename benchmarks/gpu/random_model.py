@@ -30,25 +30,33 @@ def write_random_model(
     `path` is there only when all is written.
     """
     type_of = type if callable(type) else lambda name: type
+    unfinished = path.with_suffix(".unfinished")
+    writer, shapes = write_header(unfinished, config, type_of)
+    for seed, (name, shape) in enumerate(shapes.items()):
+        values = random_values(shape, seed, device)
+        writer.write_tensor_data(_blocks(values, stored_type(shape, type_of(name))))
+    writer.close()
+    return unfinished.rename(path)
+
+
+def write_header(
+    path: Path, config: LlamaConfig, type_of: Callable[[str], GGMLType]
+) -> tuple[gguf.GGUFWriter, dict[str, Shape]]:
+    """All that stands before the values of a file, and the shapes of the values that are to come."""
     shapes = expected_shapes(config)
     del shapes["rope_freqs.weight"]
-    unfinished = path.with_suffix(".unfinished")
-    writer = gguf.GGUFWriter(unfinished, "llama")
+    writer = gguf.GGUFWriter(path, "llama")
     _add_config(writer, config)
     _add_tokenizer(writer, config.vocab_size)
     for name, shape in shapes.items():
-        stored = _stored_type(shape, type_of(name))
+        stored = stored_type(shape, type_of(name))
         block_values, block_bytes = gguf.GGML_QUANT_SIZES[stored]
         num_bytes = math.prod(shape) // block_values * block_bytes
         writer.add_tensor_info(name, shape, np.dtype(np.float32), num_bytes, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for seed, (name, shape) in enumerate(shapes.items()):
-        values = random_values(shape, seed, device)
-        writer.write_tensor_data(_blocks(values, _stored_type(shape, type_of(name))))
-    writer.close()
-    return unfinished.rename(path)
+    return writer, shapes
 
 
 def random_values(shape: Shape, seed: int, device: torch.device) -> Tensor:
@@ -81,7 +89,8 @@ def _blocks(values: Tensor, type: GGMLType) -> np.ndarray:
     return stored_blocks(values.cpu().numpy(), type)
 
 
-def _stored_type(shape: Shape, type: GGMLType) -> GGMLType:
+def stored_type(shape: Shape, type: GGMLType) -> GGMLType:
+    """Vectors are stored as numbers."""
     return GGMLType.F32 if len(shape) == 1 else type
 
 

@@ -1,28 +1,51 @@
 """The table of all results: ours, the floor, and each peer beside it. Markdown, for people and the README."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from benchmarks.gpu.ceilings import Ceilings
+from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.measurement import OURS, Measurement
-from benchmarks.gpu.results import Results
-from benchmarks.gpu.scale import DRY
 from llama_herd.errors import BadInput
 
 HEAD = ("", "case", "ours", "floor", "of floor", "peer", "peer's", "ours is better by")
 NONE = "–"
+#: Conditions that readers want to know, and outcomes of tests that need no word.
+SHOWN = ("nvidia-smi", "python", "torch", "triton", "transformers", "celery")
+WELL = ("passed", "skipped")
 
 START, END = "<!-- gpu -->", "<!-- /gpu -->"
 
 
-def report(results: Results) -> str:
-    """The table, the notes on it and the conditions that it was measured under."""
-    rows = [HEAD, tuple("---" for _ in HEAD), *table_rows(results.latest)]
+def report(journals: Sequence[Journal]) -> str:
+    """The table, the notes on it, how steps ended, and the conditions that it was measured under."""
+    measurements = latest(journals)
+    rows = [HEAD, tuple("---" for _ in HEAD), *table_rows(measurements)]
     table = [f"| {' | '.join(row)} |" for row in rows]
-    is_dry = any(call.scale == DRY.name for call in results.calls)
-    warning = ["A dry run on a tiny model: these figures say only that everything runs.", ""] * is_dry
-    return "\n".join([*warning, *table, "", *_notes(results.latest), *_conditions(results)])
+    is_rehearsed = any(one["is_rehearsed"] for journal in journals for one in journal.entries("run"))
+    warning = ["Rehearsed on a tiny model: these figures say only that everything runs.", ""] * is_rehearsed
+    ends = [line for journal in journals for line in (*_laws(journal), *_kernels(journal), *_ends(journal))]
+    return "\n".join([*warning, *table, "", *_notes(measurements), *ends, *_conditions(journals)])
+
+
+def latest(journals: Sequence[Journal]) -> list[Measurement]:
+    """The last measurement of each system in each case, workload by workload."""
+    found = {(m.workload, m.case, m.system): m for journal in journals for m in journal.measurements}
+    return sorted(found.values(), key=lambda m: (m.workload, m.case))
+
+
+def write_report(folders: Sequence[Path], readme: Path | None) -> int:
+    """Print the table of these runs, or put it between the README's marks."""
+    journals = [Journal(folder) for folder in folders]
+    if missing := [str(one.path) for one in journals if not one.path.exists()]:
+        raise BadInput(f"no {', '.join(missing)}. Fix: name the folders that runs have written")
+    text = report(journals)
+    if readme is None:
+        print(text)
+    else:
+        write_into(readme, text)
+    return 0
 
 
 def table_rows(measurements: list[Measurement]) -> Iterator[tuple[str, ...]]:
@@ -71,15 +94,41 @@ def _notes(measurements: list[Measurement]) -> Iterator[str]:
         yield f"- {', '.join(workloads)}, {': '.join(note)}."
 
 
-def _conditions(results: Results) -> Iterator[str]:
-    """Ceilings and conditions of each call, those that are equal to the call's before left out."""
-    before: dict[str, object] = {}
-    for number, call in enumerate(results.calls, 1):
-        new = {name: value for name, value in call.conditions.items() if before.get(name) != value}
-        facts = ", ".join(f"{name} {value}" for name, value in new.items())
-        done = ", ".join(dict.fromkeys(m.workload for m in call.measurements)) or "nothing"
-        yield f"- Call {number} ({call.scale}: {done}). {_ceilings(call.ceilings)}. {facts or 'As before'}."
-        before = call.conditions
+def _laws(journal: Journal) -> Iterator[str]:
+    laws = journal.entries("law")
+    if laws:
+        failed = [
+            f"{one['test'].rpartition('::')[2]} ({one['outcome']})"
+            for one in laws
+            if one["outcome"] not in WELL
+        ]
+        yield f"- Laws: {len(laws) - len(failed)} of {len(laws)} hold. {'; '.join(failed)}".rstrip()
+
+
+def _kernels(journal: Journal) -> Iterator[str]:
+    """Each kernel's worst and best bandwidth, and where it was wrong."""
+    entries = journal.entries("kernel")
+    for name in dict.fromkeys(one["kernel"] for one in entries):
+        own = [one for one in entries if one["kernel"] == name]
+        wrong = "; ".join(one["case"] for one in own if not one["is_right"])
+        rates = [f"{one['GB_s']:,.0f}" for one in own if "GB_s" in one]
+        said = f"{', '.join(rates)} GB/s" if rates else f"{len(own)} cases"
+        yield f"- Kernel {name}: {said}{f'; WRONG at {wrong}' if wrong else ''}."
+
+
+def _ends(journal: Journal) -> Iterator[str]:
+    bad = [f"{name} ({outcome})" for name, outcome in journal.ends.items() if outcome != "ok"]
+    if bad:
+        yield f"- Not measured: {'; '.join(bad)}."
+
+
+def _conditions(journals: Sequence[Journal]) -> Iterator[str]:
+    for journal in journals:
+        runs, found, ceilings = journal.entries("run"), journal.entries("conditions"), journal.ceilings
+        name = runs[-1]["run"] if runs else journal.folder.name
+        facts = ", ".join(f"{key} {found[-1][key]}" for key in SHOWN if found and found[-1].get(key))
+        commit = (runs[-1]["commit"] if runs else "") or (found[-1].get("commit") if found else "")
+        yield f"- Run {name}: {facts}, commit {commit}. {_ceilings(ceilings) if ceilings else 'No ceilings'}."
 
 
 def _ceilings(ceilings: Ceilings) -> str:

@@ -1,6 +1,6 @@
 """How large the benchmark is: on a card, and on a CPU to see that every part of it runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
@@ -36,17 +36,23 @@ class Scale:
     saturation: Load  # W3
     arrivals: Load  # W4: of one request; how many come, the rate says
     prompts: Load  # W5
+    profiled: tuple[Load, ...]
+    compared_rows: tuple[int, ...]  # with choices and without
     arrivals_s: float  # how long requests arrive
-    num_runs: int  # counted, after one that is not
+    reserve_bytes: float  # of a card, for all but weights and cache
     num_peer_requests: int  # for the peer that would take too long over all of W3
-    probe_bytes: int  # moved when ceilings are measured
-    probe_size: int  # rows and columns of the matrices that are multiplied then
     num_profiled_steps: int
 
     @property
     def is_dry(self) -> bool:
         """Whether its figures mean nothing."""
-        return self is DRY
+        return self.name == DRY.name
+
+
+def short(scale: Scale) -> Scale:
+    """With as few tokens as a median needs."""
+    few = {"num_out": min(48, scale.single.num_out)}
+    return replace(scale, single=replace(scale.single, **few), batch=replace(scale.batch, **few))
 
 
 FULL = Scale(
@@ -57,11 +63,11 @@ FULL = Scale(
     saturation=Load(1024, 256, 256, 256),
     arrivals=Load(1, 256, 128, 256),
     prompts=Load(8, 512, 1, 8),
-    arrivals_s=60.0,
-    num_runs=3,
+    profiled=(Load(1, 384, 64, 1), Load(64, 384, 64, 64), Load(256, 64, 32, 256)),
+    compared_rows=(1, 8, 64),
+    arrivals_s=30.0,
+    reserve_bytes=3e9,
     num_peer_requests=256,
-    probe_bytes=1 << 33,
-    probe_size=8192,
     num_profiled_steps=8,
 )
 
@@ -69,26 +75,26 @@ DRY = Scale(
     name="dry-run",
     config=LlamaConfig(
         vocab_size=512,
-        hidden_size=64,
+        hidden_size=256,
         num_layers=2,
         num_heads=4,
         num_kv_heads=4,
-        head_dim=16,
-        ffn_size=128,
+        head_dim=64,
+        ffn_size=256,
         context_length=256,
         rms_eps=1e-5,
         rope_base=10_000.0,
-        rope_dim=16,
+        rope_dim=64,
     ),
     single=Load(1, 24, 8, 1),
     batch=Load(4, 24, 8, 4),
     saturation=Load(16, 16, 8, 8),
     arrivals=Load(1, 16, 4, 8),
     prompts=Load(2, 64, 1, 2),
+    profiled=(Load(1, 24, 8, 1), Load(4, 24, 8, 4)),
+    compared_rows=(1, 4),
     arrivals_s=0.5,
-    num_runs=1,
+    reserve_bytes=0.0,
     num_peer_requests=4,
-    probe_bytes=1 << 24,
-    probe_size=128,
     num_profiled_steps=2,
 )

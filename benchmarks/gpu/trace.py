@@ -31,6 +31,7 @@ class Trace:
     started_s: float = 0.0
     steps: list[Step] = field(default_factory=list)
     first_token_s: dict[str, float] = field(default_factory=dict)
+    ids: dict[str, list[int]] = field(default_factory=dict)  # by job
 
     def note(self, outputs: list[StepOutput]) -> None:
         now = perf_counter()
@@ -42,6 +43,7 @@ class Trace:
                 raise RuntimeError(f"{output.sequence.job_id}: {output.error.message}")
             if output.ids:
                 self.first_token_s.setdefault(output.sequence.job_id, now)
+                self.ids.setdefault(output.sequence.job_id, []).extend(output.ids)
 
     @property
     def wall_s(self) -> float:

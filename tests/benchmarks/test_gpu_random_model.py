@@ -8,6 +8,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as GGMLType
 
+from benchmarks.gpu.device_weights import draw_weights_on, write_hollow_model
 from benchmarks.gpu.random_model import q8_0_blocks, random_values, write_random_model
 from benchmarks.gpu.scale import DRY
 from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
@@ -39,6 +40,26 @@ def test_q8_0_blocks_are_those_of_the_gguf_package() -> None:
     values[3, 32:64] = 0
     expected = gguf.quants.quantize(values.numpy(), GGMLType.Q8_0)
     assert np.array_equal(q8_0_blocks(values).numpy(), expected)
+
+
+@pytest.mark.parametrize("type", [GGMLType.BF16, GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.Q4_K, GGMLType.Q6_K])
+def test_a_hollow_model_takes_no_room_and_its_weights_are_drawn(
+    tmp_path: Path, type: GGMLType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GGUFModel, "weight", GGUFModel.weight)  # put back afterwards
+    path = write_hollow_model(tmp_path / "hollow.gguf", DRY.config, lambda name: type)
+    full = write_random_model(tmp_path / "full.gguf", DRY.config, type, CPU)
+    assert path.stat().st_size == full.stat().st_size
+    assert path.stat().st_blocks * 512 < full.stat().st_size / 2
+    draw_weights_on(CPU)
+    with GGUFModel.open(path) as file:
+        for name, shape in expected_shapes(DRY.config).items():
+            if name in file:
+                weight = file.weight(name)
+                values = dequantize(weight.blocks, weight.type).view(weight.shape)
+                assert weight.shape == shape
+                spread = 0.1 if len(shape) == 1 else shape[-1] ** -0.5
+                assert 0.8 * spread < values.std() < 1.4 * spread, name
 
 
 def test_every_prompt_can_be_encoded(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
-"""Results that add up over calls, and the table that is made of them."""
+"""Results that add up over runs, and the table that is made of them."""
 
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu.ceilings import Ceilings
+from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.measurement import OURS, Measurement
-from benchmarks.gpu.report import report, table_rows, write_into
-from benchmarks.gpu.results import Results
+from benchmarks.gpu.report import latest, report, table_rows, write_into
 from llama_herd.errors import BadInput
 
 pytestmark = pytest.mark.long
@@ -39,31 +39,38 @@ def test_the_table_has_a_row_for_each_case_and_peer() -> None:
     ]
 
 
-def test_calls_add_up_in_a_file_and_the_last_of_a_case_counts(tmp_path: Path) -> None:
-    path = tmp_path / "results" / "gpu.json"
-    for measurements in ([STEP, RATE], [PEER_STEP, Measurement("W1", STEP.case, OURS, "ms", (4.0,), 3.0)]):
-        results = Results.read(path)
-        results.begin("7b", {"torch": "2.11", "commit": "abc"}, CEILINGS).measurements.extend(measurements)
-        results.write()
-    results = Results.read(path)
-    assert [(m.workload, m.system, m.value) for m in results.latest] == [
+def test_runs_add_up_and_the_last_of_a_case_counts(tmp_path: Path) -> None:
+    journals = [Journal(tmp_path / name) for name in ("first", "second")]
+    again = Measurement("W1", STEP.case, OURS, "ms", (4.0,), 3.0)
+    for journal, measurements in zip(journals, ([STEP, RATE], [PEER_STEP, again]), strict=True):
+        journal.add("run", run=journal.folder.name, commit="abc", is_rehearsed=False)
+        journal.add("conditions", step="conditions", torch="2.11")
+        journal.note_ceilings(CEILINGS)
+        for measurement in measurements:
+            journal.note("decode", measurement)
+    journals[1].add("end", step="laws", outcome="signal 11", seconds=1.0)
+    journals[1].add("law", step="laws", test="tests/a.py::test_b", outcome="failed", error="")
+    journals[1].add("kernel", step="kernel", kernel="Q8_0", case="one", is_right=False, GB_s=3_210.0)
+    assert [(m.workload, m.system, m.value) for m in latest(journals)] == [
         ("W1", OURS, 4.0),
         ("W1", "peer", 10.0),
         ("W3", OURS, 5_000.0),
     ]
-    assert results.value("W3", OURS) == 5_000.0
-    assert results.value("W4", OURS) is None
-    text = report(results)
+    text = report(journals)
     assert "- W3, llama-herd: engine alone." in text
-    assert "Call 1 (7b: W1, W3). copy 4.3e+03 GB/s" in text
-    assert text.count("torch 2.11") == 1, "conditions that did not change are said once"
+    assert "- Run first: torch 2.11, commit abc. copy 4.3e+03 GB/s" in text
+    assert "- Not measured: laws (signal 11)." in text
+    assert "- Laws: 0 of 1 hold. test_b (failed)" in text
+    assert "- Kernel Q8_0: 3,210 GB/s; WRONG at one." in text
 
 
-def test_results_of_another_scale_are_refused(tmp_path: Path) -> None:
-    results = Results.read(tmp_path / "gpu.json")
-    results.begin("dry-run", {}, CEILINGS)
-    with pytest.raises(BadInput, match=r"holds results of dry-run, these are of 7b"):
-        results.begin("7b", {}, CEILINGS)
+def test_lines_that_a_dying_step_has_left_are_passed_over(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.note("decode", STEP)
+    with journal.path.open("ab") as file:
+        file.write(b'{"kind": "measurement", "work')
+    journal.note("decode", RATE)
+    assert journal.measurements == [STEP, RATE]
 
 
 def test_a_report_goes_between_the_marks_of_a_file_and_replaces_the_last(tmp_path: Path) -> None:

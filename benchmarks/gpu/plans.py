@@ -1,0 +1,116 @@
+"""The runs: what is measured in which order, so that nine minutes are worth most however they end."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from benchmarks.gpu.journal import Journal
+from benchmarks.gpu.step import NOT_HERE, OK, Step
+
+#: What one unattended run may take: a command on a lent card has ten minutes.
+TOTAL_S = 540.0
+
+KERNELS = (
+    "attention",
+    "Q8_0",
+    "Q4_0",
+    "grouped attention",
+    "Q4_K",
+    "Q6_K",
+    "values of Q8_0",
+    "values of Q4_K",
+    "windowed attention",
+    "float32 attention",
+)
+
+
+def step(limit_s: float, *arguments: str, least_s: float = 20.0) -> Step:
+    """A step by its arguments, which are its name."""
+    return Step(" ".join(arguments), ("step", *arguments), limit_s, min(least_s, limit_s))
+
+
+def without(*names: str) -> tuple[str, ...]:
+    return ("--without", ",".join(names))
+
+
+def kernels() -> list[Step]:
+    return [step(30, "kernel", name, least_s=12) for name in KERNELS]
+
+
+def first() -> list[Step]:
+    """What runs at all, what is right, and what a step takes."""
+    return [
+        step(40, "conditions"),
+        step(60, "ceilings"),
+        step(50, "decode", "--short", least_s=30),  # a figure at all, should all else fail
+        step(100, "laws", least_s=40),
+        *kernels(),
+        *(step(45, "same", *without(name)) for name in ("graphs", "overlap", "kernels")),
+        step(90, "decode"),
+        *(step(45, "decode", "--short", *without(name)) for name in ("graphs", "overlap", "kernels")),
+        step(60, "profile"),
+        step(45, "profile", *without("graphs")),
+    ]
+
+
+def second() -> list[Step]:
+    """The whole queue, prompts, memory, what the host costs, and weights in blocks."""
+    return [
+        step(20, "conditions"),
+        step(60, "ceilings"),
+        step(120, "queue", "W3", least_s=60),
+        step(60, "prefill"),
+        step(45, "memory"),
+        step(45, "idle"),
+        *(step(60, "decode", "--format", format) for format in ("Q4_0", "Q8_0", "Q4_K_M")),
+        step(45, "decode", "--short", "--format", "Q8_0", *without("blocks")),
+        step(60, "prefill", "--format", "Q4_0"),
+        step(45, "profile", "--format", "Q4_0"),
+        step(90, "saturation"),
+        step(45, "memory", "--format", "Q4_0"),
+    ]
+
+
+def third() -> list[Step]:
+    """What people wait for, and the peers."""
+    return [
+        step(20, "conditions"),
+        step(60, "ceilings"),
+        step(150, "peer", "single", least_s=60),
+        step(120, "peer", "continuous", least_s=40),
+        step(170, "queue", "W4", least_s=90),
+        step(120, "start", "--format", "Q8_0", least_s=60),
+        step(150, "peer", "batch", least_s=60),
+        step(120, "start", least_s=60),
+    ]
+
+
+def faults() -> list[Step]:
+    """What a run does when steps fail in every way: for rehearsals."""
+    return [
+        step(20, "conditions"),
+        step(3, "fault", "hang"),
+        *(step(10, "fault", name) for name in ("crash", "garbage", "fail")),
+        step(30, "ceilings"),
+        step(2_000, "fault", "hang", "again", least_s=1_000),
+    ]
+
+
+PLANS: Mapping[str, Callable[[], list[Step]]] = {
+    "first": first,
+    "second": second,
+    "third": third,
+    "faults": faults,
+}
+
+
+def planned(run: str, before: Sequence[Journal]) -> list[Step]:
+    """The steps of a run; after its conditions and ceilings those that have not been well in runs before."""
+    steps = PLANS[run]()
+    earlier = [one for name in PLANS if name not in (run, "faults") for one in PLANS[name]()]
+    ends = {name: outcome for journal in before for name, outcome in journal.ends.items()}
+    known = {one.name for one in steps}
+    again = [one for one in earlier if ends.get(one.name, OK) not in (OK, NOT_HERE) and one.name not in known]
+    return [*steps[:2], *_once(again), *steps[2:]]
+
+
+def _once(steps: Sequence[Step]) -> list[Step]:
+    return list({one.name: one for one in steps}.values())
