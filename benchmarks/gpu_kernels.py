@@ -23,6 +23,7 @@ from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
 from llama_herd.model.kernels.gpu.products import TILES, dequantised, multiplied
+from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
 
@@ -75,10 +76,31 @@ def product_launches() -> Iterator[tuple[str, Launch]]:
                 )
 
 
+def row_launches() -> Iterator[tuple[str, Launch]]:
+    """Of Llama 2's and Llama 3's 8B and 70B."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for hidden, ffn in ((4_096, 11_008), (4_096, 14_336), (8_192, 28_672)):
+            x, weight = torch.empty(8, hidden, dtype=dtype, device="meta"), torch.empty(hidden, device="meta")
+            gate_up = torch.empty(8, 2 * ffn, dtype=dtype, device="meta")
+            y = torch.empty(8, ffn, dtype=dtype, device="meta")
+            if ffn != 14_336:
+                yield f"normalise, {hidden} columns, {_name(dtype)}", normalising(x, weight, x, 1e-5)
+                added = adding(x, x, weight, x, x, 1e-5, 1.0)
+                yield f"add_and_normalise, {hidden} columns, {_name(dtype)}", added
+            yield f"gate, {ffn} columns, {_name(dtype)}", gating(gate_up, y)
+        for heads, kv_heads, head_dim, _, _ in ATTENTIONS:
+            qkv = torch.empty(8, heads + 2 * kv_heads, head_dim, dtype=dtype, device="meta")
+            angles = torch.empty(8, 1, head_dim, device="meta")
+            cells = torch.empty(8, dtype=torch.int64, device="meta")
+            cached = torch.empty(2, kv_heads, 4_096, PAGE_TOKENS, head_dim, dtype=dtype, device="meta")
+            name = f"turn_and_keep, {heads} heads, {kv_heads} kv, {head_dim}, {_name(dtype)}"
+            yield name, turning(qkv, angles, angles, cached, cells)
+
+
 def compiled() -> list[dict[str, str | int]]:
     """All kernels, with what each takes."""
     found = []
-    for name, launch in (*attention_launches(), *product_launches()):
+    for name, launch in (*attention_launches(), *row_launches(), *product_launches()):
         made = Compiled.of(launch)
         found.append({"kernel": name, **asdict(made), "programs": made.programs})
     return found

@@ -24,8 +24,8 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.form import Form
-from llama_herd.model.kernels.elementwise import Elementwise
-from llama_herd.model.kernels.rotation import Rotation
+from llama_herd.model.kernels.elementwise import RowKernels
+from llama_herd.model.kernels.rotation import RotationKernel
 from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.native_block import NativeBlock
@@ -45,7 +45,7 @@ class RMSNorm:
 
     weight: Tensor  # (C,), or (heads, D) of one head each, float32
     eps: float
-    native: Elementwise | None = None
+    native: RowKernels | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.native is not None and self.native.takes(x):
@@ -53,6 +53,13 @@ class RMSNorm:
         wide = x.float()  # (T, C)
         scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)  # (T, 1)
         return (wide * scale * self.weight).to(x.dtype)  # (T, C)
+
+    def of_sum(self, x: Tensor, added: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+        """x + alpha * added, and that normalised: (T, C) each."""
+        if self.native is not None and self.native.takes(x):
+            return self.native.norm_of_sum(x, added, self.weight, self.eps, alpha)
+        total = torch.add(x, added, alpha=alpha)
+        return total, self(total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +75,7 @@ class CausalSelfAttention:
     native: Attention | None  # of short spans
     prefill: PrefillAttention | None  # of long ones
     packed: PackedAttention | None  # of long ones, in its own way
-    rotation: Rotation | None
+    rotation: RotationKernel | None
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
@@ -127,7 +134,7 @@ class Mlp:
     gate_up: Linear  # C to F + F
     down: Linear  # F to C
     activation: Callable[[Tensor], Tensor] = silu
-    native: Elementwise | None = None
+    native: RowKernels | None = None
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
@@ -199,8 +206,8 @@ class Block:
         y = self.attention(self.attention_norm(x), rope, batch, cache)  # (T, C)
         if self.attention_post_norm is not None:
             y = self.attention_post_norm(y)
-        x = torch.add(x, y, alpha=self.scale)  # (T, C)
-        y = self.mlp(self.mlp_norm(x))  # (T, C)
+        x, y = self.mlp_norm.of_sum(x, y, self.scale)  # (T, C) each
+        y = self.mlp(y)  # (T, C)
         if self.mlp_post_norm is not None:
             y = self.mlp_post_norm(y)
         return torch.add(x, y, alpha=self.scale)  # (T, C)

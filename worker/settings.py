@@ -63,6 +63,10 @@ class WorkerSettings(Settings):
         "auto",
         description="Steps of a GPU. auto: as graphs that overlap, where they hold. off: one by one.",
     )
+    triton: Literal["auto", "off"] = Field(
+        "auto",
+        description="Kernels for a GPU in Triton. auto: those that are right there. off: plain torch.",
+    )
     deterministic: bool = Field(
         False,
         description="Same token ids in any batch and after any crash. CPU and float32 only, and slower.",

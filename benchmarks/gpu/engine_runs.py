@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.floors import Floors, Format
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.choices import switch_off
+from benchmarks.gpu.choices import switched_off
 from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.profiling import StepProfile, profile_decode
 from benchmarks.gpu.scale import Load
@@ -130,7 +130,7 @@ def equal_ids(bench: Bench, names: tuple[str, ...]) -> Iterator[Mapping[str, Any
     path = bench.hollow_model(Format.BF16, config)
     loads = [Load(rows, bench.scale.batch.num_in // 2, 16, rows) for rows in bench.scale.compared_rows]
     found = []
-    for choices in ({}, switch_off(names)):
+    for choices in ({}, switched_off(names)):
         settings = replace(bench, choices=choices).settings(path, loads[-1])
         model = bench.load(settings)
         found.append([run_engine(model, settings, load, seed=7).ids for load in loads])

@@ -12,7 +12,8 @@ from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.kernels.gpu.plain import attends_right, multiplies_right
+from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
+from llama_herd.model.kernels.gpu.plain import attends_right, is_rounded, multiplies_right
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen
 
@@ -172,11 +173,60 @@ def _dequantising(type: GGMLType) -> Callable[[torch.device, bool], Iterator[Cas
     return make
 
 
+def _rows(device: torch.device, is_small: bool) -> Iterator[Case]:
+    from llama_herd.model.kernels.gpu.rows import TritonElementwise
+
+    kernels, dtype = TritonElementwise(), _type(torch.bfloat16, device)
+    for num_tokens in (1, 64) if is_small else (1, 8, 64, 256):
+        hidden, ffn = (96, 80) if is_small else (4_096, 11_008)
+        x, added = (torch.randn(num_tokens, hidden, device=device).to(dtype) for _ in range(2))
+        weight = torch.randn(hidden, device=device)
+        gate_up = torch.randn(num_tokens, 2 * ffn, device=device).to(dtype)
+        total = x + added
+
+        def add(x: Tensor = x, added: Tensor = added, weight: Tensor = weight) -> Tensor:
+            return kernels.norm_of_sum(x, added, weight, 1e-5, 1.0)[1]
+
+        normed = partial(is_rounded, exact=exact_norm(total, weight, 1e-5))
+        yield Case(f"sum and norm of {num_tokens} x {hidden}", add, normed, 8 * num_tokens * hidden)
+        gated = partial(is_rounded, exact=exact_swiglu(gate_up))
+        run = partial(kernels.swiglu, gate_up)
+        yield Case(f"gate of {num_tokens} x {ffn}", run, gated, 6 * num_tokens * ffn)
+
+
+def _rotation(device: torch.device, is_small: bool) -> Iterator[Case]:
+    from llama_herd.model.kernels.gpu.rows import TritonRotation
+
+    (H, K, D), dtype = (32, 32, 128), _type(torch.bfloat16, device)
+    for num_tokens in (1, 5) if is_small else (1, 8, 64, 256):
+        qkv = torch.randn(num_tokens, H + 2 * K, D, device=device).to(dtype)
+        angles = torch.rand(num_tokens, 1, D, device=device)
+        cached = torch.zeros(2, K, num_tokens, PAGE_TOKENS, D, dtype=dtype, device=device)
+        cells = torch.arange(num_tokens, device=device) * PAGE_TOKENS
+        keys = qkv[:, H : H + K].double()
+        exact = keys * angles.cos() + keys.roll(D // 2, dims=-1) * angles.sin()
+        turn = partial(_turned, TritonRotation(), qkv, angles.cos(), angles.sin(), cached, cells)
+        is_right = partial(_is_turned, cells=cells, exact=exact)
+        yield Case(f"{num_tokens} tokens", turn, is_right, 2 * dtype.itemsize * qkv.numel())
+
+
+def _turned(kernel: Any, qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> Tensor:
+    kernel(qkv, cos, sin, cached, cells)
+    return cached
+
+
+def _is_turned(cached: Tensor, cells: Tensor, exact: Tensor) -> bool:
+    keys = cached[0].flatten(1, 2)[:, cells].transpose(0, 1)
+    return is_rounded(keys, exact, size=1e4)
+
+
 #: The kernels, those first that most depends on.
 KERNELS: Mapping[str, Callable[[torch.device, bool], Iterator[Case]]] = {
     "attention": _attention((32, 32, 128), torch.bfloat16),
     "Q8_0": _products(GGMLType.Q8_0),
     "Q4_0": _products(GGMLType.Q4_0),
+    "rows": _rows,
+    "rotation": _rotation,
     "grouped attention": _attention((32, 8, 128), torch.bfloat16),
     "Q4_K": _products(GGMLType.Q4_K),
     "Q6_K": _products(GGMLType.Q6_K),

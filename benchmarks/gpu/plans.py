@@ -12,6 +12,8 @@ KERNELS = (
     "attention",
     "Q8_0",
     "Q4_0",
+    "rows",
+    "rotation",
     "grouped attention",
     "Q4_K",
     "Q6_K",

@@ -11,7 +11,6 @@ from time import perf_counter, sleep
 
 from benchmarks.floors import Floors, Format
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.choices import CHOICES
 from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import random_prompts, sampling
@@ -82,8 +81,7 @@ def _worker(bench: Bench) -> Iterator[Client]:
     """A worker that has answered its first jobs, and a client of its queue."""
     load = bench.fitting(bench.scale.saturation, FORMAT)
     settings = bench.settings(bench.hollow_model(FORMAT), load)
-    off = ",".join(name for name in bench.off if CHOICES[name].switch_off) or "-"
-    command = ["benchmarks.gpu.worker", str(bench.device), off, "worker", "--name", "measured"]
+    command = ["benchmarks.gpu.worker", str(bench.device), "worker", "--name", "measured"]
     with tempfile.TemporaryDirectory(prefix="herd-worker-") as folder, EmbeddedRedis() as server:
         settings = settings.model_copy(update={"redis_url": server.url})
         name, log = f"measured@{gethostname()}", Path(folder) / "worker.log"
@@ -99,7 +97,7 @@ def _worker(bench: Bench) -> Iterator[Client]:
                 _answers(client, _submit(bench, client, first, [0.0] * first.num_requests, seed=-4))
                 yield client
             finally:
-                print(process.log[-8_000:])
+                print(process.log[:3_000])
                 process.kill()
 
 

@@ -214,7 +214,7 @@ def _bench(options: StepOptions, off: tuple[str, ...] | None = None) -> Any:
     import torch
 
     from benchmarks.gpu.bench import Bench
-    from benchmarks.gpu.choices import switch_off
+    from benchmarks.gpu.choices import switched_off
     from benchmarks.gpu.scale import DRY, FULL, short
 
     names = options.off if off is None else off
@@ -225,7 +225,7 @@ def _bench(options: StepOptions, off: tuple[str, ...] | None = None) -> Any:
         options.models,
         options.journal.ceilings,
         names,
-        switch_off(names),
+        switched_off(names),
         num_runs=1 if options.is_short or options.is_rehearsed else 3,
     )
 

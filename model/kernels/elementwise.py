@@ -5,6 +5,7 @@ Shapes: T tokens of the ragged batch, C hidden size, F ffn size.
 
 import ctypes
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +14,24 @@ from torch.nn.functional import silu
 DTYPES = (torch.float32, torch.bfloat16)
 #: What float32 may round, and what one rounding to bfloat16 changes at most, in parts of a number.
 FLOAT32_ROUNDING, BFLOAT16_ROUNDING = 3e-6, 2**-8
+
+
+class RowKernels(Protocol):
+    """What is done to each row by itself, by one kernel each."""
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether it is made for such rows."""
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x (T, C) / sqrt(mean(x^2) + eps) * weight (C,), which is float32."""
+
+    def norm_of_sum(
+        self, x: Tensor, added: Tensor, weight: Tensor, eps: float, alpha: float
+    ) -> tuple[Tensor, Tensor]:
+        """x + alpha * added, and that normalised: (T, C) each."""
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up, (T, F) out of (T, F + F)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +51,13 @@ class Elementwise:
         pointers = (x.data_ptr(), weight.data_ptr(), y.data_ptr())
         self.library.herd_norm(*pointers, *x.shape, eps, x.dtype is torch.bfloat16, self._threads)
         return y
+
+    def norm_of_sum(
+        self, x: Tensor, added: Tensor, weight: Tensor, eps: float, alpha: float
+    ) -> tuple[Tensor, Tensor]:
+        """x + alpha * added, and that normalised: (T, C) each."""
+        total = torch.add(x, added, alpha=alpha)
+        return total, self.norm(total, weight, eps)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up, (T, F) out of (T, F + F)."""

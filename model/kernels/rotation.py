@@ -5,11 +5,22 @@ Shapes: T tokens of the ragged batch, H heads, K kv heads, D head dim, N cells o
 
 import ctypes
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16)
+
+
+class RotationKernel(Protocol):
+    """Turns queries and keys and writes into a cache."""
+
+    def takes(self, qkv: Tensor, cached: Tensor) -> bool:
+        """Whether it is made for qkv (T, H + K + K, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
+
+    def __call__(self, qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> None:
+        """Turn queries in qkv (T, H + K + K, D) by cos and sin (T, 1, D); keep turned keys, and values."""
 
 
 class RotationCall(ctypes.Structure):

@@ -18,6 +18,8 @@ from llama_herd.worker.settings import WorkerSettings
 
 def kernels_of(settings: WorkerSettings, device: str, file: ModelFile) -> AnyKernels:
     """The kernels for these settings, or none and why."""
+    if device != "cpu" and settings.triton == "off":
+        return no_kernels("HERD_TRITON=off takes the plain path")
     if device != "cpu":
         return _triton_kernels(needs_of(settings, device, file), torch.device(device))
     if settings.deterministic:
@@ -32,13 +34,19 @@ def needs_of(settings: WorkerSettings, device: str, file: ModelFile) -> Needs:
     config = file.config
     return Needs(
         dtype=compute_dtype(settings, device),
-        types=frozenset(() if settings.weights == "dense" else {info.type for info in file.tensors}),
+        widths=frozenset(
+            (info.type, info.shape[1])
+            for info in file.tensors
+            if len(info.shape) == 2 and settings.weights != "dense"
+        ),
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         scale=config.attention_scale or config.head_dim**-0.5,
         windows=frozenset(config.window(layer) for layer in range(config.num_layers)),
         cap=config.score_cap,
+        hidden_size=config.hidden_size,
+        ffn_size=config.ffn_size,
     )
 
 

@@ -208,7 +208,12 @@ def _llama(
 
 def _planned(servable: ServableModel, device: str) -> MemoryPlan:
     """The memory plan of this process, noted so that no other worker plans to take the same memory."""
-    _ = servable.kernels  # may take long to compile: no other worker waits for that
+    started_s = monotonic()
+    if device != "cpu":
+        log.info("compiling and checking kernels", gpu=device_key(device))
+    note = servable.kernels.note  # may take long to compile: no other worker waits for that
+    if device != "cpu":
+        log.info("kernels ready", kernels=note, seconds=round(monotonic() - started_s, 3))
     notes = PlanNotes(device_key(device))
     with notes.turn():
         plan = servable.fitting_plan()

@@ -8,13 +8,15 @@ from gguf import GGMLQuantizationType as GGMLType
 
 @dataclass(frozen=True)
 class Needs:
-    """Types of blocks to multiply, and the shape of attention."""
+    """Matrices to multiply by, and the shape of attention."""
 
     dtype: torch.dtype
-    types: frozenset[GGMLType]
+    widths: frozenset[tuple[GGMLType, int]]  # types of matrices, and their columns
     num_heads: int
     num_kv_heads: int
     head_dim: int
     scale: float
     windows: frozenset[int]  # of the layers; 0: none
     cap: float
+    hidden_size: int
+    ffn_size: int

@@ -64,6 +64,12 @@ def attends_right(
     return bool(((y.double() - exact).abs() <= ROUNDING[y.dtype] * size).all())
 
 
+def is_rounded(y: Tensor, exact: Tensor, size: float = 0.0) -> bool:
+    """Whether y is exact, but for rounding; `size`: of terms that may cancel each other."""
+    room = ROUNDING[y.dtype] * exact.abs() + 1e-6 * (1 + size)
+    return bool(((y.double() - exact).abs() <= room).all())
+
+
 def multiplies_right(y: Tensor, x: Tensor, matrix: Tensor) -> bool:
     """Whether y (T, N) is x (T, C) @ matrix.T (N, C), but for rounding."""
     x, matrix = x.double(), matrix.double()

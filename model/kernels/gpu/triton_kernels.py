@@ -3,10 +3,9 @@
 Shapes: T tokens, N rows (outputs), C columns (inputs).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 import triton
@@ -14,19 +13,26 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
 from llama_herd.model.kernels.gpu.attention import TritonAttention, launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.needs import Needs
-from llama_herd.model.kernels.gpu.plain import attends_right, multiplies_right
-from llama_herd.model.kernels.gpu.products import TILES, product, values
+from llama_herd.model.kernels.gpu.plain import (
+    ROUNDING,
+    attends_right,
+    is_rounded,
+    multiplies_right,
+)
+from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, product, values
+from llama_herd.model.kernels.gpu.rows import TritonElementwise, TritonRotation
 from llama_herd.model.kernels.gpu.varlen import VarlenAttention
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen
 
 #: Lengths of the sequences that are tried, and in how many parts.
 _LENGTHS, _SPLITS = (1, 70, 300), (1, 4)
-#: The matrix that is tried: not in whole tiles of rows.
-_ROWS, _COLUMNS = 41, 768
+#: Rows of the matrices that are tried: not in whole tiles.
+_ROWS = 41
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +44,10 @@ class TritonKernels:
     attention: TritonAttention | None
     device_type: str
     packed: VarlenAttention | None = None  # of prompts
+    elementwise: TritonElementwise | None = None
+    rotation: TritonRotation | None = None
     tile_rows: int = 1
     prefill_attention: ClassVar[None] = None
-    elementwise: ClassVar[None] = None
-    rotation: ClassVar[None] = None
     draw: ClassVar[None] = None
 
     def multiply(self, x: Tensor, parts: BlockParts) -> Tensor:
@@ -54,28 +60,40 @@ class TritonKernels:
 
 
 def checked(needs: Needs, device: torch.device, num_processors: int) -> TritonKernels:
-    """The kernels that compute right what a model needs; all that it will run is compiled then."""
+    """The kernels that compute right what a model needs; all that it will run is compiled then.
+
+    Raises torch.AcceleratorError when one of them has broken the context, which nothing mends.
+    """
     attention = TritonAttention(num_processors)
-    checks: dict[str, Callable[[], bool]] = {"attention": partial(_attends_right, needs, device)}
-    for type in sorted(needs.types & PARTED_TYPES):
-        checks[type.name] = partial(_multiplies_right, type, needs.dtype, device)
-    complaints = {name: _complaint(check) for name, check in checks.items()}
+    checks: dict[str, Callable[[], bool]] = {
+        "attention": partial(_attends_right, needs, device),
+        "rows": partial(_does_rows_right, needs, device),
+        "RoPE": partial(_turns_right, needs, device),
+    }
+    types = sorted({type for type, _ in needs.widths} & PARTED_TYPES)
+    for type in types:
+        checks[type.name] = partial(_multiplies_right, type, _widths(needs, type), needs.dtype, device)
+    complaints = {name: _complaint(check, device) for name, check in checks.items()}
     right = [name for name, complaint in complaints.items() if not complaint]
     wrong = "; ".join(f"not for {name}: {complaint}" for name, complaint in complaints.items() if complaint)
     note = f"triton {triton.__version__} for {', '.join(right)}" if right else "none"
     return TritonKernels(
         "; ".join(filter(None, (note, wrong))),
-        frozenset(type for type in needs.types & PARTED_TYPES if type.name in right),
+        frozenset(type for type in types if type.name in right),
         attention if "attention" in right else None,
         device.type,
+        elementwise=TritonElementwise() if "rows" in right else None,
+        rotation=TritonRotation() if "RoPE" in right else None,
     )
 
 
-def _complaint(check: Callable[[], bool]) -> str:
+def _complaint(check: Callable[[], bool], device: torch.device) -> str:
     """Why a kernel cannot be used; empty if it can."""
     try:
         return "" if check() else "it computes wrong"
     except Exception as error:  # whatever a compiler or a driver may raise: the plain path is there
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # raises where nothing else can run either
         lines = str(error).strip().splitlines() or [""]
         return f"{type(error).__name__}: {lines[0]}"
 
@@ -104,16 +122,68 @@ def _attends_right(needs: Needs, device: torch.device) -> bool:
     return True
 
 
-def _multiplies_right(type: GGMLType, dtype: torch.dtype, device: torch.device) -> bool:
+def _widths(needs: Needs, type: GGMLType) -> list[int]:
+    """Columns of matrices of a type, one of each kind for which a kernel is compiled by itself."""
+    block_values, _ = GGML_QUANT_SIZES[type]
+    found: dict[tuple[bool, ...], int] = {}
+    for width in sorted(columns for known, columns in needs.widths if known is type):
+        num_blocks = width // block_values
+        tile_blocks = max(1, TILE_COLUMNS // block_values)
+        found.setdefault((num_blocks == 1, num_blocks % 16 == 0, num_blocks % tile_blocks == 0), width)
+    return list(found.values())
+
+
+def _multiplies_right(
+    type: GGMLType, widths: Collection[int], dtype: torch.dtype, device: torch.device
+) -> bool:
     """Whether random blocks are multiplied as the values that stand in them, by few tokens and by many."""
-    parts = random_parts(type, _ROWS, _COLUMNS, device)
+    return all(_multiplies_width_right(type, width, dtype, device) for width in widths)
+
+
+def _multiplies_width_right(type: GGMLType, columns: int, dtype: torch.dtype, device: torch.device) -> bool:
+    parts = random_parts(type, _ROWS, columns, device)
     matrix = dequantize(parts.blocks(), type)
     if not values(parts, dtype).equal(matrix.to(dtype)):
         return False
     most = max(tile.num_tokens for tile in TILES)
-    x = torch.randn(most + 1, _COLUMNS, device=device).to(dtype)
+    x = torch.randn(most + 1, columns, device=device).to(dtype)
     counts = (1, *(tile.num_tokens for tile in TILES), most + 1)
     return all(multiplies_right(product(x[:count], parts), x[:count], matrix) for count in counts)
+
+
+def _does_rows_right(needs: Needs, device: torch.device) -> bool:
+    """Whether random rows are normalised, added to and gated as in float64."""
+    kernels = TritonElementwise()
+    x, added = (torch.randn(3, needs.hidden_size, device=device).mul(3).to(needs.dtype) for _ in range(2))
+    weight = torch.randn(needs.hidden_size, device=device)
+    gate_up = torch.randn(3, 2 * needs.ffn_size, device=device).mul(3).to(needs.dtype)
+    total, normed = kernels.norm_of_sum(x, added, weight, 1e-5, 0.5)
+    return (
+        is_rounded(kernels.norm(x, weight, 1e-5), exact_norm(x, weight, 1e-5))
+        and is_rounded(total, x.double() + 0.5 * added.double(), 6 * float(added.abs().max()))
+        and is_rounded(normed, exact_norm(total, weight, 1e-5))
+        and is_rounded(kernels.swiglu(gate_up), exact_swiglu(gate_up))
+    )
+
+
+def _turns_right(needs: Needs, device: torch.device) -> bool:
+    """Whether random numbers are turned as in float64, and put where they belong and nowhere else."""
+    H, K, D = needs.num_heads, needs.num_kv_heads, needs.head_dim
+    cells = torch.tensor([3, 1, 2 * PAGE_TOKENS, PAGE_TOKENS, 7], device=device)
+    qkv = torch.randn(len(cells), H + 2 * K, D, device=device).to(needs.dtype)
+    cos, sin = torch.randn(2, len(cells), 1, D, device=device)
+    cached = torch.full((2, K, 3, PAGE_TOKENS, D), 7.0, dtype=needs.dtype, device=device)
+    wide = qkv[:, : H + K].double()
+    exact = wide * cos + wide.roll(D // 2, dims=-1) * sin
+    size = wide.abs() * cos.abs() + wide.roll(D // 2, dims=-1).abs() * sin.abs()
+    given = qkv[:, H + K :].clone()
+    TritonRotation()(qkv, cos, sin, cached, cells)
+    by_cell = cached.flatten(2, 3)  # (2, K, N, D)
+    keys, found = by_cell[:, :, cells].transpose(1, 2)  # (T, K, D) each
+    turned = torch.cat((qkv[:, :H], keys), dim=1).double()
+    by_cell[:, :, cells] = 7.0
+    is_turned = bool(((turned - exact).abs() <= ROUNDING[needs.dtype] * size).all())
+    return is_turned and found.equal(given) and bool((cached == 7).all())
 
 
 def random_parts(type: GGMLType, num_rows: int, columns: int, device: torch.device | str) -> BlockParts:

@@ -98,14 +98,23 @@ def test_a_gpu_has_those_of_triton(q4_file: Path) -> None:
     assert found.note == "none: No module named 'triton'. Fix: pip install triton"
 
 
-@pytest.mark.parametrize(("weights", "types"), [("auto", {"Q4_0", "F32"}), ("dense", set())])
+def test_a_gpu_can_do_without(q4_file: Path) -> None:
+    with open_model(q4_file) as file:
+        found = kernels_of(WorkerSettings(triton="off"), "cuda:0", file)
+    assert found.note == "none: HERD_TRITON=off takes the plain path"
+
+
+@pytest.mark.parametrize(("weights", "types"), [("auto", {"Q4_0"}), ("dense", set())])
 def test_kernels_of_a_gpu_are_asked_for_what_the_model_has(
     q4_file: Path, weights: str, types: set[str]
 ) -> None:
     settings = WorkerSettings.read(dtype="bfloat16", weights=weights)
     with open_model(q4_file) as file:
         needs, config = needs_of(settings, "cuda:0", file), file.config
-    assert {type.name for type in needs.types} == types
+    assert {type.name for type, _ in needs.widths} == types
+    widths = {config.hidden_size, config.ffn_size} if types else set()
+    assert {columns for _, columns in needs.widths} == widths
+    assert (needs.hidden_size, needs.ffn_size) == (config.hidden_size, config.ffn_size)
     assert (needs.dtype, needs.windows, needs.cap) == (torch.bfloat16, frozenset({0}), 0.0)
     assert (needs.num_heads, needs.num_kv_heads) == (config.num_heads, config.num_kv_heads)
     assert (needs.head_dim, needs.scale) == (config.head_dim, config.head_dim**-0.5)

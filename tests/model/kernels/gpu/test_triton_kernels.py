@@ -16,13 +16,15 @@ from llama_herd.model.kernels.gpu.needs import Needs
 
 NEEDS = Needs(
     dtype=torch.bfloat16,
-    types=frozenset({GGMLType.Q4_0, GGMLType.F32}),
+    widths=frozenset({(GGMLType.Q4_0, 768), (GGMLType.F32, 64)}),
     num_heads=4,
     num_kv_heads=2,
     head_dim=32,
     scale=0.2,
     windows=frozenset({0, 40}),
     cap=0.0,
+    hidden_size=96,
+    ffn_size=80,
 )
 
 
@@ -36,21 +38,29 @@ def checked(device: torch.device, needs: Needs = NEEDS) -> Any:
 def test_all_that_a_model_needs_is_right(device: torch.device, dtype: torch.dtype) -> None:
     import triton
 
-    kernels = checked(device, replace(NEEDS, types=PARTED_TYPES | {GGMLType.F32}, dtype=dtype))
-    assert kernels.note == f"triton {triton.__version__} for attention, Q4_0, Q8_0, Q4_K, Q6_K"
+    kernels = checked(
+        device,
+        replace(NEEDS, widths=frozenset((type, 768) for type in PARTED_TYPES | {GGMLType.F32}), dtype=dtype),
+    )
+    assert kernels.note == f"triton {triton.__version__} for attention, rows, RoPE, Q4_0, Q8_0, Q4_K, Q6_K"
     assert kernels.types == PARTED_TYPES
     assert kernels.attention is not None
+    assert kernels.elementwise is not None
+    assert kernels.rotation is not None
 
 
 def test_what_computes_wrong_is_not_taken(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llama_herd.model.kernels.gpu import attention, products
+    from llama_herd.model.kernels.gpu import attention, products, rows
 
     monkeypatch.setitem(products.PLANES_AND_RUN, GGMLType.Q4_0, (2, 32))  # of other columns
     monkeypatch.setattr(attention, "BLOCK_KEYS", 128)  # more than a page
+    monkeypatch.setattr(rows.TritonElementwise, "swiglu", lambda self, x: x[:, : x.shape[1] // 2])
+    monkeypatch.setattr(rows, "turning", lambda *_: lambda: None)
     kernels = checked(device)
-    assert kernels.note == "none; not for attention: it computes wrong; not for Q4_0: it computes wrong"
+    parts = ("attention", "rows", "RoPE", "Q4_0")
+    assert kernels.note == "; ".join(("none", *(f"not for {part}: it computes wrong" for part in parts)))
     assert not kernels.types
-    assert kernels.attention is None
+    assert (kernels.attention, kernels.elementwise, kernels.rotation) == (None, None, None)
 
 
 def test_what_cannot_run_is_not_taken(device: torch.device) -> None:

@@ -49,10 +49,12 @@ def test_it_says_what_its_numbers_say(
     device: torch.device, tmp_path: Path, types: str, dtype: torch.dtype
 ) -> None:
     from llama_herd.model.kernels.gpu.attention import TritonAttention
+    from llama_herd.model.kernels.gpu.rows import TritonElementwise, TritonRotation
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
 
     path = write_tiny_gguf(tmp_path / "tiny.gguf", type=types, **WIDE)
-    form = Form.FASTEST.with_kernels(TritonKernels("", PARTED_TYPES, TritonAttention(132), device.type))
+    parts = (TritonAttention(132), device.type, TritonElementwise(), TritonRotation())
+    form = Form.FASTEST.with_kernels(TritonKernels("", PARTED_TYPES, *parts))
     with GGUFModel.open(path) as file:
         exact = logits(Llama.load(file, device), torch.float32, device)
         fused = Llama.load(file, device, dtype, form=form)

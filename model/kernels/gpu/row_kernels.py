@@ -1,0 +1,91 @@
+"""Device code: what is done to each row by itself between two products, each in one pass over it.
+
+All of it in float32; each result is rounded once.
+"""
+
+import triton
+import triton.language as tl
+from triton.language import constexpr
+
+
+@triton.jit
+def _normalised(wide, weight, mask, column, columns, eps):
+    scale = 1 / tl.sqrt_rn(tl.sum(wide * wide, 0) / columns + eps)
+    return wide * scale * tl.load(weight + column, mask=mask, other=0.0)
+
+
+@triton.jit
+def normalise(x, weight, y, columns, eps, COLUMNS: constexpr):
+    """One row: y = x / sqrt(mean(x^2) + eps) * weight."""
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, COLUMNS)
+    mask = column < columns
+    wide = tl.load(x + row * columns + column, mask=mask, other=0.0).to(tl.float32)
+    found = _normalised(wide, weight, mask, column, columns, eps)
+    tl.store(y + row * columns + column, found.to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def add_and_normalise(x, added, weight, total, y, columns, eps, share, COLUMNS: constexpr):
+    """One row: total = x + share * added, and y is total normalised, from what was rounded."""
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, COLUMNS)
+    mask = column < columns
+    wide = tl.load(x + row * columns + column, mask=mask, other=0.0).to(tl.float32)
+    wide += share * tl.load(added + row * columns + column, mask=mask, other=0.0).to(tl.float32)
+    rounded = wide.to(total.dtype.element_ty)
+    tl.store(total + row * columns + column, rounded, mask=mask)
+    found = _normalised(rounded.to(tl.float32), weight, mask, column, columns, eps)
+    tl.store(y + row * columns + column, found.to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def gate(gate_up, y, columns, COLUMNS: constexpr):
+    """Some columns of a row: silu(gate) * up."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    mask = column < columns
+    own = gate_up + row * (2 * columns) + column
+    gates = tl.load(own, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(own + columns, mask=mask, other=0.0).to(tl.float32)
+    found = gates / (1 + tl.exp(-gates)) * up
+    tl.store(y + row * columns + column, found.to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def turn_and_keep(
+    qkv,  # (T, H + K + K, D)
+    cos,  # (T, D) float32
+    sin,
+    cells,  # (T,) int64
+    keys,  # (K, cells, D), the heads `kv_head` numbers apart
+    values,
+    kv_head,
+    HEADS: constexpr,
+    KV_HEADS: constexpr,
+    HEAD_DIM: constexpr,
+    HALF_PADDED: constexpr,
+):
+    """One head of one token: queries are turned where they lie, keys into the cache; values are copied."""
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    number = tl.arange(0, HALF_PADDED)
+    half: constexpr = HEAD_DIM // 2
+    mask = number < half
+    own = qkv + (token * (HEADS + 2 * KV_HEADS) + head) * HEAD_DIM + number
+    first, second = tl.load(own, mask=mask, other=0.0), tl.load(own + half, mask=mask, other=0.0)
+    cell = tl.load(cells + token) * HEAD_DIM + number
+    if head >= HEADS + KV_HEADS:
+        kept = values + (head - HEADS - KV_HEADS).to(tl.int64) * kv_head + cell
+        tl.store(kept, first, mask=mask)
+        tl.store(kept + half, second, mask=mask)
+    else:
+        angle = token * HEAD_DIM + number
+        low, high = first.to(tl.float32), second.to(tl.float32)
+        turned = low * tl.load(cos + angle, mask=mask, other=0.0) + high * tl.load(
+            sin + angle, mask=mask, other=0.0
+        )
+        swapped = high * tl.load(cos + angle + half, mask=mask, other=0.0) + low * tl.load(
+            sin + angle + half, mask=mask, other=0.0
+        )
+        if head >= HEADS:
+            own = keys + (head - HEADS).to(tl.int64) * kv_head + cell
+        tl.store(own, turned.to(qkv.dtype.element_ty), mask=mask)
+        tl.store(own + half, swapped.to(qkv.dtype.element_ty), mask=mask)

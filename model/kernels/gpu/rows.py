@@ -1,0 +1,121 @@
+"""RMSNorm, SwiGLU and RoPE with its write into the cache by Triton: a launch each.
+
+Shapes: T tokens of the ragged batch, C hidden size, F ffn size, H heads, K kv heads, D head dim.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llama_herd.model.kernels.gpu.launch import Launch
+from llama_herd.model.kernels.gpu.row_kernels import add_and_normalise, gate, normalise, turn_and_keep
+
+#: What a kernel is called with.
+Given = dict[str, Tensor | int | float]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+#: A row is normalised by one program, which holds it in its registers.
+MAX_COLUMNS = 16_384
+#: Columns that one program gates.
+GATE_COLUMNS = 1_024
+
+
+@dataclass(frozen=True)
+class TritonElementwise:
+    """Normalises and gates rows on a card."""
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether it is made for such rows."""
+        return x.dim() == 2 and x.dtype in DTYPES and x.is_contiguous() and x.shape[1] <= 2 * MAX_COLUMNS
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x (T, C) / sqrt(mean(x^2) + eps) * weight (C,), which is float32."""
+        y = torch.empty_like(x)
+        normalising(x, weight, y, eps)()
+        return y
+
+    def norm_of_sum(
+        self, x: Tensor, added: Tensor, weight: Tensor, eps: float, alpha: float
+    ) -> tuple[Tensor, Tensor]:
+        """x + alpha * added, and that normalised: (T, C) each."""
+        total, y = torch.empty_like(x), torch.empty_like(x)
+        adding(x, added.contiguous(), weight, total, y, eps, alpha)()
+        return total, y
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up, (T, F) out of (T, F + F)."""
+        y = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        gating(gate_up, y)()
+        return y
+
+
+@dataclass(frozen=True)
+class TritonRotation:
+    """Turns queries and keys and writes into a cache on a card."""
+
+    def takes(self, qkv: Tensor, cached: Tensor) -> bool:
+        """Whether it is made for qkv (T, H + K + K, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
+        page_tokens, head_dim = cached.shape[3:]
+        return (
+            qkv.dtype == cached.dtype
+            and qkv.dtype in DTYPES
+            and qkv.is_contiguous()
+            and head_dim % 2 == 0
+            and cached.stride()[2:] == (page_tokens * head_dim, head_dim, 1)
+        )
+
+    def __call__(self, qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> None:
+        """Turn queries in qkv (T, H + K + K, D) by cos and sin (T, 1, D); keep turned keys, and values.
+
+        `cached` are a layer's (2, K, pages, PAGE_TOKENS, D), `cells` (T,) say where in it they go.
+        """
+        turning(qkv, cos.contiguous(), sin.contiguous(), cached, cells)()
+
+
+def normalising(x: Tensor, weight: Tensor, y: Tensor, eps: float) -> Launch:
+    """The kernel that writes y (T, C)."""
+    given: Given = {"x": x, "weight": weight, "y": y, "columns": x.shape[1], "eps": eps}
+    return _by_row(normalise, x, given)
+
+
+def adding(
+    x: Tensor, added: Tensor, weight: Tensor, total: Tensor, y: Tensor, eps: float, alpha: float
+) -> Launch:
+    """The kernel that writes the sum and y (T, C)."""
+    given: Given = {"x": x, "added": added, "weight": weight, "total": total, "y": y}
+    return _by_row(add_and_normalise, x, {**given, "columns": x.shape[1], "eps": eps, "share": alpha})
+
+
+def _by_row(kernel: object, x: Tensor, given: Given) -> Launch:
+    columns = _power_of_two(x.shape[1])
+    num_warps = min(16, max(1, columns // 512))
+    return Launch(kernel, (len(x),), given, {"COLUMNS": columns}, num_warps, num_stages=1)
+
+
+def gating(gate_up: Tensor, y: Tensor) -> Launch:
+    """The kernel that writes y (T, F)."""
+    num_programs = -(-y.shape[1] // GATE_COLUMNS)
+    given: Given = {"gate_up": gate_up, "y": y, "columns": y.shape[1]}
+    return Launch(gate, (len(y), num_programs), given, {"COLUMNS": GATE_COLUMNS}, 4, num_stages=1)
+
+
+def turning(qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> Launch:
+    """The kernel that turns queries where they lie, and keeps keys and values."""
+    keys, values = cached  # (K, pages, PAGE_TOKENS, D) each
+    T, num_heads, D = qkv.shape
+    given: Given = {"qkv": qkv, "cos": cos, "sin": sin, "cells": cells, "keys": keys, "values": values}
+    constants = {
+        "HEADS": num_heads - 2 * len(keys),
+        "KV_HEADS": len(keys),
+        "HEAD_DIM": D,
+        "HALF_PADDED": _power_of_two(D // 2),
+    }
+    return Launch(
+        turn_and_keep, (T, num_heads), {**given, "kv_head": keys.stride(0)}, constants, 1, num_stages=1
+    )
+
+
+def _power_of_two(number: int) -> int:
+    """The next one that is no smaller."""
+    return 1 << (number - 1).bit_length()
