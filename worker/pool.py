@@ -63,6 +63,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._handle_stops(_stop_loading)
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
         # These import torch, which must not happen before the device is pinned.
+        from llama_herd.worker.engine.lost_device import lost_by
         from llama_herd.worker.jobs.service import Service
         from llama_herd.worker.metrics.exporter import Exporter
         from llama_herd.worker.metrics.worker_collector import WorkerCollector
@@ -73,6 +74,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
         except BadInput as error:
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
+        except Exception as error:
+            if (lost := lost_by(error)) is not None:
+                process.end_or_begin_anew(lost)
+            raise
         if exporter is not None:
             exporter.show(WorkerCollector(lambda: self._service.figures, self._service.kind))
         signals.worker_ready.connect(self._announce, weak=False)

@@ -8,7 +8,8 @@ from typing import NoReturn
 
 import structlog
 
-from llama_herd.worker.loading.device import on_device, pin_device
+from llama_herd.errors import DeviceLost
+from llama_herd.worker.loading.device import begin_anew, on_device, pin_device
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -18,6 +19,8 @@ NUM_LOOK_AHEAD = 8
 
 #: Exit code of a worker that lost a thread.
 EXIT_THREAD_DIED = 70
+#: Exit code of a worker whose GPU answers no more.
+EXIT_DEVICE_LOST = 73
 #: Exit code of a worker that no longer took messages.
 EXIT_SILENT = 71
 #: Exit code of a worker with a part that no longer made progress.
@@ -43,11 +46,31 @@ def device() -> str:
 
 def end_process(failure: threading.ExceptHookArgs) -> None:
     """End a worker that has lost one of its threads: without it, jobs would stay here for ever."""
+    if isinstance(failure.exc_value, DeviceLost):
+        end_without_device(failure.exc_value)
     details = (failure.exc_type, failure.exc_value, failure.exc_traceback)
     log.critical(
         "thread died, ending the worker", thread=getattr(failure.thread, "name", "?"), exc_info=details
     )
     end_at_once(EXIT_THREAD_DIED)
+
+
+def end_without_device(error: DeviceLost) -> NoReturn:
+    """End a worker whose GPU is lost. What it has recorded stays; other workers go on from there."""
+    log.critical("the GPU is lost, ending the worker", device=settings().device, reason=str(error))
+    end_at_once(EXIT_DEVICE_LOST)
+
+
+def end_or_begin_anew(error: DeviceLost) -> NoReturn:
+    """After a loss at the start: begin once more without Triton's kernels, one of which may have caused it.
+
+    A worker that does without them already ends.
+    """
+    if settings().triton == "off":
+        end_without_device(error)
+    log.error("the GPU was lost at the start, starting again with HERD_TRITON=off", reason=str(error))
+    logging.shutdown()
+    begin_anew(HERD_TRITON="off")
 
 
 def end_at_once(exit_code: int) -> NoReturn:

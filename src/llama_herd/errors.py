@@ -7,6 +7,7 @@ HerdError
 │   ├── SettingsError   a setting has a value that cannot work here
 │   ├── InvalidJob      a job has fields that cannot be accepted; `fields` names each of them
 │   └── JobConflict     another job already has this id or idempotency key
+├── DeviceLost          a GPU answers this process no more: its worker ends
 ├── RedisUnavailable    Redis cannot be reached, or rejects the call
 │   └── NotPermitted    the user of Redis lacks a right
 ├── QueueFull           the queue's limit of jobs or tokens is reached; `retry_after_s` says when to try again
@@ -39,6 +40,13 @@ class ModelFileError(BadInput):
 
 class DeviceError(BadInput):
     """This machine does not have the requested device. The message lists the devices that it has."""
+
+
+class DeviceLost(HerdError):
+    """A GPU answers this process no more: it is broken, or a kernel has broken its context.
+
+    A worker ends by it, and its jobs go on elsewhere. The message is the driver's.
+    """
 
 
 class SettingsError(BadInput):

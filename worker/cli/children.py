@@ -9,6 +9,7 @@ from typing import NamedTuple
 import structlog
 
 from llama_herd.worker.local.signals import on_signals
+from llama_herd.worker.process import EXIT_DEVICE_LOST
 
 log = structlog.get_logger(__name__)
 
@@ -19,11 +20,22 @@ FINAL_CODES = (0, 2)
 
 
 class Backoff(NamedTuple):
-    """Pauses before a dead child is started again: each twice as long, until one run lasts long enough."""
+    """Pauses before a dead child is started again: each twice as long, until one run lasts long enough.
+
+    A GPU that was lost rarely comes back by itself, and each try may hold up the others: it gets longer ones.
+    """
 
     first_s: float = 1.0
     most_s: float = 60.0
     sound_s: float = 300.0
+    lost_first_s: float = 60.0
+    lost_most_s: float = 3_600.0
+
+    def after(self, pause_s: float, ran_s: float, exit_code: int) -> float:
+        """The next pause, after one of `pause_s` and a run of `ran_s` that ended with this code."""
+        is_lost = exit_code == EXIT_DEVICE_LOST
+        first_s, most_s = (self.lost_first_s, self.lost_most_s) if is_lost else (self.first_s, self.most_s)
+        return first_s if ran_s >= self.sound_s else min(most_s, max(first_s, 2 * pause_s))
 
 
 DEFAULT_BACKOFF = Backoff()
@@ -105,7 +117,9 @@ class Child:
             self._is_ending, self.exit_code = True, exit_code
             log.info("child ended", **facts)
             return
-        first_s, most_s, sound_s = self._backoff
-        self._pause_s = first_s if ran_s >= sound_s else min(most_s, max(first_s, 2 * self._pause_s))
+        self._pause_s = self._backoff.after(self._pause_s, ran_s, exit_code)
         self._start_s = monotonic() + self._pause_s
-        log.error("child died, restarting it", **facts, pause_s=self._pause_s)
+        event = "child died, restarting it"
+        if exit_code == EXIT_DEVICE_LOST:
+            event = "GPU lost, trying it again after a pause"
+        log.error(event, **facts, pause_s=self._pause_s)

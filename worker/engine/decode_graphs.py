@@ -14,6 +14,7 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
 from llama_herd.worker.engine.lane import Lane
+from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import is_lack_of_memory
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised
@@ -117,9 +118,8 @@ class DecodeGraphs:
         self._shown = []
         try:
             return self._device.capture(work)
-        except torch.AcceleratorError:
-            raise
         except Exception as error:
+            raise_if_lost(error)
             if is_lack_of_memory(error):
                 raise
             self.complaint = f"{type(error).__name__}: {error}".splitlines()[0]

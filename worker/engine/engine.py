@@ -6,11 +6,11 @@ from time import monotonic
 from typing import NamedTuple
 
 import structlog
-import torch
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.events import Failure
+from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import MEMORY_ERROR, is_lack_of_memory, memory_failure
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import Read, Reading, Runner
@@ -157,9 +157,8 @@ class Engine:
         """Copy the pages that one sequence takes over; an error ends this sequence alone."""
         try:
             self.runner.begin(sequence)
-        except torch.AcceleratorError:
-            raise
         except Exception as error:
+            raise_if_lost(error)
             log.exception("row failed", **sequence.line)
             return self._failed(sequence, failure_of(error))
         sequence.note_admitted()
@@ -171,7 +170,7 @@ class Engine:
         """Run rows in one forward. If it fails, run each half by itself: only a row that fails alone ends.
 
         A forward that is known to be too large for the memory is halved at once. Raises
-        torch.AcceleratorError when this process has lost the device.
+        DeviceLost when this process has lost the device.
         """
         if not rows:
             return
@@ -191,9 +190,8 @@ class Engine:
         launched_s = monotonic()
         try:
             read = self.runner.launch(rows)
-        except torch.AcceleratorError:
-            raise
         except Exception as error:
+            raise_if_lost(error)
             if len(rows) == 1:
                 log.exception("row failed", **rows[0].sequence.line)
             elif is_lack_of_memory(error):

@@ -14,15 +14,21 @@ MEMORY_ERROR = Failure(
     code=ErrorCode.OUT_OF_MEMORY, message=f"the device lacks memory for the job's next tokens. {FIX}"
 )
 
-#: torch raises OutOfMemoryError for a GPU. For a CPU only its allocator's words tell the error.
-_CPU_WORDS = "DefaultCPUAllocator: can't allocate memory"
+#: torch raises OutOfMemoryError for what its own allocator lacks on a GPU. All else only words tell: of a
+#: CPU's allocator, of CUDA's driver, of its libraries, and of Triton.
+_WORDS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "Triton Error [CUDA]: out of memory",
+)
 _ASKED = re.compile(r"tried to allocate ([\d.]+ \w+)", re.IGNORECASE)
 _FREE = re.compile(r"of which ([\d.]+ \w+) is free")
 
 
 def is_lack_of_memory(error: Exception) -> bool:
     """Whether an allocation has failed."""
-    return isinstance(error, torch.OutOfMemoryError) or _CPU_WORDS in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
 
 
 def numbers_of(error: Exception) -> str | None:

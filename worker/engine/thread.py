@@ -7,9 +7,9 @@ from queue import SimpleQueue
 from time import monotonic
 
 import structlog
-import torch
 
 from llama_herd.worker.engine.engine import Engine, failure_of
+from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
 from llama_herd.worker.engine.stats import EngineStats
@@ -81,9 +81,8 @@ class EngineThread(threading.Thread):
                 break
             try:
                 self._engine.step()
-            except torch.AcceleratorError:
-                raise  # a failed device never answers again: end, and leave all jobs to other workers
             except Exception as error:
+                raise_if_lost(error)  # it never answers again: end, and leave all jobs to other workers
                 if not self._engine.stats.num_running:
                     raise  # no sequence to blame: the next step would fail too, so leave the jobs to others
                 log.exception("step failed")

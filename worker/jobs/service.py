@@ -27,7 +27,8 @@ from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
-from llama_herd.worker.loading.device import visible_cards
+from llama_herd.worker.loading.card_lock import take_card
+from llama_herd.worker.loading.device import pinned_card, visible_cards
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -90,6 +91,8 @@ class Service:
         """
         with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
             check_redis(redis, settings)
+            if settings.device != "cpu":
+                take_card(pinned_card(), worker, is_shared=settings.memory_share < 1)
             started_s = monotonic()
             with LoadingReport(redis, settings, worker) as report:
                 model = LoadedModel.load(settings, process.device(), report.note_bytes)

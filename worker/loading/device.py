@@ -2,10 +2,15 @@
 
 import os
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
 from llama_herd.errors import DeviceError
 from llama_herd.worker.settings import WorkerSettings
+
+#: What `pin_device` has changed, as it was before; None: it was not there.
+_unpinned: dict[str, str | None] = {}
 
 
 def on_device(settings: WorkerSettings) -> WorkerSettings:
@@ -33,10 +38,17 @@ def pin_device(device: str) -> str:
         raise DeviceError(
             f"HERD_DEVICE={device}, but the GPUs here are: {found}. Fix: name one of them, or cpu."
         )
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    listed = _unpinned["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = listed.split(",")[index] if listed else str(index)
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     return torch_name(device)
+
+
+def begin_anew(**variables: str) -> NoReturn:
+    """Replace this process by the same command with other variables: nothing mends a broken CUDA context."""
+    environment = {**os.environ, **_unpinned, **variables}
+    given = {name: value for name, value in environment.items() if value is not None}
+    os.execve(sys.executable, sys.orig_argv, given)
 
 
 def torch_name(device: str) -> str:
@@ -54,6 +66,22 @@ def has_cuda_build() -> bool:
 
 def visible_cards() -> list[str]:
     """Names of the GPUs that this process may use, in the order of their numbers."""
+    cards = _cards()
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return [name for _, _, name in cards]
+    names = {key: name for index, uuid, name in cards for key in (index, uuid)}
+    return [names.get(key.strip(), key.strip()) for key in listed.split(",") if key.strip()]
+
+
+def pinned_card() -> str:
+    """The UUID of the GPU that `pin_device` has pinned; what it was pinned by if nvidia-smi knows no more."""
+    pinned = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    return next((uuid for index, uuid, _ in _cards() if index == pinned), pinned)
+
+
+def _cards() -> list[tuple[str, str, str]]:
+    """Index, UUID and name of each GPU of this machine."""
     try:
         report = subprocess.run(
             ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"],
@@ -64,9 +92,5 @@ def visible_cards() -> list[str]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    cards = [[part.strip() for part in line.split(",", 2)] for line in report.splitlines() if line.strip()]
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:
-        return [name for _, _, name in cards]
-    names = {key: name for index, uuid, name in cards for key in (index, uuid)}
-    return [names.get(key.strip(), key.strip()) for key in listed.split(",") if key.strip()]
+    rows = [line.split(",", 2) for line in report.splitlines() if line.strip()]
+    return [(index.strip(), uuid.strip(), name.strip()) for index, uuid, name in rows]

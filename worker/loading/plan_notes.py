@@ -34,7 +34,7 @@ class PlanNotes:
 
     def __init__(self, device_key: str, max_wait_s: float = MAX_WAIT_S) -> None:
         self._max_wait_s = max_wait_s
-        self._folder = Path(tempfile.gettempdir()) / f"llama-herd-{os.getuid()}" / device_key
+        self._folder = own_folder() / device_key
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -75,7 +75,7 @@ class PlanNotes:
 
     @property
     def _own(self) -> Path:
-        return self._folder / _name_of(os.getpid())
+        return self._folder / name_of()
 
     def others(self) -> dict[int, int]:
         """The bytes that each other process has planned, by process id."""
@@ -84,7 +84,7 @@ class PlanNotes:
         planned = {}
         for path in self._folder.glob("*-*"):
             pid = int(path.name.partition("-")[0])
-            if path.name != _name_of(pid):
+            if path.name != name_of(pid):
                 path.unlink(missing_ok=True)
             elif pid != os.getpid():
                 planned[pid] = int(path.read_text() or 0)
@@ -117,8 +117,14 @@ def _warn(error: OSError) -> None:
     log.warning("planned memory not noted, other workers may plan to take it too", reason=str(error))
 
 
-def _name_of(pid: int) -> str:
-    """The process's id and its start time in ticks; empty when it is gone, or a zombie."""
+def own_folder() -> Path:
+    """Where the processes of one user on this machine leave notes for each other."""
+    return Path(tempfile.gettempdir()) / f"llama-herd-{os.getuid()}"
+
+
+def name_of(pid: int | None = None) -> str:
+    """A process's id, by default ours, and its start time in ticks; empty when it is gone, or a zombie."""
+    pid = os.getpid() if pid is None else pid
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

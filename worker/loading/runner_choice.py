@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 import structlog
-import torch
 
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.cuda_device import CudaDevice
+from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import is_lack_of_memory
 from llama_herd.worker.engine.runner import ModelRunner, Runner
 from llama_herd.worker.engine.slot_runner import SlotRunner
@@ -40,9 +40,8 @@ def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> Choice
     try:
         runner = SlotRunner(llama, cache, CudaDevice(), settings.slots, is_captured=is_captured)
         complaint = runner.check()
-    except torch.AcceleratorError:
-        raise
     except Exception as error:  # whatever a driver may raise: the plain path is there
+        raise_if_lost(error)
         if is_lack_of_memory(error):
             raise
         log.warning("steps cannot overlap", exc_info=True)

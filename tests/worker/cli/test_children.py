@@ -11,8 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from llama_herd.errors import DeviceError
-from llama_herd.worker.cli.children import Backoff, run_together
+from llama_herd.worker.cli.children import DEFAULT_BACKOFF, Backoff, run_together
 from llama_herd.worker.cli.worker import card_commands
+from llama_herd.worker.process import EXIT_DEVICE_LOST
 
 
 def child(code: str) -> list[str]:
@@ -73,6 +74,18 @@ def test_after_a_sound_run_they_begin_anew(tmp_path: Path) -> None:
     assert pauses(logs) == [0.01] * 3
 
 
+def test_a_card_that_is_lost_gets_long_pauses_and_a_line_of_its_own(tmp_path: Path) -> None:
+    backoff = QUICK._replace(lost_first_s=0.05, lost_most_s=0.15)
+    command = dying(tmp_path / "gpu1", num_deaths=3, code=str(EXIT_DEVICE_LOST))
+    with capture_logs() as logs:
+        run_together({"gpu1": command}, backoff)
+    assert pauses(logs) == [0.05, 0.1, 0.15]
+    assert {entry["event"] for entry in logs if "pause_s" in entry} == {
+        "GPU lost, trying it again after a pause"
+    }
+    assert DEFAULT_BACKOFF.after(0.0, 3.0, EXIT_DEVICE_LOST) == 60
+
+
 def test_one_that_a_signal_killed_is_started_again_and_counts_as_128_and_its_number(tmp_path: Path) -> None:
     with capture_logs() as logs:
         assert run_together({"one": dying(tmp_path / "one", 1, code="kill")}, QUICK) == 0
@@ -94,7 +107,7 @@ def test_a_signal_goes_on_to_all_of_them() -> None:
 
 PARENT = """
 import sys
-from llama_herd.worker.cli.children import Backoff, run_together
+from llama_herd.worker.cli.children import DEFAULT_BACKOFF, Backoff, run_together
 from llama_herd.worker.logs import set_up_logs
 set_up_logs("json")
 dead, sleeper = [[sys.executable, "-c", code] for code in ("exit(1)", "import time; time.sleep(60)")]

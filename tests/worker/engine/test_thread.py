@@ -8,6 +8,7 @@ from queue import SimpleQueue
 import pytest
 import torch
 
+from llama_herd.errors import DeviceLost
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
@@ -85,20 +86,28 @@ def test_a_broken_step_ends_its_sequences_with_an_error_and_the_next_job_runs(
     assert desk.end().finish_reason == "length"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+    ],
+    ids=str,
+)
 def test_a_device_that_is_lost_ends_the_thread_and_no_job(
-    desk: Desk, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, model: LoadedModel, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Every later call fails, too: a worker that went on would end job after job with an error."""
 
     def lost(*_: object) -> None:
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        raise error
 
     ended: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", ended.append)
     monkeypatch.setattr(Llama, "forward", lost)
     desk.thread.submit(sequence(model, "job"))
     desk.thread.join(TIMEOUT_S)
-    assert [failure.exc_type for failure in ended] == [torch.AcceleratorError]
+    assert [failure.exc_type for failure in ended] == [DeviceLost]
     assert desk.said.get_nowait().has_started
     assert desk.said.empty()
 

@@ -10,7 +10,7 @@ import pytest
 
 from llama_herd.errors import DeviceError
 from llama_herd.worker.loading import device
-from llama_herd.worker.loading.device import on_device, pin_device
+from llama_herd.worker.loading.device import on_device, pin_device, pinned_card
 from llama_herd.worker.settings import WorkerSettings
 
 REPORT = "0, GPU-aaa, NVIDIA H200\n1, GPU-bbb, NVIDIA L4"
@@ -51,6 +51,14 @@ def test_numbers_count_among_the_cards_that_this_process_may_use(monkeypatch: py
 def test_a_wrong_number_lists_the_cards() -> None:
     with pytest.raises(DeviceError, match=r"cuda:2.*cuda:0 = NVIDIA H200; cuda:1 = NVIDIA L4"):
         pin_device("cuda:2")
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_a_pinned_card_is_known_by_its_uuid() -> None:
+    pin_device("cuda:1")
+    assert pinned_card() == "GPU-bbb"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "MIG-ccc"
+    assert pinned_card() == "MIG-ccc", "what nvidia-smi does not list by itself"
 
 
 def test_without_a_driver_the_list_is_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

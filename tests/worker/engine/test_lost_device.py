@@ -1,0 +1,58 @@
+"""What real drivers and libraries say: which errors are the loss of a GPU, and which pass."""
+
+import pytest
+import torch
+
+from llama_herd.errors import DeviceLost
+from llama_herd.worker.engine.lost_device import is_lost, lost_by, raise_if_lost
+from llama_herd.worker.engine.memory_error import is_lack_of_memory
+
+ADVICE = "\nCUDA kernel errors might be asynchronously reported at some other API call.\n"
+LOST = (
+    torch.AcceleratorError(f"CUDA error: an illegal memory access was encountered{ADVICE}"),
+    torch.AcceleratorError(f"CUDA error: uncorrectable ECC error encountered{ADVICE}"),
+    torch.AcceleratorError(f"CUDA error: unspecified launch failure{ADVICE}"),
+    torch.AcceleratorError("CUDA error: unknown error"),
+    torch.AcceleratorError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+    RuntimeError("Triton Error [CUDA]: misaligned address"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, opb)`"),
+    RuntimeError("CUDA driver error: device-side assert triggered"),
+    RuntimeError("No CUDA GPUs are available: no CUDA-capable device is detected"),
+    RuntimeError("Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost. Reboot the system"),
+)
+PASSING = (
+    RuntimeError("shape '[3, 4]' is invalid for input of size 7"),
+    RuntimeError("Triton Error [CUDA]: invalid argument"),
+    torch.AcceleratorError("CUDA error: invalid configuration argument"),
+    torch.AcceleratorError("CUDA error: operation not permitted when stream is capturing"),
+    ValueError("a prompt that says: GPU is lost"),
+)
+MEMORY = (
+    torch.AcceleratorError(f"CUDA error: out of memory{ADVICE}"),
+    torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ..."
+    ),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+)
+
+
+@pytest.mark.parametrize("error", LOST, ids=str)
+def test_a_card_that_is_lost_is_known_by_any_type_of_error(error: Exception) -> None:
+    with pytest.raises(DeviceLost, match=r"^[^\n]+$") as raised:
+        raise_if_lost(error)
+    assert raised.value.__cause__ is error
+    assert str(error).startswith(str(raised.value))
+    assert lost_by(raised.value) is not None, "it stays lost"
+
+
+@pytest.mark.parametrize("error", [*PASSING, *MEMORY], ids=str)
+def test_what_is_wrong_with_one_call_is_no_loss(error: Exception) -> None:
+    raise_if_lost(error)
+    assert not is_lost(error)
+
+
+@pytest.mark.parametrize("error", MEMORY, ids=str)
+def test_a_lack_of_memory_is_one_whoever_says_so(error: Exception) -> None:
+    assert is_lack_of_memory(error)
