@@ -27,6 +27,11 @@ LABEL org.opencontainers.image.title="llama-herd" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --no-log-init --no-create-home --shell /usr/sbin/nologin herd
 COPY --from=build /opt/herd /opt/herd
+# Triton, which torch's CUDA build brings, compiles its launchers in C where they run. Python.h is there already.
+# hadolint ignore=DL3008
+RUN if [ -d "$(echo /opt/herd/lib/python3*/site-packages/triton)" ]; then \
+      test -f "$(/opt/herd/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" && \
+      apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; fi
 # The root file system may be read-only: caches of CUDA and torch go where a tmpfs is mounted.
 ENV PATH=/opt/herd/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 HERD_KERNELS_DIR=/opt/herd/kernels
 WORKDIR /tmp
