@@ -16,8 +16,8 @@ class Choice(NamedTuple):
 
 #: By the name that stands in results.
 CHOICES: Mapping[str, Choice] = {
-    "graphs": Choice("graphs", "off"),
-    "overlap": Choice("overlap", "off"),
+    "graphs": Choice("graphs", "uncaptured"),
+    "overlap": Choice("graphs", "off"),
     "kernels": Choice("triton", "off"),
     "blocks": Choice("weights", "dense"),
     "prefixes": Choice("prefix_cache", False),

@@ -91,5 +91,7 @@ def test_what_cannot_be_captured_leaves_the_card_well(tiny_file: Path) -> None:
 @pytest.mark.parametrize("window", [0, 40])
 @pytest.mark.parametrize("kv_heads", [8, 2])
 def test_packed_prompts_attend_right(kv_heads: int, window: int) -> None:
-    needs = Needs(torch.bfloat16, frozenset(), 8, kv_heads, 128, 128**-0.5, frozenset({window}), 0.0)
+    needs = Needs(
+        torch.bfloat16, frozenset(), 8, kv_heads, 128, 128**-0.5, frozenset({window}), 0.0, 8 * 128, 64
+    )
     assert complaint_of_varlen(needs, torch.device(CARD)) == ""

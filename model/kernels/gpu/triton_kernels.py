@@ -6,6 +6,7 @@ Shapes: T tokens, N rows (outputs), C columns (inputs).
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 import triton

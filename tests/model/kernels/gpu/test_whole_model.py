@@ -53,8 +53,12 @@ def test_it_says_what_its_numbers_say(
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
 
     path = write_tiny_gguf(tmp_path / "tiny.gguf", type=types, **WIDE)
-    parts = (TritonAttention(132), device.type, TritonElementwise(), TritonRotation())
-    form = Form.FASTEST.with_kernels(TritonKernels("", PARTED_TYPES, *parts))
+    kernels = TritonKernels(
+        *("", PARTED_TYPES, TritonAttention(132), device.type),
+        elementwise=TritonElementwise(),
+        rotation=TritonRotation(),
+    )
+    form = Form.FASTEST.with_kernels(kernels)
     with GGUFModel.open(path) as file:
         exact = logits(Llama.load(file, device), torch.float32, device)
         fused = Llama.load(file, device, dtype, form=form)
