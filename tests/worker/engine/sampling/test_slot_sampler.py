@@ -60,7 +60,7 @@ def write(slots: Slots, one: Sequence) -> None:
 
 def slots_of(sequences: list[Sequence]) -> Slots:
     slots = Slots(len(sequences), MAX_LENGTH, trash_page=99, device=torch.device("cpu"))
-    slots.words.random_(0, NUM_TOKENS)  # what those before have left
+    slots.words[: slots.trash].random_(0, NUM_TOKENS)  # what those before have left
     for one in sequences:
         write(slots, one)
     return slots
