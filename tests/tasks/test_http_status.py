@@ -21,6 +21,9 @@ from llama_herd.http_status import STATUS_OF_ERROR, http_headers, http_status
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
 
+#: Errors that no client meets.
+OF_WORKERS = ("ModelFileError", "DeviceError", "DeviceLost")
+
 FULL = QueueFull("herd.tales", "jobs", 9, 9, retry_after_s=6.2)
 
 
@@ -63,7 +66,7 @@ def test_the_page_has_the_status_of_every_error_that_a_client_raises() -> None:
     shown = dict(re.findall(r"^\| `([A-Z]\w+)` \| (\d+) \|", PAGE, re.MULTILINE))
     assert {kind.__name__: str(status) for kind, status in STATUS_OF_ERROR}.items() <= shown.items()
     other = {name: kind for name, kind in vars(llama_herd.errors).items() if is_error(kind)}
-    named = [*shown, "HerdError", "GenerationError", "ModelFileError", "DeviceError", "SettingsError"]
+    named = [*shown, "HerdError", "GenerationError", "SettingsError", *OF_WORKERS]
     assert [name for name in other if name not in named] == []
 
 
