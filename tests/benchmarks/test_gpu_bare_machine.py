@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 #: Refuses to find these packages, as where they are not installed.
@@ -32,6 +34,7 @@ def run_bare(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.program
 def test_the_runner_and_its_first_steps_need_no_package_of_ours(tmp_path: Path) -> None:
     code = """
 import runpy

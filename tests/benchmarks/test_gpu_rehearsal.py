@@ -29,6 +29,7 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.program
 @pytest.mark.timeout(300)
 def test_a_step_that_fails_costs_no_other_its_results(tmp_path: Path) -> None:
     done = run("faults", "--rehearse", "--out", str(tmp_path), "--models", str(tmp_path / "models"))

@@ -47,7 +47,7 @@ def test_jobs_go_on_elsewhere_and_only_those_it_computed_count_the_death(
     assert [result.attempts for result in results] == [2, 1]
 
 
-@pytest.mark.long
+@pytest.mark.program
 def test_a_card_that_is_lost_while_it_loads_is_tried_once_more_without_kernels(
     server: EmbeddedRedis, tmp_path: Path
 ) -> None:

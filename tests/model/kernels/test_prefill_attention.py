@@ -119,9 +119,11 @@ SPANS = (
 )
 
 
-@pytest.mark.drawn
+MANY_HEADS = [pytest.param(*of, marks=pytest.mark.slow) for of in ((32, 4), (64, 1))]
+
+
 @pytest.mark.parametrize("head_dim", [2, 16, 64, 80, 96, 128, 250, 256])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (6, 2), (32, 4), (19, 1), (64, 1)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (6, 2), (19, 1), *MANY_HEADS])
 def test_it_attends_as_float64(attention: PrefillAttention, heads: int, kv_heads: int, head_dim: int) -> None:
     case = Case.of(SPANS, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     case.check(case.attend(attention))

@@ -51,6 +51,7 @@ def test_a_user_with_two_roles_generates_though_it_may_not_look_at_queues(tmp_pa
     invoke("acl", str(tmp_path), *HERE, "--model", "tales", "--user", "api=producer+subscriber")
     with GuardedRedis(tmp_path) as server, StandIn(server.url), Client(server.url) as root:
         job_id = root.submit(prompt="loads the scripts, as a worker does")
+        root.place(job_id)  # loads the one that tells where a job stands, which is asked if it waits
         for command in (("generate", "Once"), ("watch", job_id)):
             done = invoke(*command, HERD_REDIS_URL=server.url_of("api"))
             assert (done.exit_code, done.stderr) == (0, "")
