@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.notes import unserved_note
 from llama_herd.tasks.client.status import Status, status
+from llama_herd.tasks.client.waiting import places
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, JobRow, Overview
@@ -54,10 +55,11 @@ class JobStatus:
 
 def job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
     """Look at one job. Raises JobNotFound."""
-    record, place = yield [ledger.record(job_id), ledger.place(job_id)]
+    record = yield ledger.record(job_id)
     if record is None:
         raise JobNotFound.of(job_id)
     found = yield from status(ledger, record.queue)
+    (place,) = yield from places(ledger, [job_id])
     times = (record.submitted_ms, record.due_ms, record.deadline_ms)
     row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times)
     return _of_row(row, ledger.tenant, found, found.now_ms, place)
@@ -109,8 +111,7 @@ _INDEXES: dict[str | None, tuple[Index, ...]] = {
 def _of_page(page: JobPage, ledger: Ledger, found: Status) -> Dialogue[list[JobStatus]]:
     """The jobs of a page, with the places of those that wait."""
     waiting = [row.job_id for row in page.rows if row.state == "queued"]
-    places = (yield [ledger.place(job_id) for job_id in waiting]) if waiting else []
-    place_of: dict[str, Place | None] = dict(zip(waiting, places, strict=True))
+    place_of = dict(zip(waiting, (yield from places(ledger, waiting)), strict=True))
     return [_of_row(row, ledger.tenant, found, page.now_ms, place_of.get(row.job_id)) for row in page.rows]
 
 

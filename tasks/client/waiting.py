@@ -1,14 +1,16 @@
 """Where a job stands as long as no worker has begun it."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, Field
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoScriptError, ResponseError
 
+from llama_herd.tasks.connection import is_denied
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
 
 
 class Queued(BaseModel, frozen=True):
@@ -19,6 +21,25 @@ class Queued(BaseModel, frozen=True):
         description="1: it is next. Counted by the time of acceptance, whatever the priority."
     )
     estimated_wait_s: float | None = Field(description="At the rate of late; null if nothing was taken.")
+
+
+def places(ledger: Ledger, job_ids: Sequence[str]) -> Dialogue[list[Place | None]]:
+    """Where each job stands; None if it does not wait, or if this user of Redis may not know it."""
+    answers = (yield Apart([ledger.place(job_id) for job_id in job_ids])) if job_ids else []
+    return [_told(answer) for answer in answers]
+
+
+def _told(answer: Place | ResponseError | None) -> Place | None:
+    if not isinstance(answer, ResponseError):
+        return answer
+    if _is_withheld(answer):
+        return None
+    raise answer
+
+
+def _is_withheld(error: ResponseError) -> bool:
+    """Whether this user may not know. Who may not load a script lacks it until a worker has come."""
+    return is_denied(error) or isinstance(error, NoScriptError)
 
 
 class Waiting:
@@ -41,8 +62,10 @@ class Waiting:
             return []
         try:
             place: Place | None = yield self._ledger.place(self._job_id)
-        except NoPermissionError:
-            self._has_begun = True
+        except ResponseError as error:
+            if not _is_withheld(error):
+                raise
+            self._has_begun = True  # lest Redis note a refusal at each look
             return []
         if place is None or place == self._last:
             return []

@@ -1,5 +1,6 @@
 """`herd acl` writes users that a Redis takes, and shows no password."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.client.waiting import Queued
 from tests.guarded_redis import GuardedRedis, newest_dialect
 from tests.worker.herd_command import invoke
 
@@ -51,10 +53,30 @@ def test_a_user_with_two_roles_generates_though_it_may_not_look_at_queues(tmp_pa
     invoke("acl", str(tmp_path), *HERE, "--model", "tales", "--user", "api=producer+subscriber")
     with GuardedRedis(tmp_path) as server, StandIn(server.url), Client(server.url) as root:
         job_id = root.submit(prompt="loads the scripts, as a worker does")
-        root.place(job_id)  # loads the one that tells where a job stands, which is asked if it waits
         for command in (("generate", "Once"), ("watch", job_id)):
             done = invoke(*command, HERD_REDIS_URL=server.url_of("api"))
             assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_where_no_worker_has_loaded_the_script_for_it_a_watcher_learns_no_place_and_goes_on(
+    tmp_path: Path,
+) -> None:
+    invoke("acl", str(tmp_path), *HERE, "--model", "tales", "--user", "api=producer+subscriber")
+    with GuardedRedis(tmp_path) as server, Client(server.url) as root:
+        job_id = root.submit(prompt="waits")
+        assert places_until_timeout(server.url_of("api"), job_id) == []
+        root.place(job_id)  # loads it
+        assert places_until_timeout(server.url_of("api"), job_id) == [1]
+
+
+def places_until_timeout(url: str, job_id: str) -> list[int]:
+    """The places that a watcher is told before it gives up."""
+    told: list[int] = []
+    with Client(url) as client, suppress(TimeoutError):
+        for event in client.watch(job_id, timeout_s=0.3):
+            assert isinstance(event, Queued)
+            told.append(event.position)
+    return told
 
 
 def test_a_user_may_have_a_role_in_several_tenants(tmp_path: Path) -> None:
