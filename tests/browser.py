@@ -27,6 +27,15 @@ KEYS: dict[str, tuple[str, int, str]] = {
 }
 SHIFT, CTRL = 8, 2
 
+#: What Chromium says of a call to a page that is loaded again, or left, before the answer.
+_GONE = (
+    "Inspected target navigated or closed",
+    "Execution context was destroyed.",
+    "Cannot find context with specified id",
+    "Cannot find default execution context",
+    "Promise was collected",
+)
+
 #: Calls a function again and again for half a second, until its answer is true.
 _LOOK = """async look => {
   const end = Date.now() + 500
@@ -109,7 +118,8 @@ class Browser:
         while True:
             found = self._next(until_s)
             if found.get("id") == number:
-                assert "error" not in found, (method, found["error"])
+                if "error" in found:
+                    raise CallRefused(f"{method}: {found['error']['message']}")
                 result: dict[str, Any] = found["result"]
                 return result
             tab = self.tabs.get(found.get("sessionId", ""))
@@ -125,6 +135,10 @@ class Browser:
             *whole, self._rest = (self._rest + part).split(b"\0")
             self._messages.extend(map(json.loads, whole))
         return self._messages.popleft()
+
+
+class CallRefused(AssertionError):
+    """Chromium has refused a call of DevTools."""
 
 
 class Tab:
@@ -186,9 +200,14 @@ class Tab:
         """The value of an expression once it is true, also if the page is loaded again meanwhile."""
         until_s = monotonic() + patience_s
         while monotonic() < until_s:
-            found = self._evaluate(f"({_LOOK})(() => ({code}))")
-            if value := found["result"].get("value"):
-                return value
+            try:
+                found = self._evaluate(f"({_LOOK})(() => ({code}))")
+            except CallRefused as error:
+                if not str(error).endswith(_GONE):
+                    raise
+            else:
+                if value := found["result"].get("value"):
+                    return value
         raise AssertionError(f"not true within {patience_s} s: {code}\n{self.run('document.body.innerText')}")
 
     def text(self, selector: str) -> str:

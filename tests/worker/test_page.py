@@ -70,6 +70,12 @@ def open_page(browser: Browser, url: str, client: Client) -> Iterator[Open]:
         client.cancel(job.job_id)
 
 
+def test_who_waits_for_the_page_outlives_its_reload(open_page: Open) -> None:
+    tab = open_page()
+    tab.run("window.isOld = true, setTimeout(() => location.reload(), 100), 0")
+    tab.wait("!window.isOld && document.querySelector('.worker')")
+
+
 def test_tokens_are_seen_as_they_come_and_a_job_is_stopped(open_page: Open, client: Client) -> None:
     tab = open_page()
     job_id = ask(tab, "Once upon a time", LONG)
