@@ -15,6 +15,7 @@ from pydantic_settings import (
 )
 
 from llama_herd.errors import SettingsError
+from llama_herd.tasks.env_file import without_complaints
 
 SUFFIX = "_FILE"
 
@@ -76,7 +77,8 @@ def exposed_files(kind: type[BaseSettings]) -> dict[str, str]:
     The files are used all the same: container engines give secrets mode 444, and containers have no other
     users.
     """
-    files = {name: path for name in secret_variables(kind) if (path := SecretFiles(kind).path_of(name))}
+    with without_complaints():
+        files = {name: path for name in secret_variables(kind) if (path := SecretFiles(kind).path_of(name))}
     return {name: complaint for name, path in files.items() if (complaint := _exposure(Path(path)))}
 
 

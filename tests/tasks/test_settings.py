@@ -75,6 +75,7 @@ def test_broken_lines_of_others_are_none_of_our_business(
 ) -> None:
     (tmp_path / ".env").write_text("theirs 'x\nHERD_TENANT=acme\n")
     assert Settings.read().tenant == "acme"
+    assert exposed_files(Settings) == {}
     assert caplog.text == ""
 
 
