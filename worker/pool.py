@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
+from time import monotonic
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     _service: "Service"
     _side: ThreadPoolExecutor
     _hub: Any = None
+    _told_s: float | None = None  # when a signal told it to stop, on the clock of time.monotonic
 
     def on_start(self) -> None:
         """Load the model before the consumer starts, so that no message is taken before it can run."""
@@ -126,7 +128,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
         no `close` before it, and no grace period.
         """
         is_warm = self._state == self.CLOSE
-        self._service.drain(process.settings().grace_s if is_warm else 0.0, self._pump)
+        grace_s = process.settings().grace_s if is_warm else 0.0
+        self._service.drain((self._told_s or monotonic()) + grace_s, self._pump)
         self._side.shutdown()
         self._pump()
 
@@ -147,6 +150,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         if number == signal.SIGQUIT or state.should_stop is not None:
             self._service.hurry()
             grace_s = 0.0
+        self._told_s = self._told_s or monotonic()
         left_s = signal.getitimer(signal.ITIMER_REAL)[0] or inf
         signal.setitimer(signal.ITIMER_REAL, min(left_s, grace_s + LEAVE_S))
         state.should_stop = 0

@@ -229,21 +229,20 @@ class Service:
         """End the grace period of running jobs; may be called from a signal handler."""
         self._is_hurried.set()
 
-    def drain(self, grace_s: float, pump: Callable[[], None]) -> None:
+    def drain(self, until_s: float, pump: Callable[[], None]) -> None:
         """Stop all parts in the order of a job's way, so that each part still finds the next one running.
 
-        Running jobs get `grace_s` to end, while `pump` runs the acks. The others are released: other workers
-        continue them from the recorded tokens.
+        Running jobs may end until `until_s`, on the clock of time.monotonic, while `pump` runs the acks. The
+        others are released: other workers continue them from the recorded tokens.
         """
         self._become("stopping")
         self.watchdog.stop()
         tenancies = self.tenancies.values()
         for tenancy in tenancies:
             tenancy.stop_taking()
-        deadline_s = monotonic() + grace_s
         while (
             any(tenancy.has_jobs for tenancy in tenancies)
-            and monotonic() < deadline_s
+            and monotonic() < until_s
             and not self._is_hurried.is_set()
         ):
             pump()
