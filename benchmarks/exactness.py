@@ -37,7 +37,7 @@ def measure() -> Report:
         kernels = load_kernels(kernels_folder(WorkerSettings.read()))
         ways = {"plain torch": Form.DENSE}
         for kernel in (Kernel.INT8, Kernel.TILES):
-            if kernel in kernels.kernels:
+            if isinstance(kernels, Kernels) and kernel in kernels.kernels:
                 ways[f"native, {kernel.name}"] = Form.FASTEST.with_kernels(_only(kernels, kernel))
         runs = []
         for name, form in ways.items():

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Span, SpanGroup
+from llama_herd.model.batch import Span, SpanGroup
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.packed import Packed
-from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen, SeenSpans
 
 
@@ -119,23 +118,6 @@ def attend(
     for span, heads in zip(long, _attend_runs(q, cache, layer, long, scoring), strict=True):
         attended[span.rows.start : span.rows.stop] = heads
     return attended
-
-
-def attend_bytes(config: LlamaConfig, dtype: torch.dtype, max_length: int, *, consecutive: bool) -> int:
-    """The most that `attend` takes besides its result, when no sequence is longer than `max_length`."""
-    H, K, D = config.num_heads, config.num_kv_heads, config.head_dim
-    longest = pages_for(max_length) * PAGE_TOKENS
-    capping = 3 * H * torch.float32.itemsize if config.score_cap else 0  # a score of each head, thrice
-    if consecutive:  # one span at a time: its mask as numbers, and its keys and values once more
-        return SPAN_TOKENS * longest * (dtype.itemsize + capping) + dtype.itemsize * 2 * longest * K * D
-    num_keys, num_scores = max(GROUP_KEYS, longest), max(GROUP_SCORES, SPAN_TOKENS * longest)
-    gathered = 2 * num_keys * K * D * dtype.itemsize
-    mask = num_scores * (1 + dtype.itemsize + capping)
-    if H == K or capping:
-        return gathered + mask
-    # Grouped queries with a mask: torch repeats keys and values, in float32 too, and keeps the scores thrice.
-    repeated = 2 * num_keys * H * D * (dtype.itemsize + torch.float32.itemsize)
-    return gathered + mask + repeated + 3 * num_scores * H * torch.float32.itemsize
 
 
 def _attend_short(

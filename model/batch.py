@@ -16,18 +16,8 @@ from torch import Tensor
 from llama_herd.model.packed import Packed
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen, SeenSpans
+from llama_herd.model.spans import GROUP_KEYS, GROUP_SCORES, SHORT_TOKENS, SPAN_TOKENS
 from llama_herd.model.upload import Send, send_rows, upload
-
-#: Most tokens of a chunk that attend at once. It bounds masks and scores, whatever the prompt's length.
-SPAN_TOKENS = 512
-
-#: A span of so many tokens and fewer is short.
-SHORT_TOKENS = 4
-
-#: Most keys, and most scores of a head, of the spans that attend as one group: it bounds what gathering them
-#: takes, however many there are. One span alone may have more.
-GROUP_KEYS = 1 << 15
-GROUP_SCORES = 1 << 22
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from llama_herd.model.batch import SPAN_TOKENS
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.prefix_cache import Copy, PrefixCache
 from llama_herd.model.rope_scaling import UNSCALED, RopeScaling
+from llama_herd.model.sizes import longest_past
+from llama_herd.model.spans import SPAN_TOKENS
 from llama_herd.model.upload import Send, upload
 
 
@@ -76,21 +77,6 @@ class Cache:
         windows = {0, *config.windows} if self.pages.consecutive else ()
         self._masks = {window: _mask_table(self.max_length, window) for window in windows}
 
-    @staticmethod
-    def bytes_per_token(config: LlamaConfig, dtype: torch.dtype) -> int:
-        """Bytes that the keys and values of one token take, in all layers."""
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
-
-    @staticmethod
-    def table_bytes(config: LlamaConfig, max_length: int, *, consecutive: bool) -> int:
-        """Bytes of the RoPE tables and of what masks are made of, for sequences up to `max_length`."""
-        num_ropes = 2 if config.local_rope_base else 1
-        rope = num_ropes * 2 * max_length * config.head_dim * torch.float32.itemsize
-        positions = (max_length + PAGE_TOKENS) * torch.int64.itemsize
-        windows = {0, *config.windows} if consecutive else ()
-        masks = sum(SPAN_TOKENS * (_longest_past(max_length, window) + SPAN_TOKENS) for window in windows)
-        return rope + positions + masks
-
     @property
     def num_bytes(self) -> int:
         """Bytes of the storage of keys and values."""
@@ -140,7 +126,7 @@ class Cache:
         Query i stands at position past + i and sees the keys up to itself; of a window only the last ones.
         More keys before than a window reaches need not be given.
         """
-        first_key = _longest_past(self.max_length, window) - past
+        first_key = longest_past(self.max_length, window) - past
         assert first_key >= 0, f"{past} keys before a window of {window}"
         return self._masks[window][:num_tokens, first_key : first_key + past + num_tokens]
 
@@ -188,11 +174,6 @@ def _mask_table(max_length: int, window: int) -> Tensor:
     table: column c is the key at position c - longest past, counted from the first query.
     """
     queries = torch.arange(SPAN_TOKENS).unsqueeze(1)
-    keys = torch.arange(-_longest_past(max_length, window), SPAN_TOKENS)
+    keys = torch.arange(-longest_past(max_length, window), SPAN_TOKENS)
     seen = keys <= queries
     return seen & (keys > queries - window) if window else seen
-
-
-def _longest_past(max_length: int, window: int) -> int:
-    """Most keys before a span that any of its queries can see."""
-    return min(max_length, window - 1) if window else max_length

@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
-import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 
-from llama_herd.model.kernels.native import NO_KERNELS, Kernels
+from llama_herd.model.kernels.unloaded import NO_KERNELS, UnloadedKernels
+from llama_herd.model.sizes import FLOAT32_BYTES
 
 if TYPE_CHECKING:
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
+    from llama_herd.model.kernels.native import Kernels
 
-#: Of a CPU, or of a GPU, whose kernels may only be imported where triton is.
-AnyKernels: TypeAlias = "Kernels | TritonKernels"
+#: Of a CPU, of a GPU, where alone triton can be imported, or none.
+AnyKernels: TypeAlias = "Kernels | TritonKernels | UnloadedKernels"
 
 
 class Kept(Enum):
@@ -41,27 +42,25 @@ class Form:
     def with_kernels(self, kernels: AnyKernels) -> Self:
         return replace(self, kernels=kernels)
 
-    def keeps_blocks(self, type: GGMLType, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether a matrix of this type stays in its blocks."""
+    def keeps_blocks(self, type: GGMLType, device_type: str, item_bytes: int) -> bool:
+        """Whether a matrix of this type stays in blocks; a number of the compute dtype has `item_bytes`."""
         block_values, block_bytes = GGML_QUANT_SIZES[type]
-        if self.kept is Kept.NOTHING or block_bytes >= block_values * dtype.itemsize:
+        if self.kept is Kept.NOTHING or block_bytes >= block_values * item_bytes:
             return False
-        return self.kept is Kept.SMALLER or self.is_native(type, device)
+        return self.kept is Kept.SMALLER or self.is_native(type, device_type)
 
-    def is_native(self, type: GGMLType, device: torch.device) -> bool:
+    def is_native(self, type: GGMLType, device_type: str) -> bool:
         """Whether blocks of this type are laid out for a kernel."""
-        return device.type == self.kernels.device_type and type in self.kernels.types
+        return device_type == self.kernels.device_type and type in self.kernels.types
 
-    def num_bytes(
-        self, type: GGMLType, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
-    ) -> int:
+    def num_bytes(self, type: GGMLType, shape: tuple[int, ...], device_type: str, item_bytes: int) -> int:
         """What a weight takes in memory, at most; a vector is float32 whatever the compute dtype."""
         num_values = math.prod(shape)
         if len(shape) == 1:
-            return num_values * torch.float32.itemsize
-        if not self.keeps_blocks(type, device, dtype):
-            return num_values * dtype.itemsize
-        if self.is_native(type, device):  # in whole tiles
+            return num_values * FLOAT32_BYTES
+        if not self.keeps_blocks(type, device_type, item_bytes):
+            return num_values * item_bytes
+        if self.is_native(type, device_type):  # in whole tiles
             tile_rows = self.kernels.tile_rows
             num_values = -(-shape[0] // tile_rows) * tile_rows * shape[1]
         block_values, block_bytes = GGML_QUANT_SIZES[type]

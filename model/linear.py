@@ -14,6 +14,7 @@ from torch import Tensor
 
 from llama_herd.model.form import Form
 from llama_herd.model.kernels.native import Kernels
+from llama_herd.model.kernels.unloaded import UnloadedKernels
 from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.segment import BlockSegment, DenseSegment, Segment, blocks, dense
 from llama_herd.model.triton_segment import TritonSegment
@@ -43,14 +44,15 @@ class Linear:
 
         def kept_type(weight: Weight) -> GGMLType | None:
             """The type in whose blocks a weight stays."""
-            return weight.type if form.keeps_blocks(weight.type, device, dtype) else None
+            return weight.type if form.keeps_blocks(weight.type, device.type, dtype.itemsize) else None
 
         def segment(kept: GGMLType | None, group: Sequence[Weight]) -> Segment:
             if kept is None:
                 return DenseSegment(dense(group, device, dtype), row_tile)
-            if form.is_native(kept, device):
+            if form.is_native(kept, device.type):
                 if isinstance(form.kernels, Kernels):
                     return NativeSegment.load(group, form.kernels, dtype)
+                assert not isinstance(form.kernels, UnloadedKernels), "kernels must be loaded to compute"
                 return TritonSegment.load(group, form.kernels, device, dtype)
             return BlockSegment(kept, blocks(group, device), group[0].shape[-1], dtype, row_tile)
 

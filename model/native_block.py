@@ -55,7 +55,7 @@ class NativeBlock:
             return None
         segments = [[one for one in linear.segments if isinstance(one, NativeSegment)] for linear in linears]
         kernels = segments[0][0].kernels
-        if kernels.library is None or None in (kernels.attention, kernels.rotation, kernels.elementwise):
+        if None in (kernels.attention, kernels.rotation, kernels.elementwise):
             return None
         qkv, output, gate_up, down = (
             [Matrix(one.tiles, one.num_rows, one.type) for one in found] for found in segments

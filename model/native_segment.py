@@ -14,7 +14,8 @@ from torch.nn.functional import pad
 
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.kernels.tiles import TILE_ROWS, blocks_of, empty_tiles
+from llama_herd.model.kernels.tile_layout import TILE_ROWS
+from llama_herd.model.kernels.tiles import blocks_of, empty_tiles
 from llama_herd.model.segment import slabs
 from llama_herd.model.weight import Weight
 

@@ -14,12 +14,8 @@ from torch.nn.functional import linear, pad
 
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.huge_pages import zero_bytes
+from llama_herd.model.sizes import SLAB_VALUES
 from llama_herd.model.weight import Weight
-
-#: Values that are dequantised at once. On a CPU they stay in its cache; a GPU wants more at a time.
-SLAB_VALUES = {"cpu": 1 << 18, "cuda": 1 << 22}
-#: For each of them, while they are dequantised. Measured: up to 25.
-SLAB_BYTES_PER_VALUE = 32
 
 
 class Segment(Protocol):
@@ -108,11 +104,6 @@ def blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
 def slab_rows(columns: int, device: torch.device) -> int:
     """How many rows are dequantised at once."""
     return max(1, SLAB_VALUES[device.type] // columns)
-
-
-def slab_bytes(device: torch.device) -> int:
-    """What it takes to dequantise a slab, at most."""
-    return SLAB_BYTES_PER_VALUE * SLAB_VALUES[device.type]
 
 
 def slabs(weight: Weight, device: torch.device, num_rows: int = 0) -> Iterator[Tensor]:

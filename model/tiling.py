@@ -6,7 +6,7 @@ last bits with the number of rows beside it, and a near tie may then be decided 
 
 from dataclasses import dataclass
 
-from llama_herd.model.batch import SPAN_TOKENS
+from llama_herd.model.spans import SPAN_TOKENS
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
 """A model's weight as its file holds it: rows of blocks, values not yet touched."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Rows(Protocol):

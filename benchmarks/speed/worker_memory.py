@@ -4,12 +4,10 @@ import re
 from functools import cache
 from pathlib import Path
 
-import torch
-
 from benchmarks.warm_worker import warm_worker
-from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.sizes import BFLOAT16_BYTES, kv_bytes_per_token
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.settings import BUNDLED_MODEL
 
@@ -20,7 +18,7 @@ SAMPLING = SamplingParams(max_tokens=PAGE_TOKENS // 2, temperature=0, ignore_eos
 
 def worker_bytes_over_file(path: Path, config: LlamaConfig, threads: int) -> float:
     """How much more than the bundled model's worker it takes, but for the cache, in parts of the file."""
-    kv_bytes = ROWS * PAGE_TOKENS * Cache.bytes_per_token(config, torch.bfloat16)
+    kv_bytes = ROWS * PAGE_TOKENS * kv_bytes_per_token(config, BFLOAT16_BYTES)
     more_bytes = peak_bytes(path, threads) - peak_bytes(BUNDLED_MODEL, threads) - kv_bytes
     return more_bytes / path.stat().st_size
 

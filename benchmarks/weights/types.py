@@ -11,7 +11,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 
 from benchmarks.measured import Report, Table
 from benchmarks.stored_blocks import stored_blocks
-from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
+from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 
 VALUES = (1024, 4096)
 #: Both take turns, and the better round of each counts.

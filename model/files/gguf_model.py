@@ -6,11 +6,14 @@ from os import PathLike
 from types import TracebackType
 from typing import Self
 
+import gguf
+import numpy as np
+
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import OTHER_TYPE, TensorInfo
 from llama_herd.model.files.gguf_parts import GGUFParts
-from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
+from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.model.limits import MAX_SCALE
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.quoted import quoted
@@ -113,8 +116,9 @@ class GGUFModel:
         self.close()
 
     def _rope_divisors(self) -> list[float]:
-        weight = self.weight(ROPE_NAME)
-        divisors: list[float] = dequantize(weight.blocks, weight.type).flatten().tolist()
+        blocks, type = self._file.rows(ROPE_NAME).read(), self._file.tensors[ROPE_NAME].type
+        with np.errstate(all="ignore"):  # of numbers that are refused
+            divisors: list[float] = gguf.quants.dequantize(blocks, type).flatten().tolist()
         if not all(0 < divisor < MAX_SCALE for divisor in divisors):
             raise self.metadata.error(ROPE_NAME, f"holds a factor not above 0 or not below {MAX_SCALE:g}")
         return divisors

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import torch
 from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
@@ -19,7 +18,6 @@ from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile
 from llama_herd.model.files.shards import how_to_fetch, weight_paths
 from llama_herd.model.json_file import read_json
-from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.quoted import quoted
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.padded_codec import PaddedCodec
@@ -184,6 +182,10 @@ def hf_name(name: str, family: Family = LLAMA) -> str:
 
 def _plus_one(weight: Weight) -> Weight:
     """A norm as others store it: llama.cpp's converter adds the one too."""
+    import torch  # as `StoredRows` does, where weights are read
+
+    from llama_herd.model.kernels.dequantize import dequantize
+
     values = dequantize(weight.blocks, weight.type) + 1
     return Weight(GGMLQuantizationType.F32, weight.shape, values.view(torch.uint8))
 

@@ -3,20 +3,27 @@
 It is read and not mapped: a map of a file that somebody cuts short kills the process that looks into it.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.bounded_reader import Cursor
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.quoted import quoted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ALL = slice(None)
 
 
 class OpenFile:
@@ -36,10 +43,9 @@ class OpenFile:
         """A reader of its header, of at most `max_bytes`."""
         return Cursor(self._read, min(self.num_bytes, max_bytes), str(self.path))
 
-    def read_into(self, bytes: Tensor, offset: int) -> int:
+    def read_into(self, bytes: npt.NDArray[np.uint8], offset: int) -> int:
         """Fill uint8 (N,) from there on. Returns how many bytes were there."""
-        array: Any = bytes.numpy()
-        view, num_read = memoryview(array), 0
+        view, num_read = bytes.data, 0
         while num_read < len(view):
             num_more = os.preadv(self._file.fileno(), [view[num_read:]], offset + num_read)
             if not num_more:
@@ -69,6 +75,12 @@ class StoredRows:
         return self.info.num_rows
 
     def __getitem__(self, rows: slice) -> Tensor:
+        """The same as `read`, in torch."""
+        import torch  # takes a second: who only looks at a file reads no weight
+
+        return torch.from_numpy(self.read(rows))
+
+    def read(self, rows: slice = ALL) -> npt.NDArray[np.uint8]:
         """Their bytes as they lie in the file: uint8 (rows, bytes of a row).
 
         Raises ModelFileError when they are there no more.
@@ -78,7 +90,7 @@ class StoredRows:
         start, stop, _ = rows.indices(len(self))
         row_bytes = self.info.num_bytes // len(self)
         offset, num_bytes = self.info.offset + start * row_bytes, max(0, stop - start) * row_bytes
-        read = torch.empty(num_bytes, dtype=torch.uint8)
+        read = np.empty(num_bytes, dtype=np.uint8)
         try:
             num_read = self.file.read_into(read, offset)
         except OSError as error:
@@ -86,7 +98,7 @@ class StoredRows:
         if num_read < num_bytes:
             problem = f"ended at byte {offset + num_read} of {offset + num_bytes} while it was read"
             raise self._error(f"{problem}: it was cut short meanwhile")
-        return read.view(-1, row_bytes)
+        return read.reshape(-1, row_bytes)
 
     def _error(self, problem: str) -> ModelFileError:
         return ModelFileError(

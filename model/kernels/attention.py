@@ -13,8 +13,6 @@ from llama_herd.model.seen import Seen
 
 #: Keys of a page, the most numbers of a head, and the types of numbers that the library is made for.
 PAGE_KEYS, MAX_HEAD_DIM, DTYPES = 64, 256, (torch.float32, torch.bfloat16)
-#: The most parts of a row, each of whole blocks of keys; a part has so many numbers beside those of a head.
-MAX_PARTS, BLOCK_KEYS, NUMBERS_ASIDE = 16, 256, 33
 
 #: What sums in float32 may be away from sums in float64, in parts of the sum of their terms' sizes.
 FLOAT32_ROUNDING = 3e-6
@@ -77,13 +75,6 @@ class Attention:
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend(ctypes.byref(call), q.dtype is torch.bfloat16):
             raise torch.OutOfMemoryError("native attention: no memory to work in")
-
-    @staticmethod
-    def bytes_per_row(num_heads: int, head_dim: int, max_length: int) -> int:
-        """Memory that a row takes while it attends, at most; a short one is all in one part."""
-        num_parts = min(MAX_PARTS, -(-max_length // BLOCK_KEYS) + 1)
-        sums = num_parts * num_heads * (head_dim + NUMBERS_ASIDE) * torch.float32.itemsize
-        return sums if num_parts > 1 else 0
 
 
 def attention_takes(q: Tensor, cached: Tensor) -> bool:

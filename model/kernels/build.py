@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from llama_herd.errors import BadInput
-from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet
+from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
 
 SOURCES = Path(__file__).parent / "native"
 COMPILER = "g++"
@@ -56,6 +56,20 @@ def find(folder: Path, set: InstructionSet) -> Path | None:
         if state.st_uid not in (0, os.getuid()) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise BadInput(f"{place} may be written by others. Fix: chmod go-w, or build again elsewhere")
     return found[-1]
+
+
+def best_library(folder: Path) -> tuple[InstructionSet, Path]:
+    """The library of the best instruction set that this machine has. Raises BadInput when there is none."""
+    if not is_known_machine():
+        raise BadInput("there are none for this kind of machine")
+    usable = [set for set in INSTRUCTION_SETS if not set.complaint]
+    if not usable:
+        raise BadInput(INSTRUCTION_SETS[-1].complaint)
+    for set in usable:
+        path = find(folder, set)
+        if path is not None:
+            return set, path
+    raise BadInput(f"not built in {folder}. Fix: herd kernels build")
 
 
 @cache

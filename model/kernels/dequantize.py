@@ -59,6 +59,3 @@ _READERS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
     GGMLType.MXFP4: tables.mxfp4,
     GGMLType.NVFP4: tables.nvfp4,
 }
-
-#: The types whose values can be read.
-SUPPORTED_TYPES = tuple(_READERS)

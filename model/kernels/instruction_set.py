@@ -50,6 +50,14 @@ def is_known_machine() -> bool:
     return platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions that multiply bfloat16: two to four times as fast as float32.
+
+    Without them it is as slow as float32, or slower.
+    """
+    return not _processor_flags().isdisjoint({"amx_bf16", "avx512_bf16"})
+
+
 @cache
 def _processor_flags() -> frozenset[str]:
     """What the processor has and the kernel lets programs use."""

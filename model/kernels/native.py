@@ -18,14 +18,16 @@ from torch import Tensor
 
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels.attention import Attention, load_attention
-from llama_herd.model.kernels.build import find
+from llama_herd.model.kernels.build import best_library
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import Draw, load_draw
 from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
-from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
+from llama_herd.model.kernels.instruction_set import InstructionSet
 from llama_herd.model.kernels.prefill_attention import PrefillAttention, load_prefill_attention
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
-from llama_herd.model.kernels.tiles import TILE_ROWS, TILED_TYPES, blocks_of, lay_out, random_tiles
+from llama_herd.model.kernels.tile_layout import TILE_ROWS, TILED_TYPES
+from llama_herd.model.kernels.tiles import blocks_of, lay_out, random_tiles
+from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
 
 
 class Kernel(IntEnum):
@@ -52,12 +54,12 @@ INT8_ROUNDING = 0.51 / 127
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """What a native library multiplies and attends; without one nothing, and `note` says why."""
+    """What a native library multiplies and attends; `note` says what, and what it computes wrong."""
 
     note: str
-    types: frozenset[GGMLType] = frozenset()
-    library: ctypes.CDLL | None = None
-    kernels: frozenset[Kernel] = frozenset()  # the ways to multiply that it has
+    types: frozenset[GGMLType]
+    library: ctypes.CDLL
+    kernels: frozenset[Kernel]  # the ways to multiply that it has
     num_threads: int = 0  # 0: as many as torch has
     attention: Attention | None = None
     prefill_attention: PrefillAttention | None = None
@@ -94,8 +96,6 @@ class Kernels:
 
     def lay_out(self, blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
         """Write rows of blocks (N, bytes of a row) into the first of these tiles; N is a multiple of 16."""
-        if self.library is None:
-            raise ValueError("no kernels to lay out blocks")
         lay_out(self.library, blocks, tiles, type)
 
     def multiply(
@@ -103,7 +103,7 @@ class Kernels:
     ) -> Tensor:
         """x (T, C), float32 or bfloat16, times the first rows of a matrix in tiles: (T, N) of its type."""
         x, columns = x.contiguous(), tiles.shape[1] * GGML_QUANT_SIZES[type][0]
-        if self.library is None or x.dtype not in (torch.float32, torch.bfloat16) or x.shape[1] != columns:
+        if x.dtype not in (torch.float32, torch.bfloat16) or x.shape[1] != columns:
             raise ValueError(f"no kernel for x of {tuple(x.shape)} {x.dtype} and {columns} columns")
         y = x.new_empty(len(x), num_rows)
         is_done = self.library.herd_multiply(
@@ -123,25 +123,10 @@ class Kernels:
         return y
 
 
-def no_kernels(reason: str) -> Kernels:
-    return Kernels(f"none: {reason}")
-
-
-NO_KERNELS = no_kernels("not asked for")
-
-
-def load_kernels(folder: Path) -> Kernels:
+def load_kernels(folder: Path) -> Kernels | UnloadedKernels:
     """The kernels of the best library in this folder that this machine can run and that computes right."""
-    if not is_known_machine():
-        return no_kernels("there are none for this kind of machine")
-    usable = [set for set in INSTRUCTION_SETS if not set.complaint]
-    if not usable:
-        return no_kernels(INSTRUCTION_SETS[-1].complaint)
     try:
-        found = next(((set, path) for set in usable if (path := find(folder, set)) is not None), None)
-        if found is None:
-            return no_kernels(f"not built in {folder}. Fix: herd kernels build")
-        return load_library(*found)
+        return load_library(*best_library(folder))
     except (OSError, BadInput) as error:
         return no_kernels(str(error))
 

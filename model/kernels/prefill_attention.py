@@ -17,8 +17,6 @@ from llama_herd.model.kernels.attention import (
 )
 from llama_herd.model.seen import Seen, SeenSpans
 
-#: What queries and sums of a part of a span take at most, and the keys that are at work beside them.
-PART_BYTES, BLOCK_KEYS = 512 << 10, 256
 #: What weights in bfloat16, of a rough exponential, may change in parts of the sum of weight x |value|.
 WEIGHT_ROUNDING = 2**-8 + 2**-12
 
@@ -54,14 +52,6 @@ class PrefillAttention:
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend_spans(ctypes.byref(call), spans.num_tokens.data_ptr()):
             raise torch.OutOfMemoryError("native attention of a prompt: no memory to work in")
-
-    @staticmethod
-    def bytes_per_thread(head_dim: int) -> int:
-        """What a thread works in, at most: a part, and the keys, values, scores and weights of a block."""
-        numbers = -(-head_dim // 32) * 32
-        return (
-            PART_BYTES + 2 * BLOCK_KEYS * numbers * torch.bfloat16.itemsize + BLOCK_KEYS * 32 * 6 + (32 << 10)
-        )
 
 
 def load_prefill_attention(library: ctypes.CDLL) -> PrefillAttention | None:

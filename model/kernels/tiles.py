@@ -14,16 +14,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.model.kernels.huge_pages import zero_bytes
-
-TILE_ROWS = 16
-#: Where a block has its float16 numbers, by the types that can be laid out so. All else are words.
-_HALVES = {
-    GGMLType.Q4_0: slice(0, 2),
-    GGMLType.Q8_0: slice(0, 2),
-    GGMLType.Q4_K: slice(0, 4),
-    GGMLType.Q6_K: slice(208, 210),
-}
-TILED_TYPES = frozenset(_HALVES)
+from llama_herd.model.kernels.tile_layout import HALVES, TILE_ROWS
 
 
 def empty_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
@@ -56,7 +47,7 @@ class _Blocks(ctypes.Structure):
 
 def lay_out(library: ctypes.CDLL, blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
     """Write rows of blocks (N, bytes of a row) into the first tiles that are given; N is a multiple of 16."""
-    blocks, at = blocks.contiguous(), _HALVES[type]
+    blocks, at = blocks.contiguous(), HALVES[type]
     num_rows, row_bytes = blocks.shape
     if num_rows % TILE_ROWS or blocks.nbytes > tiles.nbytes or not tiles.is_contiguous():
         raise ValueError(f"{num_rows} rows of {row_bytes} bytes do not go into {tuple(tiles.shape)} tiles")
@@ -69,13 +60,13 @@ def blocks_of(tiles: Tensor, ids: Tensor, type: GGMLType) -> Tensor:
     """The blocks of single rows as their file has them: uint8 (ids, bytes of a row)."""
     row, lane = ids // TILE_ROWS, ids % TILE_ROWS
     words, halves = (part[row, :, :, lane].view(torch.uint8) for part in _parts(tiles, type))
-    start = _HALVES[type].start
+    start = HALVES[type].start
     return torch.cat((words[..., :start], halves, words[..., start:]), dim=-1).flatten(1)
 
 
 def _parts(tiles: Tensor, type: GGMLType) -> tuple[Tensor, Tensor]:
     """The words (R, K, W, 16) and the float16 numbers (R, K, H, 16) of tiles, both as integers."""
-    at = _HALVES[type]
+    at = HALVES[type]
     num_bytes = TILE_ROWS * (at.stop - at.start)
     words, halves = tiles[..., :-num_bytes].view(torch.int32), tiles[..., -num_bytes:].view(torch.int16)
     grid = tiles.shape[:2]

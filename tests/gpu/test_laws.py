@@ -14,7 +14,7 @@ from torch import Tensor
 from llama_herd.errors import DeviceError, SettingsError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
+from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
@@ -85,7 +85,7 @@ def generate(model: LoadedModel, texts: Iterable[list[int]]) -> list[list[int]]:
 def logits_after(model: LoadedModel, ids: list[int], chunk_tokens: int) -> Tensor:
     """Logits (V,) after the last of `ids`, which come `chunk_tokens` at a time."""
     llama = model.llama
-    cache = Cache(llama.config, 8, model.cache.device, model.plan.dtype)
+    cache = Cache(llama.config, 8, model.cache.device, model.cache.storage.dtype)
     pages = cache.pages.reserve("alone", len(ids))
     assert pages is not None
     for start in range(0, len(ids), chunk_tokens):
@@ -173,7 +173,7 @@ def test_weights_that_are_dequantised_on_the_card_are_the_cpus_bit_for_bit(
 
 
 def test_auto_is_bfloat16(tiny_file: Path) -> None:
-    assert load(tiny_file, dtype="auto").plan.dtype == torch.bfloat16
+    assert load(tiny_file, dtype="auto").plan.dtype == "bfloat16"
 
 
 def test_pages_are_conserved_when_requests_end_come_and_are_cancelled(model: LoadedModel) -> None:

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from llama_herd.model.batch import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS, Batch, Chunk
+from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.spans import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS
 
 
 def test_chunks_lie_one_after_the_other() -> None:

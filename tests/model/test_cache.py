@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.attend import attend
-from llama_herd.model.batch import SPAN_TOKENS, Batch, Chunk
+from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.llama2 import rotate
 from llama_herd.model.pages import PAGE_TOKENS, Pages
+from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES, kv_bytes_per_token, table_bytes
+from llama_herd.model.spans import SPAN_TOKENS
 from tests.tiny import tiny_config
 
 
@@ -56,14 +58,14 @@ def test_storage_is_allocated_once_in_pages() -> None:
     config = tiny_config()
     cache = Cache(config, num_pages=3, dtype=torch.bfloat16)
     assert cache.storage.shape == (2, config.num_layers, config.num_kv_heads, 3, PAGE_TOKENS, config.head_dim)
-    assert cache.num_bytes == 3 * PAGE_TOKENS * Cache.bytes_per_token(config, torch.bfloat16)
+    assert cache.num_bytes == 3 * PAGE_TOKENS * kv_bytes_per_token(config, BFLOAT16_BYTES)
 
 
 def test_pages_take_no_memory_before_they_are_written() -> None:
     config = tiny_config()
     process = psutil.Process()
     before = process.memory_info().rss
-    cache = Cache(config, num_pages=(1 << 30) // (PAGE_TOKENS * Cache.bytes_per_token(config, torch.float32)))
+    cache = Cache(config, num_pages=(1 << 30) // (PAGE_TOKENS * kv_bytes_per_token(config, FLOAT32_BYTES)))
     assert cache.num_bytes == 1 << 30
     assert process.memory_info().rss - before < 1 << 27
 
@@ -78,12 +80,12 @@ def test_tables_are_made_for_the_longest_sequence_and_for_what_the_device_reads(
     tables = [*cache._ropes, *cache._masks.values(), cache._key_positions]
     num_bytes = sum(table.nbytes for table in tables)
     consecutive = device == "cpu"
-    assert num_bytes == Cache.table_bytes(config, max_length or 512, consecutive=consecutive)
+    assert num_bytes == table_bytes(config, max_length or 512, consecutive=consecutive)
     assert (num_bytes > SPAN_TOKENS * SPAN_TOKENS) is consecutive
 
 
 def test_a_token_of_llama2_7b_takes_half_a_mebibyte() -> None:
-    assert Cache.bytes_per_token(LlamaConfig.llama2_7b(), torch.bfloat16) == 524_288
+    assert kv_bytes_per_token(LlamaConfig.llama2_7b(), BFLOAT16_BYTES) == 524_288
 
 
 def test_what_is_written_is_read_and_nothing_else_changes() -> None:
@@ -139,7 +141,7 @@ def test_tables_of_windows_and_of_a_second_rope_are_counted() -> None:
     config = tiny_config(windows=(24, 0), local_rope_base=100.0)
     cache = Cache(config, num_pages=8)
     tables = [*cache._ropes, *cache._masks.values(), cache._key_positions]
-    assert sum(table.nbytes for table in tables) == Cache.table_bytes(config, 512, consecutive=True)
+    assert sum(table.nbytes for table in tables) == table_bytes(config, 512, consecutive=True)
 
 
 def test_a_mask_is_a_view_of_one_table() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks.stored_blocks import stored_blocks
 from llama_herd.model.form import Form
-from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES
+from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.model.linear import Linear
 from llama_herd.model.segment import BlockSegment, DenseSegment, slab_rows
 from llama_herd.model.weight import Weight

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from llama_herd.model.attend import Scoring, attend
-from llama_herd.model.batch import SPAN_TOKENS, Batch, Chunk
+from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.gpu.plain import attend_packed_plainly
 from llama_herd.model.kernels.gpu.varlen import packed_of
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.spans import SPAN_TOKENS
 from tests.model.plain_kernels import PlainPacked, PlainShort
 from tests.tiny import tiny_config
 

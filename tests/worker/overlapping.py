@@ -24,7 +24,7 @@ class Overlapping:
             model.llama.config,
             model.cache.pages.num_pages,
             "cpu",
-            model.plan.dtype,
+            model.cache.storage.dtype,
             max_length=model.max_length,
             consecutive=False,
         )

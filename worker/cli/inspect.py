@@ -31,14 +31,13 @@ def inspect(
     """
     from llama_herd.errors import BadInput
     from llama_herd.worker.local.environment import override, read
-    from llama_herd.worker.local.requirements import load_torch, need_worker_extra
+    from llama_herd.worker.local.requirements import need_worker_extra
     from llama_herd.worker.local.terminal import harmless
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd inspect")
     override(model=model)
     settings = read(WorkerSettings)
-    load_torch()
     from llama_herd.worker.loading.model_summary import ModelSummary
 
     summary = ModelSummary.of(settings)

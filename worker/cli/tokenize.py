@@ -39,7 +39,7 @@ def tokenize(
     not form a whole character are shown as \\xNN.
     """
     from llama_herd.worker.local.environment import override, read
-    from llama_herd.worker.local.requirements import load_torch, need_worker_extra
+    from llama_herd.worker.local.requirements import need_worker_extra
     from llama_herd.worker.local.terminal import harmless, text_or_stdin
     from llama_herd.worker.settings import WorkerSettings
 
@@ -50,7 +50,6 @@ def tokenize(
         raise BadInput("herd tokenize takes a text or --chat FILE")
     prompt = text_or_stdin(text or "")
     job = None if chat is None else _chat_job(chat, settings)
-    load_torch()
     from llama_herd.model.files.model_file import read_tokens
 
     tokenizer, control_tokens = read_tokens(settings.model)

@@ -3,8 +3,6 @@
 from math import inf
 from pathlib import Path
 
-import torch
-
 from llama_herd.worker.loading.plan_notes import PlanNotes
 
 #: Where Linux reports the machine's memory, and the limit of a container (cgroup v2).
@@ -20,6 +18,8 @@ def free_bytes(device: str) -> int:
     """
     notes = PlanNotes(device_key(device))
     if device != "cpu":
+        import torch  # a GPU is asked through it, a CPU without
+
         free, total = torch.cuda.mem_get_info(device)
         return max(0, min(free, total - sum(notes.others().values())))
     untouched = sum(max(0, planned - resident_bytes(pid)) for pid, planned in notes.others().items())
@@ -29,6 +29,8 @@ def free_bytes(device: str) -> int:
 def total_bytes(device: str, meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
     """Memory of a GPU; for `cpu` that of the machine, or the limit of the container if that is less."""
     if device != "cpu":
+        import torch
+
         return int(torch.cuda.mem_get_info(device)[1])
     limit_path = cgroup / "memory.max"
     limit = limit_path.read_text().strip() if limit_path.exists() else "max"
@@ -58,7 +60,11 @@ def resident_bytes(pid: int | str) -> int:
 
 def device_key(device: str) -> str:
     """A name of the device that is the same in all processes of this machine."""
-    return device if device == "cpu" else str(torch.cuda.get_device_properties(device).uuid)
+    if device == "cpu":
+        return device
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def _number(path: Path, name: str) -> int:

@@ -29,6 +29,7 @@ from llama_herd.worker.loading.plan_notes import PlanNotes
 from llama_herd.worker.loading.runner_choice import chosen_runner
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.loading.threads import num_threads
+from llama_herd.worker.loading.torch_dtype import torch_dtype
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -75,7 +76,7 @@ class LoadedModel:
                     llama.config,
                     plan.num_pages,
                     place,
-                    plan.dtype,
+                    torch_dtype(plan.dtype),
                     max_length=plan.max_length,
                     keeps_prefixes=settings.prefix_cache,
                 )
@@ -88,7 +89,7 @@ class LoadedModel:
     @property
     def dtype_name(self) -> str:
         """Of the arithmetic, as HERD_DTYPE calls it."""
-        return str(self.cache.storage.dtype).removeprefix("torch.")
+        return self.plan.dtype
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         runner, self.steps_note = chosen_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
@@ -203,7 +204,7 @@ def _llama(
             if on_progress is not None:
                 on_progress(num_done, num_bytes)
 
-        return Llama.load(servable.file, place, plan.dtype, note, servable.tiling, plan.form)
+        return Llama.load(servable.file, place, torch_dtype(plan.dtype), note, servable.tiling, plan.form)
 
 
 def _planned(servable: ServableModel, device: str) -> MemoryPlan:

@@ -1,25 +1,32 @@
 """How much memory a model takes on a device at the current settings."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Self
-
-import torch
+from typing import Literal, Self
 
 from llama_herd.errors import SettingsError
-from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.form import AnyKernels, Form, Kept
-from llama_herd.model.kernels.native import NO_KERNELS
+from llama_herd.model.kernels.instruction_set import multiplies_bfloat16
+from llama_herd.model.kernels.unloaded import NO_KERNELS
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.segment import slab_bytes
+from llama_herd.model.sizes import (
+    BFLOAT16_BYTES,
+    FLOAT32_BYTES,
+    kv_bytes_per_token,
+    slab_bytes,
+    table_bytes,
+)
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.loading.free_memory import free_bytes, total_bytes
 from llama_herd.worker.loading.step_memory import StepMemory
+from llama_herd.worker.loading.threads import num_threads
 from llama_herd.worker.settings import WorkerSettings
+
+#: What weights, keys and values are computed in, and the bytes of each number.
+Dtype = Literal["float32", "bfloat16"]
+ITEM_BYTES: dict[Dtype, int] = {"float32": FLOAT32_BYTES, "bfloat16": BFLOAT16_BYTES}
 
 #: What a started worker takes without a model. CPU: measured 300 MB, a tenth more after its first jobs, and
 #: the helper process that renders chats. GPU: CUDA's context and the workspaces of its libraries.
@@ -44,7 +51,7 @@ class MemoryPlan:
     device: str
     config: LlamaConfig
     step: StepMemory
-    dtype: torch.dtype
+    dtype: Dtype
     max_length: int  # tokens of the longest sequence
     form: Form  # of the weights
     weight_bytes: int  # laid out on the device
@@ -71,19 +78,27 @@ class MemoryPlan:
     @classmethod
     def _in_form(cls, form: Form, settings: WorkerSettings, file: ModelFile, device: str) -> Self:
         """With the smallest cache."""
-        dtype, kind = compute_dtype(settings, device), torch.device(device).type
+        dtype, kind = compute_dtype(settings, device), device.partition(":")[0]
         prefill = PrefillBudget.of(settings.prefill_tokens, kind)
-        place = torch.device(device)
+        step = StepMemory(
+            file.config,
+            ITEM_BYTES[dtype],
+            consecutive=kind == "cpu",
+            slots=settings.slots,
+            prompt_tokens=prefill.most,
+            alone_tokens=prefill.alone,
+            num_threads=num_threads(settings),
+        )
         return cls(
             device=device,
             config=file.config,
-            step=StepMemory(file.config, dtype, kind == "cpu", settings.slots, prefill.most, prefill.alone),
+            step=step,
             dtype=dtype,
             max_length=_max_length(settings, file.config.context_length),
             form=form,
-            weight_bytes=_weight_bytes(form, file, place, dtype),
-            dense_bytes=_weight_bytes(Form.DENSE, file, place, dtype),
-            kv_bytes_per_token=Cache.bytes_per_token(file.config, dtype),
+            weight_bytes=_weight_bytes(form, file, kind, dtype),
+            dense_bytes=_weight_bytes(Form.DENSE, file, kind, dtype),
+            kv_bytes_per_token=kv_bytes_per_token(file.config, ITEM_BYTES[dtype]),
             num_pages=1,
             free_bytes=_allowed_bytes(settings, device),
         )
@@ -92,7 +107,7 @@ class MemoryPlan:
     def parts(self) -> dict[str, int]:
         """The bytes of each part, by the name that people see."""
         longest = min(self.max_length, self.kv_cache_tokens)
-        tables = Cache.table_bytes(self.config, longest, consecutive=self.step.consecutive)
+        tables = table_bytes(self.config, longest, consecutive=self.step.consecutive)
         is_gpu = self.device != "cpu"
         return {
             "weights": self.weight_bytes,
@@ -102,7 +117,7 @@ class MemoryPlan:
             "attention": self.step.attention_bytes(longest),
             "logits and drawing": self.step.logits_bytes,
             **({"slots and graphs": self.step.graph_bytes(longest) + self._trash_bytes} if is_gpu else {}),
-            **({"blocks at work": slab_bytes(torch.device(self.device))} if self.keeps_blocks else {}),
+            **({"blocks at work": slab_bytes(self.device.partition(":")[0])} if self.keeps_blocks else {}),
             "CUDA" if is_gpu else "Python and torch": self._process_bytes,
         }
 
@@ -168,7 +183,7 @@ class MemoryPlan:
 
     @property
     def _fixes(self) -> str:
-        shorter = ["HERD_DTYPE=bfloat16"] if self.dtype is torch.float32 else []
+        shorter = ["HERD_DTYPE=bfloat16"] if self.dtype == "float32" else []
         packed = ["HERD_WEIGHTS=auto"] if self.form.kept is Kept.NOTHING else []
         return ", ".join(
             [
@@ -224,27 +239,17 @@ def _allowed_bytes(settings: WorkerSettings, device: str) -> int:
     return free if settings.memory_share == 1 else min(free, int(settings.memory_share * total_bytes(device)))
 
 
-def compute_dtype(settings: WorkerSettings, device: str) -> torch.dtype:
+def compute_dtype(settings: WorkerSettings, device: str) -> Dtype:
     """The type of the arithmetic, and of weights, keys and values."""
     if settings.dtype != "auto":
-        return torch.float32 if settings.dtype == "float32" else torch.bfloat16
+        return settings.dtype
     if device == "cpu" and (settings.deterministic or not multiplies_bfloat16()):
-        return torch.float32
-    return torch.bfloat16
+        return "float32"
+    return "bfloat16"
 
 
-@cache
-def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions that multiply bfloat16: two to four times as fast as float32.
-
-    Without them it is as slow as float32, or slower. torch tells what a processor has from 2.12 on.
-    """
-    processor: Mapping[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(processor.get(name) for name in ("amx_bf16", "avx512_bf16"))
-
-
-def _weight_bytes(form: Form, file: ModelFile, device: torch.device, dtype: torch.dtype) -> int:
-    return sum(form.num_bytes(info.type, info.shape, device, dtype) for info in file.tensors)
+def _weight_bytes(form: Form, file: ModelFile, device_type: str, dtype: Dtype) -> int:
+    return sum(form.num_bytes(info.type, info.shape, device_type, ITEM_BYTES[dtype]) for info in file.tensors)
 
 
 def _max_length(settings: WorkerSettings, context_length: int) -> int:

@@ -59,7 +59,7 @@ class Memory:
     def of(cls, plan: MemoryPlan, settings: WorkerSettings) -> Self:
         return cls(
             device=settings.device,
-            dtype=str(plan.dtype).removeprefix("torch."),
+            dtype=plan.dtype,
             slots=settings.slots,
             max_length=plan.max_length,
             weights=plan.form_note,
@@ -96,7 +96,8 @@ class ModelSummary:
         """Summarise the model of these settings, without reading its weights."""
         settings = on_device(settings)
         try:
-            with ServableModel.open(settings, pin_device(settings.device)) as servable:
+            device = pin_device(settings.device)
+            with ServableModel.open(settings, device, is_only_planned=True) as servable:
                 return cls._of_servable(servable, settings)
         except BadInput as error:
             return cls._of_sketch(Sketch.of(settings.model), settings.model, str(error))

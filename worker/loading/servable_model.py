@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-import torch
-
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
 from llama_herd.model.form import AnyKernels
@@ -22,7 +20,7 @@ from llama_herd.worker.settings import WorkerSettings
 
 @dataclass(frozen=True)
 class ServableModel:
-    """A model's file, and all that is made from it before its weights are read.
+    """A model's file, and all that is made from it before its weights are read, without torch.
 
     Workers, `herd inspect` and `herd doctor` all use it, so they refuse the same models:
 
@@ -35,19 +33,23 @@ class ServableModel:
     tiling: Tiling
     settings: WorkerSettings
     device: str  # torch's name of it
+    is_only_planned: bool = False
 
     @classmethod
     @contextmanager
-    def open(cls, settings: WorkerSettings, device: str) -> Iterator[Self]:
-        """Open the model of these settings. Raises ModelFileError or SettingsError, with the fix."""
+    def open(cls, settings: WorkerSettings, device: str, *, is_only_planned: bool = False) -> Iterator[Self]:
+        """Open the model of these settings. Raises ModelFileError or SettingsError, with the fix.
+
+        `is_only_planned`: native kernels are not tried, but taken as right; that needs no torch.
+        """
         tiling = _tiling(settings, device)
         with open_model(settings.model) as file:
-            yield cls(file, file.read_tokenizer(), tiling, settings, device)
+            yield cls(file, file.read_tokenizer(), tiling, settings, device, is_only_planned)
 
     @cached_property
     def kernels(self) -> AnyKernels:
         """What computes it. On a GPU they are compiled now, if they never were before."""
-        return kernels_of(self.settings, self.device, self.file)
+        return kernels_of(self.settings, self.device, self.file, is_only_planned=self.is_only_planned)
 
     def plan(self) -> MemoryPlan:
         """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it."""
@@ -82,7 +84,7 @@ class ServableModel:
 def _tiling(settings: WorkerSettings, device: str) -> Tiling:
     if not settings.deterministic:
         return FREE
-    if device != "cpu" or compute_dtype(settings, device) is not torch.float32:
+    if device != "cpu" or compute_dtype(settings, device) != "float32":
         raise SettingsError(
             f"HERD_DETERMINISTIC=true needs HERD_DEVICE=cpu and HERD_DTYPE=float32 or auto, "
             f"but they are {settings.device} and {settings.dtype}. Fix: set these, or leave it out"

@@ -6,16 +6,10 @@ V vocabulary.
 
 from dataclasses import dataclass, replace
 
-import torch
-
-from llama_herd.model.attend import attend_bytes
-from llama_herd.model.batch import SHORT_TOKENS
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.kernels.attention import Attention
-from llama_herd.model.kernels.prefill_attention import PrefillAttention
-from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
+from llama_herd.model.sizes import FLOAT32_BYTES, attend_bytes, native_prompt_bytes, native_row_bytes
+from llama_herd.model.spans import SHORT_TOKENS
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
-from llama_herd.worker.engine.slots import Slots
 
 #: Per logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
 DRAWING_BYTES = 40
@@ -28,18 +22,19 @@ class StepMemory:
     """Memory of the largest step: `slots` rows beside `prompt_tokens`, or `alone_tokens` by themselves."""
 
     config: LlamaConfig
-    dtype: torch.dtype
+    item_bytes: int  # of a number of the compute dtype
     consecutive: bool  # whether a sequence's pages lie next to each other
     slots: int
     prompt_tokens: int
     alone_tokens: int
+    num_threads: int
 
     def activation_bytes(self, cache_tokens: int) -> int:
         """The part of one layer that takes most. No step has more tokens than the cache."""
         H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
-        C, F, size = self.config.hidden_size, self.config.ffn_size, self.dtype.itemsize
+        C, F, size = self.config.hidden_size, self.config.ffn_size, self.item_bytes
         T = min(self._num_tokens, cache_tokens)
-        wide = torch.float32.itemsize
+        wide = FLOAT32_BYTES
         family = self.config.family
         qkv = 2 * C + (H + 2 * K) * D * (2 if family.qkv_bias else 1)
         if family.qk_norm:
@@ -53,26 +48,28 @@ class StepMemory:
 
     def attention_bytes(self, max_length: int) -> int:
         """The larger of `attend` and the copies of a prompt's pages in one layer; and what kernels take."""
-        copies = 2 * max_length * self.config.num_kv_heads * self.config.head_dim * self.dtype.itemsize
-        attending = attend_bytes(self.config, self.dtype, max_length, consecutive=self.consecutive)
-        H, D = self.config.num_heads, self.config.head_dim
+        copies = 2 * max_length * self.config.num_kv_heads * self.config.head_dim * self.item_bytes
+        attending = attend_bytes(self.config, self.item_bytes, max_length, consecutive=self.consecutive)
         native = 0
         if self.consecutive:
-            rows = self.slots * SHORT_TOKENS * Attention.bytes_per_row(H, D, max_length)
-            native = rows + torch.get_num_threads() * PrefillAttention.bytes_per_thread(D)
+            rows = self.slots * SHORT_TOKENS * native_row_bytes(self.config, max_length)
+            native = rows + self.num_threads * native_prompt_bytes(self.config)
         return max(copies, attending) + native
 
     @property
     def logits_bytes(self) -> int:
         """The logits in float32, and their use: first rows draw, then tokens are scored."""
         num_scored = min(MAX_SCORED_TOKENS, self._num_tokens)
-        logits = torch.float32.itemsize * (self.slots + num_scored)
+        logits = FLOAT32_BYTES * (self.slots + num_scored)
         return self.config.vocab_size * (logits + max(DRAWING_BYTES * self.slots, SCORING_BYTES * num_scored))
 
     def graph_bytes(self, max_length: int) -> int:
         """What steps that overlap take besides, on a GPU: slots, their logits, and the graphs' own pool."""
+        from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
+        from llama_herd.worker.engine.slots import Slots
+
         rows = bucket_of(self.slots)
-        drawing = self.config.vocab_size * rows * (torch.float32.itemsize + DRAWING_BYTES)
+        drawing = self.config.vocab_size * rows * (FLOAT32_BYTES + DRAWING_BYTES)
         kept = Slots.num_bytes(self.slots, max_length) + DecodeGraphs.num_bytes(rows, self.config.vocab_size)
         return kept + drawing + replace(self, alone_tokens=rows, prompt_tokens=0).activation_bytes(rows)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from llama_herd.model.kernels.gpu.needs import Needs
-from llama_herd.model.kernels.native import Kernels, no_kernels
+from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
 
 if TYPE_CHECKING:
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LEAST_GENERATION = (8, 0)
 
 
-def load_triton_kernels(needs: Needs, device: torch.device) -> TritonKernels | Kernels:
+def load_triton_kernels(needs: Needs, device: torch.device) -> TritonKernels | UnloadedKernels:
     """The kernels for a model on this device, or none and why: all models run in plain torch too."""
     try:
         from llama_herd.model.kernels.gpu.triton_kernels import checked

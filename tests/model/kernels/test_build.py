@@ -11,6 +11,7 @@ from llama_herd.model.kernels import build as module
 from llama_herd.model.kernels.build import build, find
 from llama_herd.model.kernels.instruction_set import AVX2, INSTRUCTION_SETS
 from llama_herd.model.kernels.native import load_kernels
+from llama_herd.model.kernels.unloaded import built_kernels
 
 pytestmark = pytest.mark.skipif(bool(AVX2.complaint), reason=AVX2.complaint)
 
@@ -82,6 +83,13 @@ def test_a_library_that_others_may_write_is_not_loaded(kernels_folder: Path, tmp
     assert "Q4_0" in load_kernels(tmp_path).note
 
 
+def test_who_only_plans_takes_the_kernels_that_are_loaded(kernels_folder: Path, tmp_path: Path) -> None:
+    for folder in (kernels_folder, tmp_path):
+        planned, loaded = built_kernels(folder), load_kernels(folder)
+        assert (planned.types, planned.tile_rows) == (loaded.types, loaded.tile_rows)
+        assert planned.note.startswith(loaded.note.partition(",")[0])
+
+
 def test_a_broken_library_leaves_the_plain_path(kernels_folder: Path, tmp_path: Path) -> None:
     (source,) = kernels_folder.glob(f"{module._source_key()}/avx2.*.so")
     broken = tmp_path / module._source_key() / source.name
@@ -91,3 +99,4 @@ def test_a_broken_library_leaves_the_plain_path(kernels_folder: Path, tmp_path: 
     kernels = load_kernels(tmp_path)
     assert kernels.types == frozenset()
     assert kernels.note.startswith("none: ")
+    assert built_kernels(tmp_path) == kernels

@@ -6,7 +6,8 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as GGMLType
 
-from llama_herd.model.kernels.dequantize import SUPPORTED_TYPES, dequantize
+from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 
 #: A row fits every type: blocks have 1, 32, 64 or 256 values.
 ROW_VALUES = 512

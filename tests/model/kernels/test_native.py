@@ -18,7 +18,8 @@ from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.instruction_set import AMX, AVX2, AVX512_VNNI, INSTRUCTION_SETS, InstructionSet
 from llama_herd.model.kernels.native import Kernel, Kernels, is_close, load_kernels, load_library
-from llama_herd.model.kernels.tiles import TILED_TYPES, blocks_of
+from llama_herd.model.kernels.tile_layout import TILED_TYPES
+from llama_herd.model.kernels.tiles import blocks_of
 from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.weight import Weight
 from tests.model.native_library import kernels_of

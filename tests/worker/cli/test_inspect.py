@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +14,9 @@ from llama_herd.model.rope_scaling import RopeScaling
 from llama_herd.worker.cli.inspect import lines_of
 from llama_herd.worker.loading.model_summary import ModelSummary
 from tests.hostile.foreign_models import FOREIGN_MODELS, NUM_TOKENS
+from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import tiny_config, write_tiny_gguf
-from tests.worker.herd_command import invoke
+from tests.worker.herd_command import environment, invoke
 
 F32, F16, SMALL = ("F32", 1, 32, 128), ("F16", 1, 8, 16), ("F32", 1, 8, 32)
 
@@ -75,6 +78,34 @@ def test_what_is_not_supported_is_shown_and_then_refused(name: str, tmp_path: Pa
     assert (tokens and tokens["vocab_size"]) == expected.num_tokens
     assert tokens is None or tokens["eos_ids"] == [2]
     assert re.search(expected.complaint, complaint)
+
+
+#: Runs `herd inspect` of each argument, then of each `herd tokenize`.
+LOOK = """
+import contextlib, sys
+from llama_herd.worker.cli import main
+for path in sys.argv[1:]:
+    for command in (["inspect", path], ["tokenize", "--model", path, "the herd"]):
+        sys.argv[1:] = command
+        with contextlib.suppress(SystemExit):
+            main()
+print("torch" in sys.modules, "numpy" in sys.modules)
+"""
+
+
+def test_who_looks_at_a_file_waits_for_no_torch(tmp_path: Path) -> None:
+    good = write_tiny_gguf(tmp_path / "good.gguf")
+    write_tiny_gguf(tmp_path / "slowed.gguf", rope_factors=True)
+    for name, num_bytes in (("header", 200), ("data", 9000)):
+        (tmp_path / f"{name}.gguf").write_bytes(good.read_bytes()[:num_bytes])
+    paths = [write_tiny_folder(tmp_path / "folder", good), *tmp_path.glob("*.gguf")]
+    for name, write in FOREIGN_MODELS.items():
+        (tmp_path / name).mkdir()
+        paths.append(write(tmp_path / name))
+    command = [sys.executable, "-c", LOOK, *map(str, paths)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    *_, imported = done.stdout.splitlines()
+    assert imported == "False True"
 
 
 def test_of_a_file_that_is_not_there_only_the_complaint_is_told(tmp_path: Path) -> None:

@@ -1,47 +1,36 @@
 """The type of the arithmetic: bfloat16 where the device multiplies it natively, but for equal bits."""
 
 import pytest
-import torch
 
+from llama_herd.model.kernels import instruction_set
 from llama_herd.worker.loading import memory_plan
-from llama_herd.worker.loading.memory_plan import compute_dtype
+from llama_herd.worker.loading.memory_plan import Dtype, compute_dtype
 from llama_herd.worker.settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
     ("device", "is_native", "settings", "dtype"),
     [
-        ("cpu", True, {"dtype": "auto"}, torch.bfloat16),
-        ("cpu", False, {"dtype": "auto"}, torch.float32),
-        ("cpu", True, {"dtype": "auto", "deterministic": True}, torch.float32),
-        ("cpu", True, {"dtype": "float32"}, torch.float32),
-        ("cpu", False, {"dtype": "bfloat16"}, torch.bfloat16),
-        ("cuda:0", False, {"dtype": "auto"}, torch.bfloat16),
-        ("cuda:0", False, {"dtype": "float32"}, torch.float32),
+        ("cpu", True, {"dtype": "auto"}, "bfloat16"),
+        ("cpu", False, {"dtype": "auto"}, "float32"),
+        ("cpu", True, {"dtype": "auto", "deterministic": True}, "float32"),
+        ("cpu", True, {"dtype": "float32"}, "float32"),
+        ("cpu", False, {"dtype": "bfloat16"}, "bfloat16"),
+        ("cuda:0", False, {"dtype": "auto"}, "bfloat16"),
+        ("cuda:0", False, {"dtype": "float32"}, "float32"),
     ],
 )
 def test_auto_is_the_fast_one(
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    is_native: bool,
-    settings: dict[str, object],
-    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch, device: str, is_native: bool, settings: dict[str, object], dtype: Dtype
 ) -> None:
     monkeypatch.setattr(memory_plan, "multiplies_bfloat16", lambda: is_native)
-    assert compute_dtype(WorkerSettings.read(**settings), device) is dtype
+    assert compute_dtype(WorkerSettings.read(**settings), device) == dtype
 
 
 @pytest.mark.parametrize(
-    ("processor", "is_native"),
-    [
-        ({"amx_bf16": True}, True),
-        ({"avx512_bf16": True}, True),
-        ({"avx2": True, "amx_bf16": False}, False),
-        ({}, False),
-    ],
+    ("flags", "is_native"),
+    [({"amx_bf16"}, True), ({"avx512_bf16", "avx2"}, True), ({"avx2", "amx_int8"}, False), (set(), False)],
 )
-def test_the_processor_is_asked(
-    monkeypatch: pytest.MonkeyPatch, processor: dict[str, bool], is_native: bool
-) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor, raising=False)
-    assert memory_plan.multiplies_bfloat16.__wrapped__() is is_native
+def test_the_processor_is_asked(monkeypatch: pytest.MonkeyPatch, flags: set[str], is_native: bool) -> None:
+    monkeypatch.setattr(instruction_set, "_processor_flags", lambda: frozenset(flags))
+    assert instruction_set.multiplies_bfloat16() is is_native

@@ -45,7 +45,7 @@ class Full(StandInDevice):
 @pytest.fixture
 def paged(model: LoadedModel) -> Cache:
     """As on a GPU."""
-    return Cache(model.llama.config, 16, dtype=model.plan.dtype, consecutive=False)
+    return Cache(model.llama.config, 16, dtype=model.cache.storage.dtype, consecutive=False)
 
 
 @pytest.fixture

@@ -63,7 +63,10 @@ def test_it_says_what_its_numbers_say(
         exact = logits(Llama.load(file, device), torch.float32, device)
         fused = Llama.load(file, device, dtype, form=form)
         dense = logits(Llama.load(file, device, dtype), dtype, device)
-        sizes = {info.name: form.num_bytes(info.type, info.shape, device, dtype) for info in file.tensors}
+        sizes = {
+            info.name: form.num_bytes(info.type, info.shape, device.type, dtype.itemsize)
+            for info in file.tensors
+        }
     segments = fused.blocks[0].attention.output.segments
     assert isinstance(segments[0], TritonSegment) is ("F16" not in types)
     assert isinstance(fused.embedding, TritonSegment)

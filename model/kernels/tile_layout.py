@@ -1,0 +1,13 @@
+"""How tiles are laid out: which types of blocks can be, and how many rows a tile has."""
+
+from gguf import GGMLQuantizationType as GGMLType
+
+TILE_ROWS = 16
+#: Where a block has its float16 numbers, by the types that can be laid out. All else are words.
+HALVES = {
+    GGMLType.Q4_0: slice(0, 2),
+    GGMLType.Q8_0: slice(0, 2),
+    GGMLType.Q4_K: slice(0, 4),
+    GGMLType.Q6_K: slice(208, 210),
+}
+TILED_TYPES = frozenset(HALVES)

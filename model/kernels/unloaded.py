@@ -1,0 +1,52 @@
+"""Kernels that compute nothing: there are none, or they are not loaded.
+
+A worker loads kernels and tries whether they compute right. Who only plans its memory needs no torch.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from gguf import GGMLQuantizationType as GGMLType
+
+from llama_herd.errors import BadInput
+from llama_herd.model.kernels.build import best_library
+from llama_herd.model.kernels.tile_layout import TILE_ROWS, TILED_TYPES
+
+
+@dataclass(frozen=True)
+class UnloadedKernels:
+    """Which types of blocks would be laid out for kernels, and how; `note` says for which, or why none."""
+
+    note: str
+    types: frozenset[GGMLType] = frozenset()
+    tile_rows: int = 1
+    device_type: ClassVar[str] = "cpu"
+    attention: ClassVar[None] = None
+    prefill_attention: ClassVar[None] = None
+    elementwise: ClassVar[None] = None
+    rotation: ClassVar[None] = None
+    draw: ClassVar[None] = None
+    packed: ClassVar[None] = None
+
+    def with_threads(self, num_threads: int) -> Self:
+        return self
+
+
+def no_kernels(reason: str) -> UnloadedKernels:
+    return UnloadedKernels(f"none: {reason}")
+
+
+NO_KERNELS = no_kernels("not asked for")
+
+
+def built_kernels(folder: Path) -> UnloadedKernels:
+    """The kernels that a worker finds in this folder, taken as right."""
+    try:
+        set, path = best_library(folder)
+        ctypes.CDLL(str(path))
+    except (OSError, BadInput) as error:
+        return no_kernels(str(error))
+    names = ", ".join(sorted(type.name for type in TILED_TYPES))
+    return UnloadedKernels(f"{set.name} for {names}, if a worker finds them right", TILED_TYPES, TILE_ROWS)
