@@ -42,9 +42,9 @@ def inspect(
 
     summary = ModelSummary.of(settings)
     if as_json:
-        print(json.dumps(summary.to_dict()))
+        print(json.dumps(summary.to_dict()), flush=True)  # before the complaint, also in a pipe
     elif summary.kind:
-        print(harmless("\n".join(lines_of(summary))))
+        print(harmless("\n".join(lines_of(summary))), flush=True)
     if summary.complaint:
         raise BadInput(summary.complaint)
 
