@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from llama_herd.model.kernels.gpu.needs import Needs
-from llama_herd.model.kernels.gpu.varlen import complaint_of_varlen
 from llama_herd.worker.engine.cuda_device import CudaDevice
 from llama_herd.worker.engine.slot_runner import SlotRunner
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -91,6 +90,8 @@ def test_what_cannot_be_captured_leaves_the_card_well(tiny_file: Path) -> None:
 @pytest.mark.parametrize("window", [0, 40])
 @pytest.mark.parametrize("kv_heads", [8, 2])
 def test_packed_prompts_attend_right(kv_heads: int, window: int) -> None:
+    from llama_herd.model.kernels.gpu.varlen import complaint_of_varlen
+
     needs = Needs(
         torch.bfloat16, frozenset(), 8, kv_heads, 128, 128**-0.5, frozenset({window}), 0.0, 8 * 128, 64
     )

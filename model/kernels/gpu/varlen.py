@@ -72,7 +72,7 @@ def complaint_of_varlen(needs: Needs, device: torch.device) -> str:
 
 def _attends_right(varlen: VarlenAttention, needs: Needs, window: int, device: torch.device) -> bool:
     """Whether random numbers attend as the formula says, but for rounding."""
-    packed = packed_of(_TRIED, device)
+    packed = Packed.in_order(_TRIED, device)
     num_queries, num_keys = int(packed.query_ends[-1]), int(packed.key_ends[-1])
     q = torch.randn(num_queries, needs.num_heads, needs.head_dim).to(device, needs.dtype)
     keys, values = torch.randn(2, num_keys, needs.num_kv_heads, needs.head_dim).to(device, needs.dtype)
@@ -81,17 +81,3 @@ def _attends_right(varlen: VarlenAttention, needs: Needs, window: int, device: t
     exact = attend_packed_plainly(q, keys, values, packed, scale=needs.scale, window=window)
     size = attend_packed_plainly(q, keys, values.abs(), packed, scale=needs.scale, window=window)
     return bool(((found.double() - exact).abs() <= 2 * ROUNDING[needs.dtype] * size).all())
-
-
-def packed_of(lengths: tuple[tuple[int, int], ...], device: torch.device | str) -> Packed:
-    """Sequences of so many keys before their queries, and so many queries; their keys lie in order."""
-    queries = [0, *(num_queries for _, num_queries in lengths)]
-    keys = [0, *(past + num_queries for past, num_queries in lengths)]
-    return Packed(
-        rows=torch.arange(sum(queries), device=device),
-        key_cells=torch.arange(sum(keys), device=device),
-        query_ends=torch.tensor(queries, dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32),
-        key_ends=torch.tensor(keys, dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32),
-        max_queries=max(queries),
-        max_keys=max(keys),
-    )
