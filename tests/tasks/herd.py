@@ -11,6 +11,7 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
+from llama_herd.worker.chaos.patience import wait_until
 
 QUEUE = "herd.tales"
 SWEEP = "herd:default:sweep"
@@ -26,6 +27,11 @@ class Herd:
 
     def submit(self, job_id: str, job: GenerationJob = JOB) -> None:
         run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, QUEUE)))
+
+    def wait_for_listener(self, job_id: str) -> None:
+        """Wait until somebody has subscribed to a job's channel."""
+        channel = self.ledger.channel(job_id)
+        wait_until(lambda: self.redis.pubsub_numsub(channel)[0][1] == 1, f"somebody listens to {job_id}")
 
     def claim(self, job_id: str, owner: str = "one") -> ClaimAnswer:
         return run(self.redis, self.ledger.claim(job_id, owner))

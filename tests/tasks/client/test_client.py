@@ -1,10 +1,9 @@
-"""Both clients against a real Redis, with a thread that plays the worker."""
+"""The client against a real Redis, with a thread that plays the worker."""
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -20,44 +19,17 @@ from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker.chaos.patience import wait_until
+from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 
 pytestmark = pytest.mark.redis
-
-NUM_TOKENS = 40
 
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Client]:
     with Client(redis_url) as client:
         yield client
-
-
-class Worker(threading.Thread):
-    """Claims a job and emits it event by event; `pause_at` lets it wait before that event until told."""
-
-    def __init__(self, herd: Herd, job_id: str, pause_at: int = 0) -> None:
-        super().__init__(daemon=True)
-        self.herd = herd
-        self.job_id = job_id
-        self.pause_at = pause_at
-        self.has_paused = threading.Event()
-        self.may_go_on = threading.Event()
-
-    def run(self) -> None:
-        self.herd.claim(self.job_id, "one")
-        for seq in range(1, NUM_TOKENS + 3):
-            if seq == self.pause_at:
-                self.has_paused.set()
-                assert self.may_go_on.wait(10)
-            self.herd.emit("one", self.entry(seq))
-
-    def entry(self, seq: int) -> Any:
-        if seq == 1:
-            return started(self.job_id)
-        if seq == NUM_TOKENS + 2:
-            return end(self.job_id, seq, NUM_TOKENS)
-        return token(self.job_id, seq, seq - 2)
 
 
 class Reader(threading.Thread):
@@ -91,7 +63,7 @@ def test_early_late_dropping_and_last_readers_read_the_same(
 ) -> None:
     readers = [Reader(redis_url, "a"), Reader(redis_url, "a", drops=True)]
     client.submit(prompt="x", job_id="a")
-    worker = Worker(herd, "a", pause_at=20)
+    worker = PlayingWorker(herd, "a", pause_at=20)
     worker.start()
     assert worker.has_paused.wait(10)
     readers += [Reader(redis_url, "a"), Reader(redis_url, "a", drops=True)]
@@ -105,23 +77,14 @@ def test_early_late_dropping_and_last_readers_read_the_same(
 
 def test_a_reader_whose_connection_is_cut_misses_nothing(client: Client, herd: Herd, redis_url: str) -> None:
     client.submit(prompt="x", job_id="a")
-    worker = Worker(herd, "a", pause_at=20)
+    worker = PlayingWorker(herd, "a", pause_at=20)
     worker.start()
     assert worker.has_paused.wait(10)
     reader = Reader(redis_url, "a")
-    wait_for(lambda: len(reader.events) == 19)
+    wait_until(lambda: len(reader.events) == 19, "it has read all so far")
     herd.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
     worker.may_go_on.set()
     assert [event.seq for event in reader.read()] == list(range(1, NUM_TOKENS + 3))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        pause.wait(0.005)
-    raise AssertionError("it did not come to pass")
 
 
 @pytest.mark.long
@@ -134,14 +97,13 @@ def test_events_that_the_channel_lost_come_from_the_stream(client: Client, herd:
     reader = threading.Thread(target=lambda: seqs.extend(event.seq for event in stream), daemon=True)
     seqs: list[int] = []
     reader.start()
-    channel = herd.ledger.channel("a")
-    wait_for(lambda: herd.redis.pubsub_numsub(channel)[0][1] == 1)
+    herd.wait_for_listener("a")
     # Events 2 and 3 are in the stream, but only 3 is heard.
     lost, heard = token("a", 2, 0), token("a", 3, 1)
     for entry in (lost, heard):
         herd.redis.xadd(herd.ledger.events_key("a"), {"e": entry.event}, id=f"{entry.seq}-0")
-    herd.redis.publish(channel, heard.event)
-    wait_for(lambda: seqs == [2, 3])
+    herd.redis.publish(herd.ledger.channel("a"), heard.event)
+    wait_until(lambda: seqs == [2, 3], "both are read")
     # The end is not heard at all: silence leads to it.
     herd.redis.hset(herd.ledger.job_key("a"), mapping={"seq": 3, "n": 2})
     herd.redis.xadd(herd.ledger.events_key("a"), {"e": end("a", 4, 2).event}, id="4-0")
@@ -151,7 +113,7 @@ def test_events_that_the_channel_lost_come_from_the_stream(client: Client, herd:
 
 def test_a_result_is_what_the_stream_says(client: Client, herd: Herd) -> None:
     job_id = client.submit(GenerationJob(prompt="x", sampling=SamplingParams(max_tokens=3)))
-    Worker(herd, job_id).start()
+    PlayingWorker(herd, job_id).start()
     result = client.result(job_id, timeout_s=20)
     assert (len(result.ids), result.finish_reason, result.seed) == (NUM_TOKENS, "stop", 7)
     assert result == client.result(job_id)
@@ -216,7 +178,7 @@ def test_a_result_of_a_job_that_is_to_come_is_waited_for_when_asked(client: Clie
     results: list[str] = []
     reader = threading.Thread(target=lambda: results.append(client.result("a", wait=True).job), daemon=True)
     reader.start()
-    wait_for(lambda: herd.redis.pubsub_numsub(herd.ledger.channel("a"))[0][1] == 1)
+    herd.wait_for_listener("a")
     client.submit(prompt="x", job_id="a")
     client.cancel("a")
     reader.join(10)
@@ -348,55 +310,3 @@ def test_a_setting_that_cannot_work_is_refused_by_name(redis_url: str) -> None:
         Client(redis_url, tenant="a b")
     with pytest.raises(SettingsError, match="redis_url: must be the URL of a Redis"):
         Client("localhost")
-
-
-def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
-    async def talk() -> None:
-        async with AsyncClient(redis_url) as client:
-            job_id = await client.submit(prompt="x")
-            with pytest.raises(TimeoutError):
-                await client.result(job_id, timeout_s=0.05)
-            worker = Worker(herd, job_id, pause_at=20)
-            readers = [asyncio.create_task(collect(client, job_id)) for _ in range(3)]
-            worker.start()
-            await asyncio.to_thread(worker.has_paused.wait, 10)
-            readers.append(asyncio.create_task(collect(client, job_id)))
-            assert (await client.status()).running == 1
-            worker.may_go_on.set()
-            lists = await asyncio.gather(*readers)
-            assert [event.seq for event in lists[0]] == list(range(1, NUM_TOKENS + 3))
-            assert all(events == lists[0] for events in lists)
-            assert (await client.result(job_id)).finish_reason == "stop"
-            assert await client.cancel(job_id) is Cancellation.FINISHED
-            assert await client.workers() == []
-
-    async def collect(client: AsyncClient, job_id: str) -> list[Event]:
-        return [event async for event in client.stream(job_id, timeout_s=20)]
-
-    asyncio.run(talk())
-
-
-@pytest.mark.long
-def test_the_asyncio_client_watches_too(redis_url: str, herd: Herd) -> None:
-    herd.submit("a")
-
-    async def scene() -> None:
-        async with AsyncClient(redis_url) as client:
-            watching = client.watch("a")
-            assert await anext(watching) == Queued(position=1, estimated_wait_s=None)
-            herd.claimed("a")
-            herd.emit("one", started("a"), end("a", 2, 0))
-            assert [event async for event in watching] == herd.events("a")
-
-    asyncio.run(scene())
-
-
-def test_the_asyncio_client_says_when_redis_is_not_there() -> None:
-    async def talk() -> None:
-        async with AsyncClient("redis://127.0.0.1:1/0") as client:
-            with pytest.raises(RedisUnavailable, match="Fix"):
-                await client.submit(prompt="x")
-            with pytest.raises(RedisUnavailable, match="Fix"):
-                await client.result("a")
-
-    asyncio.run(talk())

@@ -16,7 +16,6 @@ from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.ledger.answers import DeadLetter, Record
 from llama_herd.tasks.ledger.keys import Keys
-from tests.tasks.client.test_client import wait_for
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 from tests.worker.herd_command import invoke
 
@@ -221,7 +220,7 @@ def test_what_is_no_event_of_the_job_neither_ends_its_stream_nor_moves_it(client
     seqs: list[int] = []
     reader = Thread(target=lambda: seqs.extend(event.seq for event in stream), daemon=True)
     reader.start()
-    wait_for(lambda: herd.redis.pubsub_numsub(channel)[0][1] == 1)
+    herd.wait_for_listener("a")
     for data in FOREIGN:
         herd.redis.publish(channel, data)
     herd.emit("one", token("a", 2, 0))
@@ -243,7 +242,7 @@ def test_the_asyncio_client_passes_over_what_is_no_event(client: Client, herd: H
             return seqs
 
     def speak() -> None:
-        wait_for(lambda: herd.redis.pubsub_numsub(herd.ledger.channel("a"))[0][1] == 1)
+        herd.wait_for_listener("a")
         for data in FOREIGN:
             herd.redis.publish(herd.ledger.channel("a"), data)
         herd.emit("one", token("a", 2, 0), end("a", 3, 1))
