@@ -1,7 +1,8 @@
 """Real worker processes for tests, by the few words that tests say of them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,6 +52,18 @@ class WorkerProcess(ForkedWorker):
     def peak_mb(self) -> float:
         """Most memory that it has held at once."""
         return peak_bytes(self.process.pid) / (1 << 20)
+
+
+@contextmanager
+def held(folder: Path, num_tokens: int = 0) -> Iterator[None]:
+    """Workers that include `tests.worker.standstill` step no more, once a sequence has so many tokens."""
+    whole = folder / "held"
+    whole.write_text(str(num_tokens or ""))
+    whole.rename(folder / "engine")
+    try:
+        yield
+    finally:
+        (folder / "engine").unlink()
 
 
 def peak_bytes(pid: int | str) -> int:

@@ -1,6 +1,7 @@
 """Stops a part of a worker while a file of that name is there. Loaded by `celery worker -I`, by tests only.
 
-STANDSTILL=folder    `engine` in it holds up the next step, `consumer` the next question for a message;
+STANDSTILL=folder    `engine` in it holds up the next step, or the first after as many tokens as it says;
+                     `consumer` holds up the next question for a message;
                      `crash` makes the next step of a batch fail, `load` holds up the model,
                      `finisher` the next results
 STANDSTILL_RATE=1/m  Celery's rate limit
@@ -25,12 +26,20 @@ step, ask, load, settle = Engine.step, QueueChannel._brpop_start, LoadedModel.lo
 
 
 def step_unless_held(self: Engine) -> None:
-    while (FOLDER / "engine").exists():
+    while is_held(self):
         sleep(0.01)
     if self.scheduler.running and (FOLDER / "crash").exists():
         (FOLDER / "crash").unlink()
         raise RuntimeError("a bug")
     step(self)
+
+
+def is_held(engine: Engine) -> bool:
+    try:
+        least = int((FOLDER / "engine").read_text() or 0)
+    except FileNotFoundError:
+        return False
+    return not least or any(len(one.ids) >= least for one in engine.scheduler.running)
 
 
 def ask_unless_held(channel: QueueChannel, timeout: float | None = None) -> None:

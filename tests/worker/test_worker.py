@@ -24,7 +24,7 @@ from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
+from tests.worker.processes import PATIENCE_S, WorkerProcess, held, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
@@ -221,7 +221,15 @@ def pair(server: EmbeddedRedis, endless: Path, tmp_path: Path) -> Iterator[list[
     model = tmp_path / "pair.gguf"
     model.symlink_to(endless)
     workers = [
-        WorkerProcess(server.url, model, f"pair{index}", tmp_path / f"{index}.log", slots=4)
+        WorkerProcess(
+            server.url,
+            model,
+            f"pair{index}",
+            tmp_path / f"{index}.log",
+            include="tests.worker.standstill",
+            env={"STANDSTILL": str(tmp_path)},
+            slots=4,
+        )
         for index in range(2)
     ]
     try:
@@ -265,12 +273,13 @@ def test_a_stopped_worker_hands_over_what_it_cannot_finish(
 
 @NUM_JOBS
 def test_a_killed_workers_jobs_go_on_elsewhere_with_nothing_lost_and_nothing_twice(
-    client: Client, pair: list[WorkerProcess], worker: WorkerProcess, num_jobs: int
+    client: Client, pair: list[WorkerProcess], worker: WorkerProcess, tmp_path: Path, num_jobs: int
 ) -> None:
     reference = client.result(client.submit(prompt="tale 0", sampling=LONG, model="endless"))
-    job_ids = submit_long(client, num_jobs)
-    victim = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
-    victim.kill()
+    with held(tmp_path, num_tokens=200):
+        job_ids = submit_long(client, num_jobs)
+        victim = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
+        victim.kill()
     for job_id in job_ids:
         events = list(client.stream(job_id, timeout_s=PATIENCE_S))
         result = client.result(job_id)

@@ -24,7 +24,10 @@ SLOTS = 8
 def deterministic_workers(
     num: int, server: EmbeddedRedis, model: Path, folder: Path
 ) -> Iterator[list[ForkedWorker]]:
-    """Workers that take a dead one's jobs over soon, and hold no death against a job: no job kills here."""
+    """Workers that take a dead one's jobs over soon, and hold no death against a job: no job kills here.
+
+    Who wants faults in the midst of jobs may hold them up, by the same folder.
+    """
     settings = WorkerSettings(
         redis_url=server.url,
         model=model,
@@ -34,7 +37,8 @@ def deterministic_workers(
         lease_ms=600,
         max_attempts=100,
     )
-    workers = [ForkedWorker(settings, f"w{n}@batch", folder / f"w{n}.log") for n in range(num)]
+    may_be_held = {"include": "tests.worker.standstill", "env": {"STANDSTILL": str(folder)}}
+    workers = [ForkedWorker(settings, f"w{n}@batch", folder / f"w{n}.log", **may_be_held) for n in range(num)]
     try:
         for worker in workers:
             worker.start()
