@@ -7,10 +7,13 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from benchmarks.terminal import Terminal
+from llama_herd.tasks.batch_status import RUNNING_TTL_S
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.worker.chaos.patience import wait_until
 from tests.worker.batch.batch_command import BatchCommand, rows
 from tests.worker.batch.killing import size
@@ -46,10 +49,14 @@ def test_a_batch_is_ended_from_elsewhere_and_the_same_command_does_the_rest(
 
 
 def test_the_jobs_of_a_killed_batch_are_cancelled_from_elsewhere(
-    command: BatchCommand, worker: StandIn
+    command: BatchCommand, worker: StandIn, redis: Redis
 ) -> None:
     with under_way(command, worker) as (process, client):
         process.kill()
+        process.wait()
+        report = Keys().key(f"batch:{command.run_id}")
+        assert 0 < redis.ttl(report) <= RUNNING_TTL_S
+        redis.expire(report, 1)  # as if the rest had passed
         ended = invoke("cancel", "--yes", "--batch", command.run_id, HERD_REDIS_URL=command.url)
         assert client.status().pending == 0
     assert ended.stdout.endswith("16 jobs cancelled\n")
