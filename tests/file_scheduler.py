@@ -6,7 +6,6 @@ from xdist.scheduler import LoadFileScheduling
 
 #: Files that load transformers, which takes two seconds: one process does, for all of them.
 WITH_TRANSFORMERS = {
-    "tests/benchmarks/test_gpu_dry_run.py",
     "tests/hostile/test_hostile_files.py",
     "tests/model/files/test_model_file.py",
     "tests/model/files/test_safetensors_model.py",
@@ -22,9 +21,17 @@ WITH_TRANSFORMERS = {
     "tests/worker/loading/test_servable_model.py",
 }
 
+TOGETHER = "with transformers"
+
+#: Files that only compute; all others also wait, for processes and for time to pass.
+COMPUTING = (TOGETHER, "tests/worker/engine/", "tests/model/", "tests/training/")
+
 
 class FileScheduler(LoadFileScheduling):  # type: ignore[misc]
-    """A file at a time, in the order of the collection, but for some that keep together."""
+    """A file at a time, in the order of the collection, but for some that keep together.
+
+    One process begins with what computes, the others with what waits: so the cores are busy all the time.
+    """
 
     def __init__(self, config: Any, log: Any = None) -> None:
         config.option.loadscopereorder = False  # a file of one test may well be the slowest
@@ -32,4 +39,14 @@ class FileScheduler(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "with transformers" if file in WITH_TRANSFORMERS else file
+        return TOGETHER if file in WITH_TRANSFORMERS else file
+
+    def _assign_work_unit(self, node: Any) -> None:
+        computes = node is self.nodes[0]
+
+        def order(file: str) -> tuple[bool, int]:
+            ranks = [rank for rank, start in enumerate(COMPUTING) if file.startswith(start)]
+            return bool(ranks) != computes, ranks[0] if ranks else 0
+
+        self.workqueue.move_to_end(min(self.workqueue, key=order), last=False)
+        super()._assign_work_unit(node)
