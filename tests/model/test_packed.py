@@ -8,8 +8,7 @@ import torch
 from llama_herd.model.attend import Scoring, attend
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.kernels.gpu.plain import attend_packed_plainly
-from llama_herd.model.packed import Packed
+from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, packed_of
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.spans import SPAN_TOKENS
 from tests.model.plain_kernels import PlainPacked, PlainShort
@@ -83,7 +82,7 @@ def test_nothing_is_padded() -> None:
 @pytest.mark.parametrize("window", [0, 3])
 def test_the_reference_is_the_formula(window: int) -> None:
     """Query by query, over the keys up to its own, in float64."""
-    packed = Packed.in_order([(0, 4), (5, 3)], "cpu")
+    packed = packed_of(((0, 4), (5, 3)), "cpu")
     q = torch.randn(7, H, D, dtype=torch.float64)
     keys, values = torch.randn(2, 12, K, D, dtype=torch.float64)
     found = attend_packed_plainly(q, keys, values, packed, scale=0.3, window=window)

@@ -74,3 +74,17 @@ def multiplies_right(y: Tensor, x: Tensor, matrix: Tensor) -> bool:
     """Whether y (T, N) is x (T, C) @ matrix.T (N, C), but for rounding."""
     x, matrix = x.double(), matrix.double()
     return bool(((y.double() - x @ matrix.T).abs() <= ROUNDING[y.dtype] * (x.abs() @ matrix.abs().T)).all())
+
+
+def packed_of(lengths: tuple[tuple[int, int], ...], device: torch.device | str) -> Packed:
+    """Sequences of so many keys before their queries, and so many queries; their keys lie in order."""
+    queries = [0, *(num_queries for _, num_queries in lengths)]
+    keys = [0, *(past + num_queries for past, num_queries in lengths)]
+    return Packed(
+        rows=torch.arange(sum(queries), device=device),
+        key_cells=torch.arange(sum(keys), device=device),
+        query_ends=torch.tensor(queries, dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32),
+        key_ends=torch.tensor(keys, dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32),
+        max_queries=max(queries),
+        max_keys=max(keys),
+    )

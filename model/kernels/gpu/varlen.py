@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from llama_herd.model.kernels.gpu.needs import Needs
-from llama_herd.model.kernels.gpu.plain import ROUNDING, attend_packed_plainly
+from llama_herd.model.kernels.gpu.plain import ROUNDING, attend_packed_plainly, packed_of
 from llama_herd.model.packed import Packed
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -72,7 +72,7 @@ def complaint_of_varlen(needs: Needs, device: torch.device) -> str:
 
 def _attends_right(varlen: VarlenAttention, needs: Needs, window: int, device: torch.device) -> bool:
     """Whether random numbers attend as the formula says, but for rounding."""
-    packed = Packed.in_order(_TRIED, device)
+    packed = packed_of(_TRIED, device)
     num_queries, num_keys = int(packed.query_ends[-1]), int(packed.key_ends[-1])
     q = torch.randn(num_queries, needs.num_heads, needs.head_dim).to(device, needs.dtype)
     keys, values = torch.randn(2, num_keys, needs.num_kv_heads, needs.head_dim).to(device, needs.dtype)
