@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.client import Client
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess
+from tests.worker.processes import PATIENCE_S, WorkerProcess, held, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
@@ -21,30 +22,31 @@ OVER = "herd:default:tokens:over"
 @pytest.fixture
 def client(redis_url: str, tmp_path: Path) -> Iterator[Client]:
     model = write_tiny_gguf(tmp_path / "m.gguf", eos=False, context_length=8192)
+    may_be_held: dict[str, Any] = {"include": "tests.worker.standstill", "env": {"STANDSTILL": str(tmp_path)}}
     with (
         Client(redis_url, model="m") as client,
-        WorkerProcess(redis_url, model, "one", tmp_path / "log", slots=SLOTS),
+        WorkerProcess(redis_url, model, "one", tmp_path / "log", slots=SLOTS, **may_be_held),
     ):
         yield client
 
 
 @pytest.mark.parametrize("num_backlog", [24, pytest.param(40, marks=pytest.mark.slow)])
 def test_an_urgent_job_passes_the_backlog_and_one_that_can_wait_comes_after_it(
-    client: Client, redis: Redis, num_backlog: int
+    client: Client, redis: Redis, num_backlog: int, tmp_path: Path
 ) -> None:
     with redis.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]
         heard.psubscribe("herd:default:tokens:*")
         # No slot is free before all is queued, however slow the machine.
-        holders = [submit(client, 0, max_tokens=4000) for _ in range(SLOTS)]
-        for holder in holders:
-            assert next(iter(client.stream(holder, timeout_s=PATIENCE_S)))
-        backlog = [submit(client, 0) for _ in range(num_backlog // 2)]
-        patient = submit(client, -1)
-        backlog += [submit(client, 0) for _ in range(num_backlog // 2)]
-        urgent = submit(client, 1)
-        for holder in holders:
-            assert client.job(holder).state == "running"
-            client.cancel(holder)
+        with held(tmp_path, num_tokens=1):
+            holders = [submit(client, 0, max_tokens=4000) for _ in range(SLOTS)]
+            for holder in holders:
+                wait_until(lambda one=holder: client.job(one).state == "running", "it runs")  # type: ignore[misc]
+            backlog = [submit(client, 0) for _ in range(num_backlog // 2)]
+            patient = submit(client, -1)
+            backlog += [submit(client, 0) for _ in range(num_backlog // 2)]
+            urgent = submit(client, 1)
+            for holder in holders:
+                client.cancel(holder)
         for job_id in (patient, urgent, *backlog):
             assert client.result(job_id, timeout_s=PATIENCE_S).finish_reason == "length"
         redis.publish(OVER, json.dumps({"type": "over"}))

@@ -16,7 +16,7 @@ from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess, kombu_note, wait_until
+from tests.worker.processes import PATIENCE_S, WorkerProcess, held, kombu_note, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
@@ -35,10 +35,19 @@ def app(server: EmbeddedRedis) -> Celery:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+def worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     folder = tmp_path_factory.mktemp("worker")
     model = write_tiny_gguf(folder / "endless.gguf", eos=False, context_length=8192)
-    with WorkerProcess(server.url, model, "w", folder / "log", slots=1, remote_control=True) as worker:
+    with WorkerProcess(
+        server.url,
+        model,
+        "w",
+        folder / "log",
+        include="tests.worker.standstill",
+        env={"STANDSTILL": str(folder)},
+        slots=1,
+        remote_control=True,
+    ) as worker:
         yield worker
 
 
@@ -48,12 +57,13 @@ def ends_once(client: Client, job_id: str, reason: FinishReason) -> None:
     assert [event.finish_reason for event in events if isinstance(event, End)] == [reason]
 
 
-def test_a_running_and_a_waiting_job_are_revoked(client: Client, app: Celery) -> None:
-    running, waiting = (client.submit(**FIELDS) for _ in range(2))  # type: ignore[arg-type]
-    assert isinstance(next(client.stream(running)), Started)
-    wait_until(lambda: sum(worker.waiting for worker in client.workers()), "the other one waits")
-    for job_id in (waiting, running):
-        app.control.revoke(job_id, terminate=True)
+def test_a_running_and_a_waiting_job_are_revoked(client: Client, app: Celery, worker: WorkerProcess) -> None:
+    with held(worker.log_path.parent, num_tokens=1):
+        running, waiting = (client.submit(**FIELDS) for _ in range(2))  # type: ignore[arg-type]
+        assert isinstance(next(client.stream(running)), Started)
+        wait_until(lambda: sum(one.waiting for one in client.workers()), "the other one waits")
+        for job_id in (waiting, running):
+            app.control.revoke(job_id, terminate=True, reply=True, timeout=PATIENCE_S, limit=1)
     for job_id in (running, waiting):
         ends_once(client, job_id, "cancelled")
         wait_until(lambda job_id=job_id: AsyncResult(job_id, app=app).state == "REVOKED", "revoked")  # type: ignore[misc]

@@ -25,7 +25,7 @@ from llama_herd.worker.jobs.overflow import PATIENCE_S, Overflow
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, wait_until
+from tests.worker.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -186,18 +186,26 @@ def test_a_second_worker_gets_jobs_that_the_first_took_but_cannot_run_yet(
     with (
         Client(redis_server.url, model="endless") as client,
         WorkerProcess(
-            redis_server.url, model, "first", tmp_path / "first.log", slots=1, tenants=",".join(TENANTS)
+            redis_server.url,
+            model,
+            "first",
+            tmp_path / "first.log",
+            include="tests.worker.standstill",
+            env={"STANDSTILL": str(tmp_path)},
+            slots=1,
+            tenants=",".join(TENANTS),
         ) as first,
     ):
-        job_ids = [client.submit(prompt="a", sampling=endless, flush_ms=60_000) for _ in range(6)]
-        wait_until(lambda: waiting(client, first.name) == 5, "the first holds them all")
+        with held(tmp_path, num_tokens=1):
+            job_ids = [client.submit(prompt="a", sampling=endless, flush_ms=60_000) for _ in range(6)]
+            wait_until(lambda: waiting(client, first.name) == 5, "the first holds them all")
         with WorkerProcess(redis_server.url, model, "second", tmp_path / "second.log", slots=2) as second:
             wait_until(lambda: starts(client, job_ids, second.name), "the second runs one of them")
             for job_id in job_ids:
                 client.cancel(job_id)
             results = [client.result(job_id, timeout_s=PROCESS_PATIENCE_S) for job_id in job_ids]
             assert max(result.attempts for result in results) == 1
-            wait_until(lambda: not held(redis_server), "every message acked")
+            wait_until(lambda: not num_unacked(redis_server), "every message acked")
 
 
 def waiting(client: Client, name: str) -> int:
@@ -210,7 +218,7 @@ def starts(client: Client, job_ids: list[str], name: str) -> int:
     return sum(isinstance(event, Started) and event.worker == name for events in owners for event in events)
 
 
-def held(server: EmbeddedRedis) -> int:
+def num_unacked(server: EmbeddedRedis) -> int:
     """Messages that neither worker has acknowledged."""
     with Redis.from_url(server.url) as redis:
         return sum(int(redis.hlen(Keys(name).unacked_key)) for name in ("default", joined(TENANTS)))
