@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -37,7 +38,7 @@ def deterministic_workers(
         lease_ms=600,
         max_attempts=100,
     )
-    may_be_held = {"include": "tests.worker.standstill", "env": {"STANDSTILL": str(folder)}}
+    may_be_held: dict[str, Any] = {"include": "tests.worker.standstill", "env": {"STANDSTILL": str(folder)}}
     workers = [ForkedWorker(settings, f"w{n}@batch", folder / f"w{n}.log", **may_be_held) for n in range(num)]
     try:
         for worker in workers:
