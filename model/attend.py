@@ -16,9 +16,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from llama_herd.model.batch import Span, SpanGroup
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.decode_batch import AnyBatch
-from llama_herd.model.packed import Packed
-from llama_herd.model.seen import Seen, SeenSpans
+from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
+from llama_herd.model.prompts import Prompts
+from llama_herd.model.seen import Seen
 
 
 @dataclass(frozen=True)
@@ -60,26 +60,14 @@ class PrefillAttention(Protocol):
         self,
         q: Tensor,
         cached: Tensor,
-        spans: SeenSpans,
+        prompts: Prompts,
         out: Tensor,
         *,
         scale: float,
         window: int,
         cap: float,
     ) -> None:
-        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
-
-
-class PackedAttention(Protocol):
-    """The same, but its keys and values lie one sequence after the other."""
-
-    def takes(self, q: Tensor, cached: Tensor, cap: float) -> bool:
-        """Whether it is made for such queries (T, H, D), keys and values, and a cap of scores."""
-
-    def __call__(
-        self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int
-    ) -> Tensor:
-        """What packed queries (Q, H, D) attend to in their keys and values (S, K, D): (Q, H, D)."""
+        """Write what the prompts' rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
 
 
 def attend(
@@ -90,88 +78,39 @@ def attend(
     scoring: Scoring = Scoring(),
     native: Attention | None = None,
     prefill: PrefillAttention | None = None,
-    packed: PackedAttention | None = None,
 ) -> Tensor:
     """Causal attention of the queries (T, H, D) over their own sequences: (T, H, D).
 
     Keys and values of the batch must be written already. Nothing outside a sequence is ever read into it.
-    A native kernel takes the short spans, which are those that decode. Beside it another one takes the long
-    ones: one for prefill, or one for packed prompts where pages lie anywhere.
+    A native kernel takes the short spans, which are those that decode; beside it another one the long ones.
     """
-    is_native = native is not None and native.takes(q, cache.storage[:, layer])
-    if cache.pages.consecutive and not is_native:
-        return torch.cat(_attend_runs(q, cache, layer, batch.spans, scoring))
+    cached = cache.storage[:, layer]  # (2, K, pages, PAGE_TOKENS, D)
+    if native is None or not native.takes(q, cached):
+        return _attend_plainly(q, cache, layer, batch, scoring)
     attended = q.new_empty(q.shape)
-    if native is not None and is_native:
-        _attend_short(q, cache, layer, batch, scoring, native, attended)
-        if prefill is not None and prefill.takes(q, cache.storage[:, layer]):
-            _attend_long(q, cache, layer, batch, scoring, prefill, attended)
-            return attended
-    if not cache.pages.consecutive:
-        if is_native and packed is not None and packed.takes(q, cache.storage[:, layer], scoring.cap):
-            _attend_packed(q, cache, layer, batch, scoring, packed, attended)
-        else:
-            groups = batch.long_groups if is_native else batch.groups
-            _attend_pages(q, cache, layer, groups, scoring, attended)
+    scale, window, cap = scoring.scale_of(q), scoring.window, scoring.cap
+    if len(batch.seen.rows):
+        native(q, cached, batch.seen, attended, scale=scale, window=window, cap=cap)
+    if isinstance(batch, DecodeBatch) or batch.is_short:
         return attended
-    long = [span for span in batch.spans if not span.is_short]
-    for span, heads in zip(long, _attend_runs(q, cache, layer, long, scoring), strict=True):
-        attended[span.rows.start : span.rows.stop] = heads
+    if prefill is not None and prefill.takes(q, cached):
+        prefill(q, cached, batch, attended, scale=scale, window=window, cap=cap)
+    elif cache.pages.consecutive:
+        long = batch.long_spans
+        for span, heads in zip(long, _attend_runs(q, cache, layer, long, scoring), strict=True):
+            attended[span.rows.start : span.rows.stop] = heads
+    else:
+        _attend_pages(q, cache, layer, batch.long_groups, scoring, attended)
     return attended
 
 
-def _attend_short(
-    q: Tensor,
-    cache: Cache,
-    layer: int,
-    batch: AnyBatch,
-    scoring: Scoring,
-    native: Attention,
-    attended: Tensor,
-) -> None:
-    """All short spans at once, into their rows of the result."""
-    if not len(batch.seen.rows):
-        return
-    cached = cache.storage[:, layer]  # (2, K, pages, PAGE_TOKENS, D)
-    scale = scoring.scale_of(q)
-    native(q, cached, batch.seen, attended, scale=scale, window=scoring.window, cap=scoring.cap)
-
-
-def _attend_long(
-    q: Tensor,
-    cache: Cache,
-    layer: int,
-    batch: AnyBatch,
-    scoring: Scoring,
-    prefill: PrefillAttention,
-    attended: Tensor,
-) -> None:
-    """All long spans at once, into their rows of the result."""
-    spans = batch.seen_spans
-    if spans is None:
-        return
-    cached = cache.storage[:, layer]  # (2, K, pages, PAGE_TOKENS, D)
-    scale = scoring.scale_of(q)
-    prefill(q, cached, spans, attended, scale=scale, window=scoring.window, cap=scoring.cap)
-
-
-def _attend_packed(
-    q: Tensor,
-    cache: Cache,
-    layer: int,
-    batch: AnyBatch,
-    scoring: Scoring,
-    attention: PackedAttention,
-    attended: Tensor,
-) -> None:
-    """All long spans at once, into their rows of the result; their keys are read where the cache has them."""
-    packed = batch.packed
-    if packed is None:
-        return
-    scale = scoring.scale_of(q)
-    keys, values = cache.keys_and_values(layer, packed.key_cells)  # (S, K, D) each
-    found = attention(q[packed.rows], keys, values, packed, scale=scale, window=scoring.window)
-    attended[packed.rows] = found
+def _attend_plainly(q: Tensor, cache: Cache, layer: int, batch: AnyBatch, scoring: Scoring) -> Tensor:
+    """All spans by torch."""
+    if cache.pages.consecutive:
+        return torch.cat(_attend_runs(q, cache, layer, batch.spans, scoring))
+    attended = q.new_empty(q.shape)
+    _attend_pages(q, cache, layer, batch.groups, scoring, attended)
+    return attended
 
 
 def _attend_runs(

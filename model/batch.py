@@ -126,15 +126,19 @@ class Batch:
         return self._groups(self.spans)
 
     @cached_property
-    def long_groups(self) -> tuple[SpanGroup, ...]:
-        """The same without the short spans."""
-        return self._groups([span for span in self.spans if not span.is_short])
+    def long_spans(self) -> tuple[Span, ...]:
+        """Those of prompts."""
+        return tuple(span for span in self.spans if not span.is_short)
 
     @cached_property
-    def packed(self) -> Packed | None:
-        """The long spans one behind the other, those of one chunk as one; None if there are none."""
-        sequences = _joined([span for span in self.spans if not span.is_short])
-        return _packed(sequences, self.send) if sequences else None
+    def long_groups(self) -> tuple[SpanGroup, ...]:
+        """The long spans stacked by length."""
+        return self._groups(self.long_spans)
+
+    @cached_property
+    def packed(self) -> Packed:
+        """The long spans one behind the other, those of one chunk as one."""
+        return _packed(_joined(self.long_spans), self.send)
 
     def _groups(self, spans: Sequence[Span]) -> tuple[SpanGroup, ...]:
         length = attrgetter("num_tokens")
@@ -145,7 +149,7 @@ class Batch:
     @cached_property
     def is_short(self) -> bool:
         """Whether all spans are short: what decodes, and no prompt."""
-        return all(span.is_short for span in self.spans)
+        return not self.long_spans
 
     @cached_property
     def seen(self) -> Seen:
@@ -154,13 +158,10 @@ class Batch:
         return self._seen(short, [span.num_tokens for span in short])
 
     @cached_property
-    def seen_spans(self) -> SeenSpans | None:
-        """What the tokens of long spans see, for an attention that takes these at once; None without any."""
-        long = [span for span in self.spans if not span.is_short]
-        if not long:
-            return None
-        num_tokens = self.send([span.num_tokens for span in long])
-        return SeenSpans(self._seen(long, [1] * len(long)), num_tokens)
+    def seen_spans(self) -> SeenSpans:
+        """What the tokens of long spans see, for an attention that takes these at once."""
+        num_tokens = self.send([span.num_tokens for span in self.long_spans])
+        return SeenSpans(self._seen(self.long_spans, [1] * len(self.long_spans)), num_tokens)
 
     def _seen(self, spans: Sequence[Span], counts: Sequence[int]) -> Seen:
         """What so many tokens at the beginning of each span see."""

@@ -29,7 +29,7 @@ class Rope(NamedTuple):
 
 
 class KeysAndValues(NamedTuple):
-    """Of one layer, of the same tokens: (B, K, S, D), or packed (S, K, D)."""
+    """Of one layer, of the same tokens: (B, K, S, D)."""
 
     keys: Tensor
     values: Tensor
@@ -107,12 +107,6 @@ class Cache:
         pages = self.storage[:, layer].flatten(3, 4)  # (2, K, pages, PAGE_TOKENS * D)
         copies = pages.index_select(2, page_table.flatten())  # (2, K, B * P, PAGE_TOKENS * D)
         keys, values = copies.view(2, K, B, -1, D).transpose(1, 2)  # (B, K, S, D)
-        return KeysAndValues(keys, values)
-
-    def keys_and_values(self, layer: int, cells: Tensor) -> KeysAndValues:
-        """Copies of some cells (S,), as (S, K, D)."""
-        both = self._by_cell[:, layer].index_select(2, cells)  # (2, K, S, D)
-        keys, values = both.transpose(1, 2)
         return KeysAndValues(keys, values)
 
     def rope(self, positions: Tensor, *, local: bool = False) -> Rope:

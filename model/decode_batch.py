@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.batch import Batch, Span, SpanGroup
-from llama_herd.model.packed import Packed
-from llama_herd.model.seen import Seen, SeenSpans
+from llama_herd.model.seen import Seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +26,6 @@ class DecodeBatch:
     pages: Tensor  # (any,): holds all page tables, among other things
     page_table: Tensor  # (N, P)
     spans: ClassVar[tuple[Span, ...]] = ()
-    long_groups: ClassVar[tuple[SpanGroup, ...]] = ()
-    packed: ClassVar[Packed | None] = None
-    seen_spans: ClassVar[SeenSpans | None] = None
     is_short: ClassVar[bool] = True
 
     @cached_property

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from llama_herd.model.attend import Attention, PackedAttention, PrefillAttention, Scoring, attend
+from llama_herd.model.attend import Attention, PrefillAttention, Scoring, attend
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
@@ -74,7 +74,6 @@ class CausalSelfAttention:
     scoring: Scoring
     native: Attention | None  # of short spans
     prefill: PrefillAttention | None  # of long ones
-    packed: PackedAttention | None  # of long ones, in its own way
     rotation: RotationKernel | None
 
     @classmethod
@@ -91,7 +90,6 @@ class CausalSelfAttention:
             Scoring.of(config, layer),
             loader.form.kernels.attention,
             loader.form.kernels.prefill_attention,
-            loader.form.kernels.packed,
             loader.form.kernels.rotation,
         )
 
@@ -107,8 +105,9 @@ class CausalSelfAttention:
         H, K, D = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         qkv = self.qkv(x).view(-1, H + K + K, D)  # (T, H + K + K, D)
         queries = self._rotated_and_written(qkv, rope, batch, cache)  # (T, H, D)
-        natives = (self.native, self.prefill, self.packed)
-        attended = attend(queries, cache, self.layer, batch, self.scoring, *natives)  # (T, H, D)
+        attended = attend(
+            queries, cache, self.layer, batch, self.scoring, self.native, self.prefill
+        )  # (T, H, D)
         return self.output(attended.flatten(1))  # (T, C)
 
     def _rotated_and_written(self, qkv: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:

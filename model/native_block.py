@@ -15,12 +15,14 @@ from llama_herd.model.attend import Scoring
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
-from llama_herd.model.kernels.attention import DTYPES, MAX_HEAD_DIM, PAGE_KEYS, attention_call
+from llama_herd.model.kernels.attention import DTYPES, attention_call
 from llama_herd.model.kernels.layer import LayerWeights, Matrix, NativeLayer
+from llama_herd.model.kernels.layout import MAX_HEAD_DIM
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.rotation import rotation_call
 from llama_herd.model.linear import Linear
 from llama_herd.model.native_segment import NativeSegment
+from llama_herd.model.pages import PAGE_TOKENS
 
 #: With more tokens Python's part is small.
 MAX_TOKENS = 64
@@ -67,7 +69,7 @@ class NativeBlock:
 
     def takes(self, x: Tensor, batch: AnyBatch, cache: Cache) -> bool:
         """Whether it is made for such a step: few tokens, each of a sequence that decodes."""
-        storage = cache.storage  # (2, layers, K, pages, PAGE_KEYS, D)
+        storage = cache.storage  # (2, layers, K, pages, PAGE_TOKENS, D)
         D = storage.shape[-1]
         return (
             len(x) <= MAX_TOKENS
@@ -76,13 +78,13 @@ class NativeBlock:
             and x.dtype == storage.dtype
             and x.dtype in DTYPES
             and x.is_contiguous()
-            and storage.shape[4] == PAGE_KEYS
-            and storage.stride()[3:] == (PAGE_KEYS * D, D, 1)
+            and storage.shape[4] == PAGE_TOKENS
+            and storage.stride()[3:] == (PAGE_TOKENS * D, D, 1)
         )
 
     def __call__(self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:
         """x (T, C) after the layer."""
-        cached = cache.storage[:, self.layer]  # (2, K, pages, PAGE_KEYS, D)
+        cached = cache.storage[:, self.layer]  # (2, K, pages, PAGE_TOKENS, D)
         num_threads = self.kernels.num_threads or torch.get_num_threads()
         rotation = rotation_call(self.num_heads, *rope, cached, batch.cells)
         attention = attention_call(

@@ -18,3 +18,8 @@ class Packed:
     key_ends: Tensor  # (B + 1,) int32
     max_queries: int
     max_keys: int
+
+    def keys_and_values(self, cached: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of its own (S, K, D) from those of a layer (2, K, pages, PAGE_TOKENS, D)."""
+        keys, values = cached.flatten(2, 3).index_select(2, self.key_cells).transpose(1, 2)
+        return keys, values

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llama_herd.model.kernels.layout import are_readable
+from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
 
-#: Keys of a page, the most numbers of a head, and the types of numbers that the library is made for.
-PAGE_KEYS, MAX_HEAD_DIM, DTYPES = 64, 256, (torch.float32, torch.bfloat16)
+#: The types of numbers that the library is made for.
+DTYPES = (torch.float32, torch.bfloat16)
 
 #: What sums in float32 may be away from sums in float64, in parts of the sum of their terms' sizes.
 FLOAT32_ROUNDING = 3e-6
@@ -52,7 +54,7 @@ class Attention:
     num_threads: int = 0  # 0: as many as torch has
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
-        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_KEYS, D)."""
+        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype in DTYPES and attention_takes(q, cached)
 
     def __call__(
@@ -68,7 +70,7 @@ class Attention:
     ) -> None:
         """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
 
-        `cached` are a layer's keys and values (2, K, pages, PAGE_KEYS, D).
+        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
         """
         num_threads = self.num_threads or torch.get_num_threads()
         call = attention_call(q.shape[1], cached, seen, scale, window, cap, num_threads)
@@ -78,17 +80,8 @@ class Attention:
 
 
 def attention_takes(q: Tensor, cached: Tensor) -> bool:
-    """Whether q (T, H, D), and keys and values (2, K, pages, PAGE_KEYS, D), lie as libraries read them."""
-    head_dim = q.shape[-1]
-    return (
-        q.dtype == cached.dtype
-        and q.device.type == "cpu"
-        and cached.shape[3] == PAGE_KEYS
-        and cached.stride()[2:] == (PAGE_KEYS * head_dim, head_dim, 1)
-        and head_dim <= MAX_HEAD_DIM
-        and head_dim % 2 == 0
-        and q.stride()[1:] == (head_dim, 1)
-    )
+    """Whether q (T, H, D), and keys and values (2, K, pages, PAGE_TOKENS, D), lie as libraries read them."""
+    return q.device.type == "cpu" and q.shape[-1] % 2 == 0 and are_readable(q, cached)
 
 
 def attention_call(
@@ -129,16 +122,17 @@ def _is_right(attention: Attention, dtype: torch.dtype) -> bool:
     pages = torch.randperm(1 + 2 + 10)
     tables = torch.tensor([0, 1, 3])
     seen = Seen(torch.arange(3), torch.tensor(lengths), tables, pages)
-    cache = torch.full((2, K, len(pages), PAGE_KEYS, D), torch.nan, dtype=dtype)
+    cache = torch.full((2, K, len(pages), PAGE_TOKENS, D), torch.nan, dtype=dtype)
     q, out = torch.randn(3, H, D).to(dtype), torch.empty(3, H, D, dtype=dtype)
     for table, length in zip(tables.tolist(), lengths, strict=True):
         at = torch.arange(length)
-        cache[:, :, pages[table + at // PAGE_KEYS], at % PAGE_KEYS] = torch.randn(2, K, length, D).to(dtype)
+        numbers = torch.randn(2, K, length, D).to(dtype)
+        cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS] = numbers
     for scale, window, cap in ((D**-0.5, 0, 0.0), (0.3, 90, 4.0)):
         attention(q, cache, seen, out, scale=scale, window=window, cap=cap)
         for row, length in enumerate(lengths):
             at = torch.arange(max(0, length - window) if window else 0, length)
-            keys, values = cache[:, :, pages[tables[row] + at // PAGE_KEYS], at % PAGE_KEYS]
+            keys, values = cache[:, :, pages[tables[row] + at // PAGE_TOKENS], at % PAGE_TOKENS]
             if not is_close(out[row], q[row], keys, values, scale, cap):
                 return False
     return True

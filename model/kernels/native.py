@@ -66,7 +66,6 @@ class Kernels:
     elementwise: Elementwise | None = None
     rotation: Rotation | None = None
     draw: Draw | None = None
-    packed: ClassVar[None] = None  # nothing is packed: prompts are read where they lie
     device_type: ClassVar[str] = "cpu"
     tile_rows: ClassVar[int] = TILE_ROWS  # rows of a matrix come in so many
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.kernels.attention import (
-    PAGE_KEYS,
     attention_call,
     attention_takes,
     is_close,
 )
+from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.prompts import Prompts
 from llama_herd.model.seen import Seen, SeenSpans
 
 #: What weights in bfloat16, of a rough exponential, may change in parts of the sum of weight x |value|.
@@ -29,10 +30,27 @@ class PrefillAttention:
     num_threads: int = 0  # 0: as many as torch has
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
-        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_KEYS, D)."""
+        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype is torch.bfloat16 and attention_takes(q, cached)
 
     def __call__(
+        self,
+        q: Tensor,
+        cached: Tensor,
+        prompts: Prompts,
+        out: Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+        cap: float = 0.0,
+    ) -> None:
+        """Write what the prompts' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+
+        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
+        """
+        self.attend(q, cached, prompts.seen_spans, out, scale=scale, window=window, cap=cap)
+
+    def attend(
         self,
         q: Tensor,
         cached: Tensor,
@@ -43,10 +61,7 @@ class PrefillAttention:
         window: int = 0,
         cap: float = 0.0,
     ) -> None:
-        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
-
-        `cached` are a layer's keys and values (2, K, pages, PAGE_KEYS, D).
-        """
+        """The same of spans."""
         num_threads = self.num_threads or torch.get_num_threads()
         call = attention_call(q.shape[1], cached, spans.first, scale, window, cap, num_threads)
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
@@ -68,17 +83,17 @@ def _is_right(attention: PrefillAttention) -> bool:
     pages = torch.randperm(10)
     first = Seen(torch.tensor([0, 70]), torch.tensor(starts) + 1, torch.tensor([0, 2]), pages)
     spans = SeenSpans(first, torch.tensor(counts))
-    cache = torch.full((2, K, len(pages), PAGE_KEYS, D), torch.nan, dtype=torch.bfloat16)
+    cache = torch.full((2, K, len(pages), PAGE_TOKENS, D), torch.nan, dtype=torch.bfloat16)
     q, out = torch.randn(2, sum(counts), H, D).bfloat16()
     for table, start, count in zip((0, 2), starts, counts, strict=True):
         at = torch.arange(start + count)
         numbers = torch.randn(2, K, start + count, D).bfloat16()
-        cache[:, :, pages[table + at // PAGE_KEYS], at % PAGE_KEYS] = numbers
+        cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS] = numbers
     for scale, window, cap in ((D**-0.5, 0, 0.0), (0.3, 90, 4.0)):
-        attention(q, cache, spans, out, scale=scale, window=window, cap=cap)
+        attention.attend(q, cache, spans, out, scale=scale, window=window, cap=cap)
         for table, start, row in ((0, 0, 0), (0, 69, 69), (2, 290, 70), (2, 326, 106)):
             at = torch.arange(max(0, start + 1 - window) if window else 0, start + 1)
-            keys, values = cache[:, :, pages[table + at // PAGE_KEYS], at % PAGE_KEYS]
+            keys, values = cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS]
             if not is_close(out[row], q[row], keys, values, scale, cap, WEIGHT_ROUNDING):
                 return False
     return True

@@ -7,6 +7,7 @@ from torch import Tensor
 from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, attend_plainly
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.packed import Packed
+from llama_herd.model.prompts import Prompts
 from llama_herd.model.seen import Seen
 
 
@@ -29,21 +30,32 @@ class PlainPacked:
 
     given: list[Packed] = field(default_factory=list)
 
-    def takes(self, q: Tensor, cached: Tensor, cap: float) -> bool:
-        return not cap
+    def takes(self, q: Tensor, cached: Tensor) -> bool:
+        return True
 
     def __call__(
-        self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int
-    ) -> Tensor:
+        self,
+        q: Tensor,
+        cached: Tensor,
+        prompts: Prompts,
+        out: Tensor,
+        *,
+        scale: float,
+        window: int,
+        cap: float,
+    ) -> None:
+        packed = prompts.packed
         self.given.append(packed)
-        return attend_packed_plainly(q, keys, values, packed, scale=scale, window=window)
+        keys, values = packed.keys_and_values(cached)
+        rows = packed.rows
+        out[rows] = attend_packed_plainly(q[rows], keys, values, packed, scale=scale, window=window)
 
 
 def with_plain_kernels(llama: Llama) -> tuple[Llama, PlainPacked]:
     """A model whose attention is that of a GPU, and its kernel for prompts."""
     prompts = PlainPacked()
     blocks = tuple(
-        replace(block, attention=replace(block.attention, native=PlainShort(), packed=prompts))
+        replace(block, attention=replace(block.attention, native=PlainShort(), prefill=prompts))
         for block in llama.blocks
     )
     return replace(llama, blocks=blocks), prompts

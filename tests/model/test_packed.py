@@ -60,7 +60,7 @@ def test_prompts_of_any_lengths_attend_as_the_formula_says(
     cache, batch = filled(chunks), Batch.of(chunks)
     q = torch.randn(len(batch.ids), H, D, generator=torch.Generator().manual_seed(2))
     scoring, prompts = Scoring(window=window), PlainPacked()
-    found = attend(q, cache, 1, batch, scoring, PlainShort(), packed=prompts)
+    found = attend(q, cache, 1, batch, scoring, PlainShort(), prompts)
     gathered = attend(q, cache, 1, batch, scoring)
     assert torch.allclose(found, gathered, atol=1e-5)
     num_long = sum(num_tokens > 4 for _, num_tokens in lengths)
@@ -71,7 +71,6 @@ def test_nothing_is_padded() -> None:
     """Also where a chunk is more than attends at once elsewhere."""
     chunks = scattered([(64, SPAN_TOKENS + 70), (0, 9)], 3)
     packed = Batch.of(chunks).packed
-    assert packed is not None
     assert packed.query_ends.tolist() == [0, SPAN_TOKENS + 70, SPAN_TOKENS + 79]
     assert packed.key_ends.tolist() == [0, SPAN_TOKENS + 134, SPAN_TOKENS + 143]
     assert (packed.max_queries, packed.max_keys) == (SPAN_TOKENS + 70, SPAN_TOKENS + 134)

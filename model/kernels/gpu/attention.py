@@ -12,11 +12,11 @@ from torch import Tensor
 
 from llama_herd.model.kernels.gpu.attend_kernels import attend_split, join_splits
 from llama_herd.model.kernels.gpu.launch import Launch
+from llama_herd.model.kernels.layout import are_readable
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-MAX_HEAD_DIM = 256
 #: Keys at a time. More need more registers and no fewer bytes.
 BLOCK_KEYS = 32
 #: Tensor cores multiply no fewer rows.
@@ -33,14 +33,7 @@ class TritonAttention:
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
-        head_dim = q.shape[-1]
-        return (
-            q.dtype == cached.dtype
-            and q.dtype in DTYPES
-            and cached.stride()[2:] == (PAGE_TOKENS * head_dim, head_dim, 1)
-            and head_dim <= MAX_HEAD_DIM
-            and q.stride()[1:] == (head_dim, 1)
-        )
+        return q.dtype in DTYPES and are_readable(q, cached)
 
     def __call__(
         self,

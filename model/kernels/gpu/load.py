@@ -31,7 +31,7 @@ def load_triton_kernels(needs: Needs, device: torch.device) -> TritonKernels | U
     complaint = complaint_of_varlen(needs, device)
     if complaint:
         return replace(kernels, note=f"{kernels.note}; prompts in plain torch: {complaint}")
-    return replace(kernels, packed=VarlenAttention())
+    return replace(kernels, prefill_attention=VarlenAttention())
 
 
 def complaint_of(generation: tuple[int, int]) -> str:

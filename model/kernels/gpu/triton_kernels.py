@@ -44,11 +44,10 @@ class TritonKernels:
     types: frozenset[GGMLType]
     attention: TritonAttention | None
     device_type: str
-    packed: VarlenAttention | None = None  # of prompts
+    prefill_attention: VarlenAttention | None = None
     elementwise: TritonElementwise | None = None
     rotation: TritonRotation | None = None
     tile_rows: int = 1
-    prefill_attention: ClassVar[None] = None
     draw: ClassVar[None] = None
 
     def multiply(self, x: Tensor, parts: BlockParts) -> Tensor:

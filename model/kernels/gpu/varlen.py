@@ -12,10 +12,11 @@ from torch.nn.attention.varlen import varlen_attn
 
 from llama_herd.model.kernels.gpu.needs import Needs
 from llama_herd.model.kernels.gpu.plain import ROUNDING, attend_packed_plainly, packed_of
+from llama_herd.model.kernels.layout import MAX_HEAD_DIM
 from llama_herd.model.packed import Packed
+from llama_herd.model.prompts import Prompts
 
 DTYPES = (torch.float16, torch.bfloat16)
-MAX_HEAD_DIM = 256
 
 #: It returns a tensor unless it is asked for more.
 _varlen_attn: Callable[..., Tensor] = varlen_attn  # type: ignore[assignment]
@@ -32,13 +33,33 @@ _TRIED = ((0, 70), (64, 5), (130, 33), (0, 1))
 class VarlenAttention:
     """Causal, each sequence's last query at its last key."""
 
-    def takes(self, q: Tensor, cached: Tensor, cap: float) -> bool:
-        """Whether it is made for such queries (.., H, D), keys and values, and a cap of scores."""
+    def takes(self, q: Tensor, cached: Tensor) -> bool:
+        """Whether it is made for such queries (.., H, D), and keys and values."""
         head_dim = q.shape[-1]
-        is_known = q.dtype == cached.dtype and q.dtype in DTYPES and q.is_cuda and not cap
+        is_known = q.dtype == cached.dtype and q.dtype in DTYPES and q.is_cuda
         return is_known and head_dim <= MAX_HEAD_DIM and head_dim % 8 == 0
 
     def __call__(
+        self,
+        q: Tensor,
+        cached: Tensor,
+        prompts: Prompts,
+        out: Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+        cap: float = 0.0,
+    ) -> None:
+        """Write what the prompts' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+
+        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D), of which theirs are copied.
+        """
+        assert not cap, "it knows no cap, and is not loaded for a model with one"
+        packed = prompts.packed
+        keys, values = packed.keys_and_values(cached)
+        out[packed.rows] = self.attend(q[packed.rows], keys, values, packed, scale=scale, window=window)
+
+    def attend(
         self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int = 0
     ) -> Tensor:
         """What the queries (Q, H, D) attend to in keys and values (S, K, D): (Q, H, D)."""
@@ -60,7 +81,7 @@ def complaint_of_varlen(needs: Needs, device: torch.device) -> str:
     """Why it cannot be used for a model on this device; empty if it can."""
     varlen = VarlenAttention()
     numbers = torch.zeros(1, needs.num_heads, needs.head_dim, dtype=needs.dtype, device=device)
-    if not varlen.takes(numbers, numbers, needs.cap):
+    if needs.cap or not varlen.takes(numbers, numbers):
         return "not made for this model"
     try:
         is_right = all(_attends_right(varlen, needs, window, device) for window in needs.windows)
@@ -76,7 +97,7 @@ def _attends_right(varlen: VarlenAttention, needs: Needs, window: int, device: t
     num_queries, num_keys = int(packed.query_ends[-1]), int(packed.key_ends[-1])
     q = torch.randn(num_queries, needs.num_heads, needs.head_dim).to(device, needs.dtype)
     keys, values = torch.randn(2, num_keys, needs.num_kv_heads, needs.head_dim).to(device, needs.dtype)
-    found = varlen(q, keys, values, packed, scale=needs.scale, window=window)
+    found = varlen.attend(q, keys, values, packed, scale=needs.scale, window=window)
     q, keys, values = (tensor.double() for tensor in (q, keys, values))
     exact = attend_packed_plainly(q, keys, values, packed, scale=needs.scale, window=window)
     size = attend_packed_plainly(q, keys, values.abs(), packed, scale=needs.scale, window=window)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from llama_herd.model.kernels.attention import PAGE_KEYS, Attention
+from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.pages import pages_for
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen
 
 pytestmark = pytest.mark.long
@@ -28,7 +28,7 @@ class Case:
     """Rows that end sequences of some lengths, in a cache of NaN but for the keys that they see."""
 
     q: Tensor  # (R, H, D)
-    cache: Tensor  # (2, K, pages, PAGE_KEYS, D)
+    cache: Tensor  # (2, K, pages, PAGE_TOKENS, D)
     seen: Seen
 
     @classmethod
@@ -48,7 +48,7 @@ class Case:
         order = torch.randperm(num_pages, generator=generator) if scattered else torch.arange(num_pages)
         tables = torch.tensor([0, *counts]).cumsum(0)[:-1]
         seen = Seen(torch.arange(len(lengths)), torch.tensor(lengths), tables, order)
-        cache = torch.full((2, kv_heads, num_pages, PAGE_KEYS, head_dim), torch.nan, dtype=dtype)
+        cache = torch.full((2, kv_heads, num_pages, PAGE_TOKENS, head_dim), torch.nan, dtype=dtype)
         case = cls(torch.randn(len(lengths), heads, head_dim, generator=generator).to(dtype), cache, seen)
         for row, length in enumerate(lengths):
             numbers = torch.randn(2, kv_heads, length, head_dim, generator=generator)
@@ -57,7 +57,7 @@ class Case:
 
     def cells(self, row: int, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         at = torch.tensor(positions)
-        return self.seen.pages[self.seen.tables[row] + at // PAGE_KEYS], at % PAGE_KEYS
+        return self.seen.pages[self.seen.tables[row] + at // PAGE_TOKENS], at % PAGE_TOKENS
 
     def only(self, row: int) -> Seen:
         seen = self.seen
@@ -203,13 +203,13 @@ def test_queries_may_stand_between_others(attention: Attention) -> None:
 
 
 def test_what_it_is_not_made_for_is_not_taken(attention: Attention) -> None:
-    q, cached = torch.empty(1, 4, 64), torch.empty(2, 2, 1, PAGE_KEYS, 64)
+    q, cached = torch.empty(1, 4, 64), torch.empty(2, 2, 1, PAGE_TOKENS, 64)
     assert attention.takes(q, cached)
     for dtype in (torch.float16, torch.float64):
         assert not attention.takes(q.to(dtype), cached.to(dtype))
     assert not attention.takes(q.bfloat16(), cached)
     assert not attention.takes(q[..., :33], cached[..., :33])
-    assert not attention.takes(torch.empty(1, 4, 258), torch.empty(2, 2, 1, PAGE_KEYS, 258))
+    assert not attention.takes(torch.empty(1, 4, 258), torch.empty(2, 2, 1, PAGE_TOKENS, 258))
     assert not attention.takes(q, cached[:, :, :, :32])
 
 

@@ -11,15 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from llama_herd.model.kernels.attention import (
-    BFLOAT16_ROUNDING,
-    FLOAT32_ROUNDING,
-    PAGE_KEYS,
-)
+from llama_herd.model.kernels.attention import BFLOAT16_ROUNDING, FLOAT32_ROUNDING
 from llama_herd.model.kernels.instruction_set import AMX
 from llama_herd.model.kernels.native import Kernel, Kernels
 from llama_herd.model.kernels.prefill_attention import WEIGHT_ROUNDING, PrefillAttention
-from llama_herd.model.pages import pages_for
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen, SeenSpans
 from tests.model.native_library import kernels_of
 
@@ -36,7 +32,7 @@ class Case:
     """Spans of sequences, (first position, tokens), in a cache of NaN but for the keys that they see."""
 
     q: Tensor  # (T, H, D)
-    cache: Tensor  # (2, K, pages, PAGE_KEYS, D)
+    cache: Tensor  # (2, K, pages, PAGE_TOKENS, D)
     spans: SeenSpans
 
     @classmethod
@@ -53,7 +49,7 @@ class Case:
         num_pages = [pages_for(start + count) for start, count in spans]
         order = torch.randperm(sum(num_pages) + 3) if scattered else torch.arange(sum(num_pages) + 3)
         rows, tables = (torch.tensor([0, *numbers]).cumsum(0)[:-1] for numbers in (counts, num_pages))
-        cache = torch.full((2, kv_heads, len(order), PAGE_KEYS, head_dim), torch.nan).bfloat16()
+        cache = torch.full((2, kv_heads, len(order), PAGE_TOKENS, head_dim), torch.nan).bfloat16()
         q = torch.randn(sum(counts), heads, head_dim).bfloat16()
         seen = Seen(rows, torch.tensor(starts) + 1, tables, order)
         case = cls(q, cache, SeenSpans(seen, torch.tensor(counts)))
@@ -65,7 +61,7 @@ class Case:
     def cells(self, span: int, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         at = torch.tensor(positions)
         seen = self.spans.first
-        return seen.pages[seen.tables[span] + at // PAGE_KEYS], at % PAGE_KEYS
+        return seen.pages[seen.tables[span] + at // PAGE_TOKENS], at % PAGE_TOKENS
 
     def only(self, span: int, first: int = 0, count: int = 0) -> SeenSpans:
         """Some tokens of a span; all if no number is given."""
@@ -77,7 +73,7 @@ class Case:
     def attend(self, attention: PrefillAttention, spans: SeenSpans | None = None, **scoring: Any) -> Tensor:
         out = torch.full(self.q.shape, torch.nan).bfloat16()
         scoring = {"scale": self.q.shape[-1] ** -0.5, **scoring}
-        attention(self.q, self.cache, spans or self.spans, out, **scoring)
+        attention.attend(self.q, self.cache, spans or self.spans, out, **scoring)
         return out
 
     def check(self, y: Tensor, *, scale: float = 0.0, window: int = 0, cap: float = 0.0) -> None:
@@ -217,7 +213,7 @@ def test_sets_with_tiles_have_it_and_others_have_not(set_kernels: Kernels) -> No
 
 
 def test_what_it_is_not_made_for_is_not_taken(attention: PrefillAttention) -> None:
-    q, cached = torch.empty(1, 4, 64).bfloat16(), torch.empty(2, 2, 1, PAGE_KEYS, 64).bfloat16()
+    q, cached = torch.empty(1, 4, 64).bfloat16(), torch.empty(2, 2, 1, PAGE_TOKENS, 64).bfloat16()
     assert attention.takes(q, cached)
     for dtype in (torch.float16, torch.float32):
         assert not attention.takes(q.to(dtype), cached.to(dtype))
