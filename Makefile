@@ -37,8 +37,9 @@ test-programs: $(VENV)/.ready ## run demos, benchmarks and commands whole, as a 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "fault and not slow" tests/chaos tests/worker
 
+# An interpreter takes minutes for a whole model on a busy machine.
 test-kernels: $(KERNELS)/.ready ## run the GPU's kernels in Triton's interpreter, and compile them for a card that need not be there
-	@$(KERNELS)/bin/python -m pytest -q -n 2 --dist worksteal tests/model/kernels/gpu
+	@$(KERNELS)/bin/python -m pytest -q -n 2 --dist worksteal --timeout 600 tests/model/kernels/gpu
 
 chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; keeps a report in benchmarks/results
 	@$(BIN)/python -m benchmarks.chaos half-hour --write
