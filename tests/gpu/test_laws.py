@@ -198,8 +198,9 @@ def test_pages_are_conserved_when_requests_end_come_and_are_cancelled(model: Loa
 def test_a_decode_step_waits_for_the_card_once_however_many_rows_it_has(
     model: LoadedModel, fields: dict[str, Any]
 ) -> None:
+    """Where steps go one by one; CUDA does not count the events that steps which overlap wait for."""
     outputs: list[StepOutput] = []
-    engine = engine_of(model, outputs)
+    engine = engine_of(model, outputs, graphs="off")
     for n, prompt in enumerate(prompts(16)):
         engine.submit(sequence(model, f"job-{n}", prompt, **fields))
     while len({output.sequence for output in outputs if output.ids}) < 16:
