@@ -18,6 +18,7 @@ export async function follow(jobId, job, signal, onChange) {
         if (event.name === 'error') break; // the gateway's last word: it may go better in a moment
         fold(job, event);
         onChange('open');
+        if (job.end) return;
         pauseMs = FIRST_PAUSE_MS;
       }
     } catch (error) {

@@ -166,3 +166,21 @@ def test_a_job_s_events_are_folded_once_each() -> None:
         ],
         "takeovers": ["two went on for one after 3 tokens"],
     }
+
+
+FOLLOW = r"""
+import {unknownJob} from './answer.mjs'
+import {follow} from './follow.mjs'
+const job = unknownJob(), links = []
+const said = new TextEncoder().encode('id: 1\nevent: end\ndata: {}\n\n')
+globalThis.sessionStorage = {getItem: () => null}
+globalThis.setTimeout = () => 0
+globalThis.fetch = async () => new Response(new ReadableStream({start: stream => stream.enqueue(said)}))
+await follow('one', job, new AbortController().signal, link => links.push(link))
+console.log(JSON.stringify([job.phase, links]))
+"""
+
+
+@needs_node
+def test_who_has_seen_the_end_does_not_wait_for_the_connection_s() -> None:
+    assert node(FOLLOW) == ["ended", ["open", "open"]]
