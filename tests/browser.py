@@ -12,10 +12,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
+from llama_herd.worker.chaos.patience import PATIENCE_S
 from llama_herd.worker.local.redis_server import END_WITH_PARENT
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome-headless-shell")
-PATIENCE_S = 30.0
 
 #: Keys by the names that tests say: DevTools' key, code, number and text.
 KEYS: dict[str, tuple[str, int, str]] = {
@@ -35,6 +35,14 @@ _GONE = (
     "Cannot find default execution context",
     "Promise was collected",
 )
+
+#: The middle of an element once it is what a mouse meets there: it is shown, and nothing lies over it.
+_MIDDLE = """(element => {
+  element?.scrollIntoView({block: 'nearest'})
+  const box = element?.getBoundingClientRect()
+  const middle = box && [box.x + box.width / 2, box.y + box.height / 2]
+  return element?.contains(document.elementFromPoint(...middle)) && middle
+})"""
 
 #: Calls a function again and again for half a second, until its answer is true.
 _LOOK = """async look => {
@@ -179,7 +187,7 @@ class Tab:
 
     def go(self, url: str) -> None:
         self.call("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete'")
+        self.wait("location.protocol !== 'about:' && document.readyState === 'complete'")
 
     def reload(self) -> None:
         self.run("window.isOld = true")
@@ -227,11 +235,8 @@ class Tab:
         self.call("Input.insertText", text=text)
 
     def click(self, selector: str) -> None:
-        """Click into the middle of an element, as a mouse does."""
-        where = "(box => [box.x + box.width / 2, box.y + box.height / 2])"
-        found = f"document.querySelector({json.dumps(selector)})"
-        self.run(f"{found}.scrollIntoView({{block: 'nearest'}})")
-        x, y = self.run(f"{where}({found}.getBoundingClientRect())")
+        """Click into the middle of an element, as a mouse does, once it can be clicked."""
+        x, y = self.wait(f"{_MIDDLE}(document.querySelector({json.dumps(selector)}))")
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -71,7 +70,7 @@ def slow_worker(tmp_path: Path) -> Iterator[EmbeddedRedis]:
     """A Redis with a file, and a worker whose jobs take seconds."""
     path = write_tiny_gguf(tmp_path / "endless.gguf", eos=False, context_length=8192)
     with EmbeddedRedis(appendonly=True) as server:
-        options: dict[str, Any] = {"model_name": "tales", "slots": 4, "kv_cache_tokens": 8192}
+        options: dict[str, Any] = {"model_name": "tales", "slots": 4, "kv_cache_tokens": 16384}
         with WorkerProcess(server.url, path, "w", tmp_path / "worker.log", **options):
             yield server
 
@@ -95,17 +94,20 @@ def test_all_streams_of_a_killed_gateway_go_on_at_one_that_is_up(
 ) -> None:
     one = GatewayProcess(slow_worker.url, tmp_path / "one.log")
     two = GatewayProcess(slow_worker.url, tmp_path / "two.log")
-    were_cut_off: list[bool] = []
+    have_begun, were_cut_off = threading.Barrier(9), list[bool]()
     with one, two, Client(slow_worker.url) as client, ThreadPoolExecutor(8) as pool:
         job_ids = [client.submit(**LONG) for _ in range(4)]
 
         def read_on(job_id: str) -> list[Event]:
-            seen = list(numbered(follow(one.url, job_id)))
+            events = numbered(follow(one.url, job_id))
+            seen = [next(events)]
+            have_begun.wait(60)
+            seen += events
             were_cut_off.append(not any(isinstance(event, End) for event in seen))
             return seen + list(numbered(follow(two.url, job_id, len(seen))))
 
         readers = [(job_id, pool.submit(read_on, job_id)) for job_id in job_ids * 2]
-        list(islice(numbered(follow(one.url, job_ids[-1])), 20))
+        have_begun.wait(60)
         one.kill()
         for job_id, reader in readers:
             assert reader.result(120) == list(client.stream(job_id))

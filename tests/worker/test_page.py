@@ -11,17 +11,19 @@ from llama_herd.errors import UnservedModel
 from llama_herd.tasks import Client
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
+from llama_herd.tasks.settings import Settings
 from llama_herd.worker.local.redis_server import EmbeddedRedis
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.browser import SHIFT, Browser, Tab
 from tests.page import ask, is_over, job_of, needs_chromium, said
+from tests.tiny import write_tiny_gguf
 from tests.worker.gateway_process import GatewayProcess
 from tests.worker.processes import WorkerProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.program, pytest.mark.timeout(120), needs_chromium]
 
-#: Tokens of a job that is there as long as a test needs it, and is stopped then.
-LONG = 4096
+#: Tokens of a job that is there as long as a test needs it, and is stopped then. The context is longer.
+LONG, CONTEXT = 30_000, 32_768
 
 
 @pytest.fixture(scope="module")
@@ -31,20 +33,20 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def url(
-    server: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
+def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("page")
-    options: dict[str, Any] = {"model_name": "endless", "slots": 4, "kv_cache_tokens": 32768}
-    one = WorkerProcess(server.url, endless_settings.model, "one", folder / "one.log", **options)
+    endless = write_tiny_gguf(folder / "endless.gguf", eos=False, context_length=CONTEXT)
+    options: dict[str, Any] = {"model_name": "endless", "slots": 4, "kv_cache_tokens": 4 * CONTEXT}
+    limit = {"HERD_MAX_TOKENS_LIMIT": str(LONG)}
+    one = WorkerProcess(server.url, endless, "one", folder / "one.log", env=limit, **options)
     two = WorkerProcess(server.url, BUNDLED_MODEL, "two", folder / "two.log")
-    with one, two, GatewayProcess(server.url, folder / "gateway.log") as gateway:
+    with one, two, GatewayProcess(server.url, folder / "gateway.log", **limit) as gateway:
         yield gateway.url
 
 
 @pytest.fixture
 def client(server: EmbeddedRedis) -> Iterator[Client]:
-    with Client(server.url) as client:
+    with Client(settings=Settings.read(redis_url=server.url, max_tokens_limit=LONG)) as client:
         yield client
 
 
@@ -335,8 +337,9 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_only(
             tab.reload()
             tab.wait(said(200))
             assert tab.run("[localStorage.length, document.cookie, sessionStorage.length]") == [0, "", 1]
+            tab.run("window.isOld = true")
             tab.click("#forget")
-            tab.wait("document.querySelector('#door')?.open")
+            tab.wait("!window.isOld && document.querySelector('#door')?.open")
             tab.wait("document.activeElement.id === 'key'")
             tab.type(keys[KeyRole.SUBSCRIBER])
             tab.press("Enter")

@@ -12,8 +12,7 @@ from llama_herd.tasks.gateway.app import make_app
 from llama_herd.tasks.gateway.door import Door
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
-
-PATIENCE_S = 20.0
+from llama_herd.worker.chaos.patience import PATIENCE_S
 
 
 class Reply(NamedTuple):

@@ -174,7 +174,7 @@ def test_who_reads_nothing_is_cut_off_and_holds_nobody_up(redis_url: str, herd: 
             for seq in range(2, 300):  # more than sockets hold
                 herd.redis.xadd(herd.ledger.events_key("a"), {"e": long_token(seq)}, f"{seq}-0")
                 herd.redis.publish(herd.ledger.channel("a"), long_token(seq))
-            assert [next(events).number for _ in range(298)] == list(range(2, 300))
+                assert next(events).number == seq
         wait_until(lambda: not gateway.door.places.num_taken, "it was cut off")
 
 
