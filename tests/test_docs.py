@@ -48,5 +48,14 @@ def anchors(page: Path) -> set[str]:
 def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
     for name, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
         goal = page.parent / name if name else page
-        assert goal.exists(), name
+        assert goal.is_file(), name  # a folder is no page of the site
         assert not anchor or anchor in anchors(goal), f"{name}#{anchor}"
+
+
+def test_the_page_of_decisions_lists_each() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"^- \[(.+)\]\((.+)\)$", (folder / "README.md").read_text(), re.M)
+    decisions = [path for path in sorted(folder.glob("*.md")) if path.name != "README.md"]
+    assert listed == [
+        (path.read_text().partition("\n")[0].removeprefix("# "), path.name) for path in decisions
+    ]
