@@ -5,6 +5,7 @@ python -m tests.page_shot docs/page.png
 
 import sys
 from contextlib import ExitStack
+from itertools import count, cycle, islice
 from math import cos, pi
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,27 +21,26 @@ from tests.worker.processes import ForkedWorker
 
 PROMPTS = ("Long ago, a kind baker", "One evening, a great storm came", "The old owl", "In the deep forest")
 WIDTH, HEIGHT = 1200, 700
-#: The plot's two minutes, and its waves.
-FEED_S, WAVE_S = 110, 40
+#: Nearly the plot's two minutes, its waves, and the time between two looks at what is under way.
+FEED_S, WAVE_S, PAUSE_S = 110, 40, 0.2
 
 
 def feed(redis_url: str, is_over: Event) -> None:
-    """Submit jobs in waves: at most two dozen that are not done."""
+    """Submit jobs in waves: one to four dozen that are not done."""
     with Client(redis_url) as client:
-        for half_second in range(10_000):
-            if is_over.wait(0.5):
+        for number in count():
+            if is_over.wait(PAUSE_S):
                 return
-            wanted = 14 - round(10 * cos(pi * half_second / WAVE_S))
-            for number in range(wanted - len(client.jobs())):
-                sampling = {"max_tokens": 400, "temperature": 0.9}
-                client.submit(prompt=PROMPTS[number % len(PROMPTS)], sampling=sampling)
+            wanted = 30 - round(18 * cos(2 * pi * number * PAUSE_S / WAVE_S))
+            for prompt in islice(cycle(PROMPTS), max(0, wanted - len(client.jobs()))):
+                client.submit(prompt=prompt, sampling={"max_tokens": 400, "ignore_eos": True})
 
 
 def shoot(tab: Tab, path: Path) -> None:
     """Once the herd has run for a while, a tale after its first lines."""
     Event().wait(FEED_S)
     ask(tab, "Once upon a time, a small hedgehog", 400, "tales")
-    tab.wait(said(400))
+    tab.wait(said(300))
     tab.shoot(path)
 
 
@@ -48,7 +48,7 @@ def main(path: Path) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         url = stack.enter_context(EmbeddedRedis()).url
-        settings = WorkerSettings.read(redis_url=url, model=BUNDLED_MODEL, slots=16)
+        settings = WorkerSettings.read(redis_url=url, model=BUNDLED_MODEL, slots=32)
         for name in ("one@herd", "two@herd"):
             stack.enter_context(ForkedWorker(settings, name, folder / name))
         gateway = stack.enter_context(GatewayProcess(url, folder / "gateway.log"))
