@@ -22,6 +22,7 @@ from llama_herd.errors import (
 )
 from llama_herd.http_status import http_headers, http_status
 from llama_herd.tasks.events import End
+from llama_herd.tasks.openai.request import BODY
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ class Problem(HerdError):
             return error
         status = http_status(error)
         code, message = _words(error)
-        param = error.fields[0].field if isinstance(error, InvalidJob) and len(error.fields) == 1 else None
+        fields = {one.field for one in error.fields} - {BODY} if isinstance(error, InvalidJob) else set[str]()
+        param = fields.pop() if len(fields) == 1 else None
         return cls(bad_status if status == 422 else status, code, message, param, http_headers(error))
 
     @classmethod

@@ -91,6 +91,7 @@ def test_the_same_key_is_the_same_job(gateway: GatewayThread, stand_in: StandIn)
     [
         ({"prompt": 5}, "prompt", "valid string"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1, got 0"),
+        ({"min_tokens": 9}, None, "min_tokens must be at most max_tokens"),
         ({"tools": [{"type": "function"}]}, "tools", "only supported as []"),
         ({"response_format": {"type": "json_object"}}, "response_format", "only supported as"),
         ({"nonsense": 1}, "nonsense", "not supported"),
@@ -100,7 +101,7 @@ def test_the_same_key_is_the_same_job(gateway: GatewayThread, stand_in: StandIn)
     ],
 )
 def test_a_wrong_field_is_named(
-    gateway: GatewayThread, herd: Herd, change: dict[str, Any], param: str, message: str
+    gateway: GatewayThread, herd: Herd, change: dict[str, Any], param: str | None, message: str
 ) -> None:
     found = gateway.ask("POST", COMPLETIONS, {**ASKED, **change})
     assert (found.status, found.error["param"]) == (400, param)
