@@ -10,11 +10,26 @@ from llama_herd.tasks.client.notes import UNKNOWN, duration, place_note, unserve
 from llama_herd.tasks.client.status import QueueStatus, Status
 from llama_herd.tasks.worker_status import TROUBLE, WorkerStatus
 from llama_herd.worker.batch.summary import progress_line
+from llama_herd.worker.cli.listing import FIGURE, NAME, WHOLE, Columns, Listing
 from llama_herd.worker.local.terminal import harmless
+
+_QUEUE: Columns = {"model": NAME} | dict.fromkeys(
+    ("waiting", "depth", "oldest", "run", "tok/s", "TTFT", "failed", "up"), FIGURE
+)
+_WORKER: Columns = dict.fromkeys(("worker", "state", "model", "device"), NAME) | dict.fromkeys(
+    ("rows", "waiting", "KV", "hits", "tok/s"), FIGURE
+)
+_JOB: Columns = {
+    "job": WHOLE,
+    "state": NAME,
+    "model": NAME,
+    **dict.fromkeys(("age", "place", "wait", "tokens"), FIGURE),
+    "worker": NAME,
+}
 
 
 def view(found: Status) -> Group:
-    """The whole status. It fits into 80 columns: only names are wrapped."""
+    """The whole status."""
     own = f"{found.depth} messages in {found.queue}"
     jobs = f"{found.pending} jobs waiting, {found.running} running"
     dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
@@ -66,27 +81,21 @@ def job_view(job: JobStatus) -> Table:
 
 def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     """A line for each job."""
-    table = _table("job", "state", "model")
-    for name in ("age", "place", "wait", "tokens"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("worker", overflow="fold")
+    table = Listing(_JOB)
     for job in jobs:
         age = UNKNOWN if job.state == "delayed" else duration(job.waited_s)
         place = "" if job.position is None else f"{job.position:,}"
         wait = "" if job.estimated_wait_s is None else duration(job.estimated_wait_s)
-        cells = (job.job_id, job.state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or "")
-        table.add_row(*map(harmless, cells))
+        table.add(job.job_id, job.state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or "")
     notes = dict.fromkeys(job.note for job in jobs if job.note)
     return Group(table, *map(harmless, notes))
 
 
-def _queues(queues: Sequence[QueueStatus]) -> Table:
-    table = _table("model")
-    for name in ("waiting", "depth", "oldest", "run", "tok/s", "TTFT", "failed", "up"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _queues(queues: Sequence[QueueStatus]) -> Listing:
+    table = Listing(_QUEUE)
     for queue in queues:
-        table.add_row(
-            harmless(queue.model),
+        table.add(
+            queue.model,
             f"{queue.waiting:,}",
             f"{queue.depth:,}",
             duration(queue.oldest_s),
@@ -105,12 +114,10 @@ def _figures(queue: QueueStatus) -> Sequence[str]:
     return speed, duration(queue.ttft_s), f"{queue.num_failed:,}", f"{queue.workers - queue.loading}{loading}"
 
 
-def _workers(workers: Sequence[WorkerStatus]) -> Table:
-    table = _table("worker", "state", "model", "device")
-    for name in ("rows", "waiting", "KV", "hits", "tok/s"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _workers(workers: Sequence[WorkerStatus]) -> Listing:
+    table = Listing(_WORKER)
     for worker in sorted(workers, key=lambda worker: worker.name):
-        table.add_row(
+        table.add(
             worker.name,
             worker.shown_state,
             worker.model,
@@ -121,12 +128,4 @@ def _workers(workers: Sequence[WorkerStatus]) -> Table:
             f"{worker.prefix_hit_rate:.0%}",
             f"{worker.tokens_per_s:,.0f}",
         )
-    return table
-
-
-def _table(*names: str) -> Table:
-    """A table that begins with columns of names; too long ones are wrapped."""
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold", min_width=len(name))
     return table

@@ -2,19 +2,21 @@
 
 import io
 import json
+from uuid import UUID
 
 import pytest
 from redis import Redis
-from rich.console import Console
+from rich.console import Console, Group
 
 from llama_herd.errors import UnservedModel
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.notes import duration
 from llama_herd.tasks.client.status import QueueStatus, Status
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
-from llama_herd.worker.cli.status_view import view
+from llama_herd.worker.cli.status_view import jobs_view, view
 from tests.worker.herd_command import invoke
 
 LONG = "Llama-3.1-8B-Instruct-Q4_K_M"
@@ -88,14 +90,43 @@ def busy_status() -> Status:
     return Status(f"herd.{LONG}", 123_456, 123_456, 1234, workers, [], [served], 1, 2, 3)
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
-def test_nothing_is_cut_off_at(width: int) -> None:
+def shown_at(width: int, view: Group) -> str:
+    """What a terminal of this width shows; it cuts off nothing."""
     shown = io.StringIO()
-    Console(file=shown, width=width, highlight=False, markup=False).print(view(busy_status()))
+    Console(file=shown, width=width, highlight=False, markup=False).print(view)
     assert "…" not in shown.getvalue()
     assert all(len(line) <= width for line in shown.getvalue().splitlines())
+    return shown.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_nothing_is_cut_off_at(width: int) -> None:
+    shown = shown_at(width, view(busy_status()))
     for number in ("123,456", "1,234", "99,999", "23 h 59 m", "59 m 59 s", "12,345", "32+8", "1000/1024"):
-        assert number in shown.getvalue()
+        assert number in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_an_id_can_be_copied_at(width: int) -> None:
+    job_id = str(UUID(int=7))
+    job = JobStatus(
+        job_id=job_id,
+        state="running",
+        note="",
+        model=LONG,
+        queue=f"herd.{LONG}",
+        worker="gpu0@node-17.cluster.example",
+        tokens=123_456,
+        attempts=1,
+        submitted_ms=0,
+        due_ms=0,
+        deadline_ms=None,
+        now_ms=10**12,
+        position=12_345,
+        estimated_wait_s=3599,
+    )
+    shown = shown_at(width, jobs_view([job]))
+    assert all(figure in shown for figure in (job_id, "12,345", "59 m 59 s", "123,456", "11574 d"))
 
 
 @pytest.mark.parametrize(
