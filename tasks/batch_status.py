@@ -1,6 +1,6 @@
 """A batch's report, once a second, for `herd batch --watch` and `herd status`."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 #: A running batch that has not reported for this long is forgotten.
 RUNNING_TTL_S = 10
@@ -9,29 +9,28 @@ ENDED_TTL_S = 3600
 
 
 class BatchStatus(BaseModel):
-    """A batch's last report. Unknown fields of other versions are ignored.
-
-    state: running, done, stopped (too many failed), left (its jobs go on without it) or cancelled.
-    num_rows: rows of the input; 0 if unknown. num_before: rows that earlier starts of this run had finished.
-    """
+    """A batch's last report. Unknown fields of other versions are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
-    run_id: str
-    state: str
-    input_name: str
-    num_rows: int = 0
-    num_before: int = 0
-    num_done: int = 0
-    num_failed: int = 0
-    num_under_way: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    rows_per_s: float = 0.0
-    tokens_per_s: float = 0.0
-    elapsed_s: float = 0.0
-    #: Time of the report by the clock of Redis; the ledger fills it in.
-    beat_ms: int = 0
+    run_id: str = Field(description="Its id.")
+    state: str = Field(
+        description="running, done, stopped (too many failed), left (its jobs go on without it) or cancelled."
+    )
+    input_name: str = Field(description="Name of its input.")
+    num_rows: int = Field(default=0, description="Rows of the input; 0 if unknown.")
+    num_before: int = Field(default=0, description="Rows that earlier starts of this run had finished.")
+    num_done: int = Field(default=0, description="Rows that are answered.")
+    num_failed: int = Field(default=0, description="Rows that failed.")
+    num_under_way: int = Field(default=0, description="Rows that are submitted and not done.")
+    prompt_tokens: int = Field(default=0, description="Tokens of the prompts.")
+    completion_tokens: int = Field(default=0, description="Tokens of the answers.")
+    rows_per_s: float = Field(default=0.0, description="Rows a second.")
+    tokens_per_s: float = Field(default=0.0, description="Tokens a second.")
+    elapsed_s: float = Field(default=0.0, description="Seconds since its start.")
+    beat_ms: int = Field(
+        default=0, description="Time of the report by the clock of Redis, in unix milliseconds."
+    )
 
     @property
     def is_running(self) -> bool:

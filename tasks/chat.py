@@ -49,8 +49,8 @@ _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 class TextPart(StrictModel):
     """A part of a message's content. There are no parts but texts here."""
 
-    type: Literal["text"]
-    text: str
+    type: Literal["text"] = Field(description="Kind of the part.")
+    text: str = Field(description="Its text.")
 
 
 def _read_content(value: object) -> str | tuple[TextPart, ...] | None:
@@ -81,10 +81,14 @@ def _read_part(part: object) -> TextPart:
 class ChatMessage(StrictModel):
     """One turn of a conversation. Beside role and content it has what templates know of calls to tools."""
 
-    role: Role
-    content: Annotated[str | tuple[TextPart, ...] | None, BeforeValidator(_read_content)] = None
-    name: str | None = None
-    tool_call_id: str | None = None
+    role: Role = Field(description="Whose turn it is.")
+    content: Annotated[str | tuple[TextPart, ...] | None, BeforeValidator(_read_content)] = Field(
+        default=None, description="What is said: a text, or parts of one."
+    )
+    name: str | None = Field(default=None, description="Who says it, for templates that tell.")
+    tool_call_id: str | None = Field(
+        default=None, description="The call that this answers, in a turn of a tool."
+    )
     tool_calls: (
         Annotated[
             tuple[JsonObject, ...],
@@ -93,7 +97,9 @@ class ChatMessage(StrictModel):
         ]
         | None
     ) = Field(default=None, description="What an assistant asked for, as the template expects it.")
-    reasoning_content: str | None = None
+    reasoning_content: str | None = Field(
+        default=None, description="What was thought before, for templates that repeat it."
+    )
 
     @field_validator("name", "tool_call_id", "reasoning_content")
     @classmethod

@@ -26,9 +26,9 @@ class Usage(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
+    prompt_tokens: int = Field(description="Tokens of the prompt.")
+    completion_tokens: int = Field(description="Tokens of all outputs.")
+    total_tokens: int = Field(description="Both together.")
 
 
 class Failure(BaseModel):
@@ -37,7 +37,7 @@ class Failure(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     code: str = Field(description="An ErrorCode. Readers pass on unknown codes.")
-    message: str
+    message: str = Field(description="What went wrong, in a sentence.")
     retriable: bool = Field(
         default_factory=lambda given: is_retriable(given.get("code", "")),
         description="Absent: see the table of codes in docs/protocol.md.",
@@ -49,9 +49,11 @@ class Timings(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    queue_s: float | None = None
-    ttft_s: float | None = None
-    total_s: float | None = None
+    queue_s: float | None = Field(
+        default=None, description="Until its prompt was begun; null if it never was."
+    )
+    ttft_s: float | None = Field(default=None, description="Until the first token; null if there was none.")
+    total_s: float | None = Field(default=None, description="Until the end.")
 
 
 def _finite(score: Any) -> Any:
@@ -72,9 +74,9 @@ Pieces = dict[int, str]
 class _Event(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    v: Literal[1] = 1
+    v: Literal[1] = Field(default=1, description="Version of the protocol.")
     seq: int = Field(ge=1, description="Number of this event in its job, dense from 1.")
-    job: str
+    job: str = Field(description="Id of the job.")
     epoch: int = Field(ge=0, description="Number of the claim that wrote it.")
 
     def to_json(self) -> str:
@@ -85,13 +87,15 @@ class _Event(BaseModel):
 class Started(_Event):
     """An attempt begins. A later attempt continues after the recorded tokens."""
 
-    type: Literal["started"] = "started"
+    type: Literal["started"] = Field(default="started", description="Kind of the event.")
     attempt: int = Field(ge=1, description="Number of this attempt.")
-    worker: str
-    model: str
+    worker: str = Field(description="Name of the worker.")
+    model: str = Field(description="The model that the worker serves.")
     seed: int = Field(description="The seed in effect, whether given or derived from the id.")
     n: int = Field(default=1, ge=1, le=1024, description="How many outputs the job has.")
-    prompt_tokens: int | None = None
+    prompt_tokens: int | None = Field(
+        default=None, description="Tokens of the prompt; null if they were not counted."
+    )
 
 
 class Token(_Event):
@@ -101,10 +105,10 @@ class Token(_Event):
     `ids` is empty if the event only brings text that was held back.
     """
 
-    type: Literal["token"] = "token"
+    type: Literal["token"] = Field(default="token", description="Kind of the event.")
     i: int = Field(ge=0, description="Index of the first of `ids` in its output.")
-    ids: tuple[int, ...]
-    text: str
+    ids: tuple[int, ...] = Field(description="Ids of the tokens.")
+    text: str = Field(description="What they add to the text.")
     choice: int | None = Field(
         default=None, description="Number of the output; absent if the job has only one."
     )
@@ -144,24 +148,28 @@ class Token(_Event):
 class End(_Event):
     """The one final event of a job."""
 
-    type: Literal["end"] = "end"
-    final: Literal[True] = True
-    finish_reason: FinishReason
+    type: Literal["end"] = Field(default="end", description="Kind of the event.")
+    final: Literal[True] = Field(default=True, description="No event of the job comes after it.")
+    finish_reason: FinishReason = Field(description="Why the job ended.")
     stop_reason: StopReason = Field(
         default=None,
         description="With `stop`: the stop string or id that matched, null for an end of sequence. With "
         "`length`: `max_tokens` or `context`, whichever was used up. Else, and with several outputs, null.",
     )
     n: int = Field(ge=0, description="Tokens recorded.")
-    usage: Usage | None = None
+    usage: Usage | None = Field(
+        default=None, description="Tokens of the whole job; null if no worker counted them."
+    )
     text_sha256: str | None = Field(
         default=None,
         description="SHA-256 of all events' texts, joined in order, in UTF-8; null if no worker knew it.",
     )
-    error: Failure | None = None
+    error: Failure | None = Field(default=None, description="What went wrong, if `finish_reason` is `error`.")
     attempts: int = Field(ge=0, description="Number of starts of the job.")
-    worker: str | None = None
-    timings: Timings | None = None
+    worker: str | None = Field(default=None, description="The worker that ended it; null if none did.")
+    timings: Timings | None = Field(
+        default=None, description="Times of the whole job; null if no worker took them."
+    )
 
 
 Event = Annotated[Started | Token | End, Field(discriminator="type")]

@@ -67,7 +67,7 @@ class GenerationJob(StrictModel):
     `chat_template_kwargs` go with `messages` only. Times are unix milliseconds.
     """
 
-    v: Literal[1] = 1
+    v: Literal[1] = Field(default=1, description="Version of the protocol.")
     prompt: str | None = Field(default=None, description="The text to continue, UTF-8 without NUL.")
     prompt_ids: (
         Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
@@ -117,7 +117,11 @@ class GenerationJob(StrictModel):
         pattern=r"^[A-Za-z0-9._-]{1,128}$",
         description="Absent: the model of the queue.",
     )
-    tenant: str = Field(default="default", pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    tenant: str = Field(
+        default="default",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="Whose job it is: that of the process that submits it.",
+    )
     priority: int = Field(
         default=0,
         ge=MIN_PRIORITY,
@@ -145,7 +149,9 @@ class GenerationJob(StrictModel):
         le=60_000,
         description="Collect tokens for this long before an event is sent. 0: one event for each step.",
     )
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = Field(
+        default=SamplingParams(), description="How tokens are drawn, and when to stop."
+    )
     metadata: Annotated[
         dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
         at_most(MAX_NOTES),

@@ -7,7 +7,7 @@ job's stream.
 from collections.abc import Iterable, Sequence
 from typing import Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from llama_herd.errors import DeadlineExceeded, GenerationError, RecordUnreadable
 from llama_herd.tasks.events import (
@@ -32,13 +32,20 @@ class Choice(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    index: int
-    text: str
-    ids: tuple[int, ...]
-    finish_reason: FinishReason
-    stop_reason: StopReason = None
-    logprobs: tuple[float, ...] | None = None
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    index: int = Field(description="Number of the output, from 0.")
+    text: str = Field(description="All of its text.")
+    ids: tuple[int, ...] = Field(description="Ids of its tokens.")
+    finish_reason: FinishReason = Field(description="Why it ended.")
+    stop_reason: StopReason = Field(
+        default=None, description="The stop string or id that matched, or the limit that was reached."
+    )
+    logprobs: tuple[float, ...] | None = Field(
+        default=None, description="Log-probability of each id, if requested."
+    )
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
+        default=None,
+        description="For each id the most likely tokens at its position, as pairs of id and log-probability.",
+    )
 
     @classmethod
     def of(cls, index: int, tokens: Sequence[Token], end: End) -> Self:
@@ -63,24 +70,37 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    job: str
-    text: str
-    ids: tuple[int, ...]
-    finish_reason: FinishReason
-    stop_reason: StopReason = None
-    usage: Usage | None
-    error: Failure | None
-    seed: int | None
-    attempts: int
-    worker: str | None
-    timings: Timings | None
-    logprobs: tuple[float, ...] | None = None
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
-    prompt_logprobs: tuple[float, ...] | None = None
-    top_prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
-    #: With scores: what each id stands for, each byte as the character of its number.
-    pieces: Pieces | None = None
-    choices: tuple[Choice, ...] | None = None
+    job: str = Field(description="Id of the job.")
+    text: str = Field(description="All that was generated.")
+    ids: tuple[int, ...] = Field(description="Ids of the tokens.")
+    finish_reason: FinishReason = Field(description="Why the job ended.")
+    stop_reason: StopReason = Field(
+        default=None, description="The stop string or id that matched, or the limit that was reached."
+    )
+    usage: Usage | None = Field(description="Tokens of the whole job; null if no worker counted them.")
+    error: Failure | None = Field(description="What went wrong, if `finish_reason` is `error`.")
+    seed: int | None = Field(description="The seed in effect; null if the job was never started.")
+    attempts: int = Field(description="Number of starts of the job.")
+    worker: str | None = Field(description="The worker that ended it; null if none did.")
+    timings: Timings | None = Field(description="Times of the whole job; null if no worker took them.")
+    logprobs: tuple[float, ...] | None = Field(
+        default=None, description="Log-probability of each id, if requested."
+    )
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
+        default=None,
+        description="For each id the most likely tokens at its position, as pairs of id and log-probability.",
+    )
+    prompt_logprobs: tuple[float, ...] | None = Field(
+        default=None, description="Log-probability of each prompt token except the first, if requested."
+    )
+    top_prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
+        default=None, description="For each of these the most likely tokens at its position."
+    )
+    pieces: Pieces | None = Field(
+        default=None,
+        description="With scores: what each id stands for, each byte as the character of its number.",
+    )
+    choices: tuple[Choice, ...] | None = Field(default=None, description="All outputs, if there are several.")
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 #: Only a ready worker takes jobs and runs them.
 State = Literal["loading", "starting", "ready", "stalled", "silent", "stuck", "spoilt", "stopping"]
@@ -26,36 +26,42 @@ class WorkerStatus(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    name: str
-    #: One of `State`; other versions may have others.
-    state: str
-    model: str
-    device: str
-    slots: int
-    #: Share of the model's layers that is on the device.
-    loaded_percent: int = 100
-    running: int = 0
-    waiting: int = 0
-    steps: int = 0
-    kv_cache_tokens: int = 0
-    kv_cache_usage: float = 0.0
-    prefix_hit_rate: float = 0.0
-    #: Prompt tokens found in the prefix cache since the worker started.
-    prefix_cache_hits: int = 0
-    #: Of the tenant's jobs here: tokens a second within the last seconds, the median time to the first token
-    #: of those that ended within the last minute (0: none did), and how many have ended and failed.
-    tokens_per_s: float = 0.0
-    ttft_s: float = 0.0
-    num_ended: int = 0
-    num_failed: int = 0
-    #: The tenant's queue if the worker does not read it, because `spoilt_key` holds a `spoilt_type`, not a
-    #: list. Empty: the worker reads it. `spoilt_type` is empty if the worker may not ask for the type. A
-    #: report never names the queues of other tenants.
-    left_out: str = ""
-    spoilt_key: str = ""
-    spoilt_type: str = ""
-    #: Time of the report by the clock of Redis; the ledger fills it in.
-    beat_ms: int = 0
+    name: str = Field(description="Its name.")
+    state: str = Field(description=f"{', '.join(get_args(State))}; other versions may have others.")
+    model: str = Field(description="The model that it serves.")
+    device: str = Field(description="Where the model is.")
+    slots: int = Field(description="Most rows of its batch.")
+    loaded_percent: int = Field(default=100, description="Share of the model's layers that is on the device.")
+    running: int = Field(default=0, description="Rows of its batch.")
+    waiting: int = Field(default=0, description="Rows that wait in it for room.")
+    steps: int = Field(default=0, description="Forward passes since it started.")
+    kv_cache_tokens: int = Field(default=0, description="Size of its KV cache.")
+    kv_cache_usage: float = Field(default=0.0, description="Share of the KV cache in use, from 0 to 1.")
+    prefix_hit_rate: float = Field(
+        default=0.0, description="Share of the prompt tokens that were found in the prefix cache."
+    )
+    prefix_cache_hits: int = Field(
+        default=0, description="Prompt tokens found in the prefix cache since it started."
+    )
+    tokens_per_s: float = Field(
+        default=0.0, description="Tokens of the tenant's jobs a second, within the last seconds."
+    )
+    ttft_s: float = Field(
+        default=0.0,
+        description="Median time to the first token of jobs that ended within the last minute; 0: none did.",
+    )
+    num_ended: int = Field(default=0, description="How many of the tenant's jobs have ended here.")
+    num_failed: int = Field(default=0, description="How many of these have failed.")
+    # A report never names the queues of other tenants.
+    left_out: str = Field(
+        default="",
+        description="The tenant's queue if it is not read, since `spoilt_key` holds no list; else empty.",
+    )
+    spoilt_key: str = Field(default="", description="That key.")
+    spoilt_type: str = Field(default="", description="What the key holds; empty if the worker may not ask.")
+    beat_ms: int = Field(
+        default=0, description="Time of the report by the clock of Redis, in unix milliseconds."
+    )
 
     @property
     def shown_state(self) -> str:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from pydantic import ConfigDict
+
 from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.notes import unserved_note
 from llama_herd.tasks.client.status import Status, status
@@ -19,28 +21,39 @@ ActiveState = Literal["delayed", "queued", "unserved", "running"]
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """State of a job.
+    """State of a job. Times are unix milliseconds by the clock of Redis."""
 
-    state: `delayed` (before its `not_before`), `queued`, `unserved` (queued, but no worker serves its model),
-    `running`, `done`, `failed` or `cancelled`. note: what is wrong with its queue; empty if nothing is.
-    position, estimated_wait_s: those of `Client.place` while it waits, else None. tokens: those recorded so
-    far. worker: the last one that had it. Times are unix milliseconds by the clock of Redis, as `now_ms` is.
-    """
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
 
     job_id: str
+    """Its id."""
     state: str
+    """`delayed` (before its `not_before`), `queued`, `unserved` (queued, but no worker serves its model),
+    `running`, `done`, `failed` or `cancelled`."""
     note: str
+    """What is wrong with its queue; empty if nothing is."""
     model: str
+    """The model that it is for."""
     queue: str
+    """That model's queue."""
     worker: str | None
+    """The last worker that had it."""
     tokens: int
+    """Tokens recorded so far."""
     attempts: int
+    """How often it was started."""
     submitted_ms: int
+    """When it was accepted."""
     due_ms: int
+    """From when it may run."""
     deadline_ms: int | None
+    """When it is ended."""
     now_ms: int
+    """When all this was so."""
     position: int | None = None
+    """How many jobs are waiting up to it, as `Client.place` says; None if it does not wait."""
     estimated_wait_s: float | None = None
+    """How long it will wait at the rate of late; None if unknown, or if it does not wait."""
 
     @property
     def waited_s(self) -> float:

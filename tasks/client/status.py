@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import ConfigDict
+
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Overview, QueueCounts
@@ -14,31 +16,42 @@ from llama_herd.tasks.worker_status import WorkerStatus
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """State of one model's queue.
+    """State of one model's queue."""
 
-    depth: messages. waiting, delayed, running: jobs; the delayed ones wait too. waiting_tokens: of their
-    prompts and outputs. oldest_s: how long the oldest waiting job has been due; None if unknown.
-    taken_per_s: jobs that workers took lately. workers: all but stopping ones; loading: those of them that
-    load their model. unserved_s: how long no worker has served it; None if one does, or none has in a week.
-    The rest sums up the workers' reports. ttft_s: that of the slowest worker; None if no job ended lately.
-    """
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
 
     model: str
+    """The model that it is of."""
     queue: str
+    """Its name."""
     depth: int
+    """Messages in it."""
     waiting: int
+    """Jobs that wait, the delayed ones too."""
     delayed: int
+    """Jobs that wait for their `not_before`."""
     running: int
+    """Jobs that run."""
     waiting_tokens: int
+    """Tokens of the prompts and outputs of the jobs that wait."""
     oldest_s: float | None
+    """How long the oldest waiting job has been due; None if unknown."""
     taken_per_s: float
+    """Jobs a second that workers took lately."""
     workers: int
+    """Workers that serve it, all but stopping ones."""
     loading: int
+    """Those of them that load their model."""
     unserved_s: float | None
+    """How long no worker has served it; None if one does, or none has in a week."""
     tokens_per_s: float
+    """Tokens a second of its jobs."""
     ttft_s: float | None
+    """Time to the first token at the slowest worker; None if no job ended lately."""
     num_ended: int
+    """Jobs that have ended at these workers."""
     num_failed: int
+    """Those of them that failed."""
 
     @property
     def is_served(self) -> bool:

@@ -33,8 +33,8 @@ LAST_ID_HEADER = "Last-Event-ID"
 class JobView(BaseModel):
     """A job as it is now."""
 
-    id: str
-    state: Literal["queued", "running", "done", "failed", "cancelled"]
+    id: str = Field(description="Id of the job.")
+    state: Literal["queued", "running", "done", "failed", "cancelled"] = Field(description="How it stands.")
     queue: str = Field(description="Its model's queue.")
     worker: str | None = Field(description="The last worker that had it.")
     starts: int = Field(description="How often it was started.")
@@ -66,14 +66,14 @@ class JobView(BaseModel):
 class Accepted(BaseModel):
     """A job that is in the queue now."""
 
-    id: str
+    id: str = Field(description="Id of the job.")
     events: str = Field(description="Where its events are.")
 
 
 class Cancelled(BaseModel):
     """What has become of a request to end a job."""
 
-    id: str
+    id: str = Field(description="Id of the job.")
     cancellation: Cancellation = Field(
         description="cancelled: it has ended. asked: its worker ends it soon. finished: it had ended."
     )
