@@ -1,5 +1,8 @@
 """Is this process alive, and would a job be run?"""
 
+from typing import Literal
+
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -10,17 +13,29 @@ from llama_herd.tasks.ledger.api_keys import all_keys
 from llama_herd.tasks.ledger.redis_call import ask
 
 
+class Health(BaseModel):
+    """Whether this process is alive, or a job would be run."""
+
+    status: Literal["live", "ready", "not ready"] = Field(
+        description="What was asked for, or that it is not."
+    )
+    reason: str | None = Field(default=None, description="Why it is not ready.")
+
+    def answer(self, status: int = 200) -> Response:
+        return JSONResponse(self.model_dump(exclude_none=True), status)
+
+
 async def live(request: Request) -> Response:
     """200 as long as the process answers."""
-    return JSONResponse({"status": "live"})
+    return Health(status="live").answer()
 
 
 async def ready(request: Request) -> Response:
     """200 when Redis is there and a worker serves; else 503 with the reason."""
     reason = await _reason_against(door_of(request))
     if reason:
-        return JSONResponse({"status": "not ready", "reason": reason}, 503)
-    return JSONResponse({"status": "ready"})
+        return Health(status="not ready", reason=reason).answer(503)
+    return Health(status="ready").answer()
 
 
 async def _reason_against(door: Door) -> str:

@@ -1,5 +1,6 @@
 """The description of all routes, made of the classes that check what comes and write what goes."""
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -12,9 +13,18 @@ from starlette.responses import JSONResponse, Response
 from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.events import End, Started, Token
 from llama_herd.tasks.gateway.door import door_of
+from llama_herd.tasks.gateway.health import Health
 from llama_herd.tasks.gateway.herd_routes import HerdView
 from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.answer_schema import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    ErrorAnswer,
+    Model,
+    ModelList,
+)
 from llama_herd.tasks.openai.body_schema import REF, body_schema
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS
 from llama_herd.tasks.security.api_keys import KeyRole
@@ -22,11 +32,16 @@ from llama_herd.tasks.security.api_keys import KeyRole
 MODELS: tuple[type[BaseModel], ...] = (
     *(GenerationJob, Accepted, JobView, Cancelled, HerdView),
     *(Queued, Started, Token, End),
+    *(Completion, ChatCompletion, ChatCompletionChunk, Model, ModelList, ErrorAnswer, Health),
 )
 
 
 class Operation(NamedTuple):
-    """What one method of one path does. body, answer: names of schemas; kind: the answer's media type."""
+    """What one method of one path does.
+
+    body, answer: names of schemas; events: that of each event of the answer, if it is, or may be, a stream;
+    otherwise: another status that comes with the same answer.
+    """
 
     method: str
     path: str
@@ -34,7 +49,8 @@ class Operation(NamedTuple):
     status: int = 200
     body: str = ""
     answer: str = ""
-    kind: str = "application/json"
+    events: str = ""
+    otherwise: int = 0
     role: str = ""
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -42,7 +58,7 @@ class Operation(NamedTuple):
 KEY = ("Idempotency-Key", "A name of your own. The same request under the same name is the same job.")
 GONE = ("X-On-Disconnect", "cancel or stay: what becomes of the job if you go away before its end.")
 SEEN = ("Last-Event-ID", "Number of the last event that you have seen. The query `after` says the same.")
-STREAM = "text/event-stream"
+JSON, STREAM = "application/json", "text/event-stream"
 _JOB = "/v1/jobs/{id}"
 
 OPERATIONS = (
@@ -51,6 +67,8 @@ OPERATIONS = (
         "/v1/completions",
         "Continue a text.",
         body="CompletionBody",
+        answer="Completion",
+        events="Completion",
         role="producer",
         headers=(KEY, GONE),
     ),
@@ -59,11 +77,15 @@ OPERATIONS = (
         "/v1/chat/completions",
         "Answer in a conversation.",
         body="ChatBody",
+        answer="ChatCompletion",
+        events="ChatCompletionChunk",
         role="producer",
         headers=(KEY, GONE),
     ),
-    Operation("get", "/v1/models", "The models that jobs are taken for.", role="subscriber"),
-    Operation("get", "/v1/models/{model}", "One of them.", role="subscriber"),
+    Operation(
+        "get", "/v1/models", "The models that jobs are taken for.", answer="ModelList", role="subscriber"
+    ),
+    Operation("get", "/v1/models/{model}", "One of them.", answer="Model", role="subscriber"),
     Operation(
         "post",
         "/v1/jobs",
@@ -79,8 +101,7 @@ OPERATIONS = (
         "get",
         f"{_JOB}/events",
         "A job's events, those there are and those that come, up to its end. 204 if you have seen its end.",
-        answer="Event",
-        kind=STREAM,
+        events="Event",
         role="subscriber",
         headers=(SEEN,),
     ),
@@ -93,8 +114,14 @@ OPERATIONS = (
         answer="HerdView",
         role="subscriber",
     ),
-    Operation("get", "/health/live", "200 as long as the process answers. Needs no key."),
-    Operation("get", "/health/ready", "200 when Redis is there and a worker serves, else 503. Needs no key."),
+    Operation("get", "/health/live", "200 as long as the process answers. Needs no key.", answer="Health"),
+    Operation(
+        "get",
+        "/health/ready",
+        "200 when Redis is there and a worker serves, else 503. Needs no key.",
+        answer="Health",
+        otherwise=503,
+    ),
 )
 
 ERRORS = {
@@ -145,21 +172,36 @@ def _described(operation: Operation) -> dict[str, Any]:
         {"name": name, "in": "header", "description": what, "schema": {"type": "string"}}
         for name, what in operation.headers
     ]
-    answer = _content(operation.answer, operation.kind) if operation.answer else {}
-    errors = {str(status): {"description": what} for status, what in ERRORS.items()} if operation.role else {}
+    kinds = {JSON: operation.answer, STREAM: operation.events}
+    answer = _content({kind: schema for kind, schema in kinds.items() if schema})
+    errors = {
+        str(status): {"description": what, **_content({JSON: "ErrorAnswer"})}
+        for status, what in ERRORS.items()
+        if operation.role
+    }
     needs = f" Needs a key of the role {operation.role} or above." if operation.role else ""
     return {
         "summary": operation.what,
         "description": operation.what + needs,
         "parameters": [*path, *header],
-        **({"requestBody": {"required": True, **_content(operation.body)}} if operation.body else {}),
-        "responses": {str(operation.status): {"description": "as asked", **answer}, **errors},
+        **({"requestBody": {"required": True, **_content({JSON: operation.body})}} if operation.body else {}),
+        "responses": {
+            str(status): {"description": what, **answer}
+            for status, what in ((operation.status, "as asked"), (operation.otherwise, "not so"))
+            if status
+        }
+        | errors,
         **({"security": [{"key": []}]} if operation.role else {}),
     }
 
 
-def _content(schema: str, kind: str = "application/json") -> dict[str, Any]:
-    return {"content": {kind: {"schema": {"$ref": REF.format(model=schema)}}}}
+def _content(schemas: Mapping[str, str]) -> dict[str, Any]:
+    """A body, by its media types: the name of the schema of each."""
+    if not schemas:
+        return {}
+    return {
+        "content": {kind: {"schema": {"$ref": REF.format(model=schema)}} for kind, schema in schemas.items()}
+    }
 
 
 async def show_document(request: Request) -> Response:

@@ -13,6 +13,7 @@ from llama_herd.tasks.gateway.door import Door
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.worker.chaos.patience import PATIENCE_S
+from tests.tasks.gateway.described import hold_to_description
 
 
 class Reply(NamedTuple):
@@ -106,9 +107,11 @@ class GatewayThread:
         return connection.getresponse()
 
     def ask(self, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}) -> Reply:
-        """Send a request and read its whole answer."""
+        """Send a request and read its whole answer, which is as the gateway's description says."""
         with self.send(method, path, body, headers) as answer:
-            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            reply = Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        hold_to_description(method, path, reply.status, reply.headers.get("content-type", ""), reply.raw)
+        return reply
 
     def _run(self) -> None:
         async def run() -> None:

@@ -1,10 +1,12 @@
 """Events as the chunks of an OpenAI stream."""
 
+import json
 from typing import Any
 
 import pytest
 
 from llama_herd.tasks.events import End, Event, Started, Token, Usage
+from llama_herd.tasks.openai.answer_schema import ChatCompletionChunk, Completion
 from llama_herd.tasks.openai.chunks import Chunks
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
 
@@ -25,8 +27,13 @@ def end(seq: int, **fields: Any) -> End:
 
 
 def chunks(endpoint: Endpoint, *events: Event, has_usage: bool = False) -> list[dict[str, Any]]:
+    """The chunks, which are as the API's description says."""
     made = Chunks(endpoint, "j", "tales", has_usage=has_usage)
-    return [chunk for event in events for chunk in made.of(event)]
+    found = [chunk for event in events for chunk in made.of(event)]
+    described = ChatCompletionChunk if endpoint == CHAT else Completion
+    for chunk in found:
+        described.model_validate_json(json.dumps(chunk), strict=True)
+    return found
 
 
 def test_a_chat_says_who_speaks_then_the_text_then_why_it_ended() -> None:

@@ -1,10 +1,12 @@
 """Results as OpenAI writes them."""
 
+import json
 from typing import Any
 
 import pytest
 
 from llama_herd.tasks.events import Usage
+from llama_herd.tasks.openai.answer_schema import ChatCompletion, Completion
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
 from llama_herd.tasks.openai.response import response_body
 from llama_herd.tasks.result import Choice, Result
@@ -24,7 +26,11 @@ RESULT = Result(
 
 
 def body(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
-    return response_body(endpoint, "j", "tales", RESULT.model_copy(update=fields))
+    """The answer, which is as the API's description says."""
+    found = response_body(endpoint, "j", "tales", RESULT.model_copy(update=fields))
+    described = ChatCompletion if endpoint == CHAT else Completion
+    described.model_validate_json(json.dumps(found), strict=True)
+    return found
 
 
 def test_a_completion_has_text_and_usage() -> None:

@@ -1,0 +1,174 @@
+"""The schemas of OpenAI's answers as they are given here; tests hold real answers against them."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from llama_herd.tasks.events import FinishReason, StopReason, Usage
+
+
+class Answered(BaseModel):
+    """A part of an answer: these fields and no others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TokenScore(Answered):
+    """A token and its log-probability."""
+
+    token: str = Field(description="Its text; bytes that are not whole characters become U+FFFD.")
+    logprob: float = Field(description="Its log-probability.")
+    bytes: tuple[int, ...] | None = Field(description="Its bytes; null if no worker has written them.")
+
+
+class DrawnScore(TokenScore):
+    """A drawn token, with the likeliest ones in its place."""
+
+    top_logprobs: tuple[TokenScore, ...] = Field(description="The likeliest tokens there.")
+
+
+class ChatLogprobs(Answered):
+    """The scores of an output of a chat."""
+
+    content: tuple[DrawnScore, ...] = Field(description="One for each token.")
+    refusal: None = Field(description="Always null.")
+
+
+class CompletionLogprobs(Answered):
+    """The scores of an output of a completion, as parallel lists."""
+
+    tokens: tuple[str, ...] = Field(description="The texts of the tokens.")
+    token_logprobs: tuple[float, ...] = Field(description="Their log-probabilities.")
+    top_logprobs: tuple[dict[str, float], ...] | None = Field(
+        description="The likeliest tokens in place of each, by their texts; null if none were asked for."
+    )
+    text_offset: tuple[int, ...] = Field(description="Where each begins, in characters of the output.")
+
+
+class PromptScore(Answered):
+    """A token of the prompt: its log-probability, and the likeliest tokens in its place."""
+
+    logprob: float = Field(description="Its log-probability.")
+    top: dict[str, float] = Field(description="The likeliest tokens there, by their texts.")
+
+
+class Ended(Answered):
+    """One output, and why it ended."""
+
+    index: int = Field(description="Which of the job's outputs.")
+    finish_reason: FinishReason | None = Field(description="Why it ended; null in a stream while it goes on.")
+    stop_reason: StopReason = Field(
+        default=None, description="vLLM's: the stop string or token id that matched, else null."
+    )
+    prompt_logprobs: tuple[PromptScore | None, ...] | None = Field(
+        default=None,
+        description="vLLM's, if asked for, and not in a stream: one for each token of the prompt, null for "
+        "the first.",
+    )
+
+
+class CompletionChoice(Ended):
+    """One output of a completion, or the next piece of it."""
+
+    text: str = Field(description="Its text.")
+    logprobs: CompletionLogprobs | None = Field(
+        description="The scores of its tokens; null unless asked for."
+    )
+
+
+class Message(Answered):
+    """What the model says."""
+
+    role: Literal["assistant"] = Field(description="Who speaks.")
+    content: str = Field(description="What it says.")
+    refusal: None = Field(description="Always null.")
+
+
+class Delta(Answered):
+    """The next piece of what the model says; the first one says who speaks, the last one is empty."""
+
+    role: Literal["assistant"] | None = Field(default=None, description="Who speaks.")
+    content: str | None = Field(default=None, description="The next piece.")
+    refusal: None = Field(default=None, description="Always null.")
+
+
+class ChatChoice(Ended):
+    """One output of a chat."""
+
+    message: Message = Field(description="The output.")
+    logprobs: ChatLogprobs | None = Field(description="The scores of its tokens; null unless asked for.")
+
+
+class ChatDeltaChoice(Ended):
+    """The next piece of one output of a chat."""
+
+    delta: Delta = Field(description="The next piece of what the model says.")
+    logprobs: ChatLogprobs | None = Field(description="The scores of its tokens; null unless asked for.")
+
+
+class Head(Answered):
+    """What all answers begin with."""
+
+    id: str = Field(description="cmpl- or chatcmpl-, and the id of the job.")
+    created: int = Field(description="When the answer was made, in seconds since 1970.")
+    model: str | None = Field(description="The model that was asked.")
+    system_fingerprint: str = Field(description="The version of llama-herd.")
+
+
+class Completion(Head):
+    """The answer to a completion. In a stream each event is one, with the next pieces."""
+
+    object: Literal["text_completion"] = Field(description="What this is.")
+    choices: tuple[CompletionChoice, ...] = Field(
+        description="The outputs; none in a stream's count of tokens."
+    )
+    usage: Usage | None = Field(
+        default=None, description="Tokens of the whole job; in a stream if asked for."
+    )
+
+
+class ChatCompletion(Head):
+    """The answer to a chat."""
+
+    object: Literal["chat.completion"] = Field(description="What this is.")
+    choices: tuple[ChatChoice, ...] = Field(description="The outputs.")
+    usage: Usage | None = Field(description="Tokens of the whole job.")
+
+
+class ChatCompletionChunk(Head):
+    """An event of a streamed chat."""
+
+    object: Literal["chat.completion.chunk"] = Field(description="What this is.")
+    choices: tuple[ChatDeltaChoice, ...] = Field(description="The next piece; none in the count of tokens.")
+    usage: Usage | None = Field(default=None, description="Tokens of the whole job, if asked for.")
+
+
+class Model(Answered):
+    """A model that jobs are taken for."""
+
+    id: str = Field(description="Its name.")
+    object: Literal["model"] = Field(description="What this is.")
+    created: int = Field(description="Always 0.")
+    owned_by: str = Field(description="Always llama-herd.")
+
+
+class ModelList(Answered):
+    """The models that jobs are taken for."""
+
+    object: Literal["list"] = Field(description="What this is.")
+    data: tuple[Model, ...] = Field(description="The models.")
+
+
+class ErrorWords(Answered):
+    """What is wrong."""
+
+    message: str = Field(description="In a sentence.")
+    type: str = Field(description="OpenAI's type of the status.")
+    param: str | None = Field(description="The field that is wrong, if it is one.")
+    code: str = Field(description="The kind of error.")
+
+
+class ErrorAnswer(Answered):
+    """The answer to a request that went wrong."""
+
+    error: ErrorWords = Field(description="The error.")
