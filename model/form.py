@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 
+from llama_herd.model.kernels.tile_layout import NUMBERS_OF_BLOCK
 from llama_herd.model.kernels.unloaded import NO_KERNELS, UnloadedKernels
-from llama_herd.model.sizes import FLOAT32_BYTES
+from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES
 
 if TYPE_CHECKING:
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
@@ -53,18 +53,30 @@ class Form:
         """Whether blocks of this type are laid out for a kernel."""
         return device_type == self.kernels.device_type and type in self.kernels.types
 
+    def tiles_numbers(self, columns: int, device_type: str, item_bytes: int) -> bool:
+        """Whether a matrix of plain numbers is laid out for a kernel."""
+        return (
+            device_type == self.kernels.device_type
+            and self.kernels.has_numbers
+            and item_bytes == BFLOAT16_BYTES
+            and columns % NUMBERS_OF_BLOCK == 0
+        )
+
     def num_bytes(self, type: GGMLType, shape: tuple[int, ...], device_type: str, item_bytes: int) -> int:
         """What a weight takes in memory, at most; a vector is float32 whatever the compute dtype."""
-        num_values = math.prod(shape)
         if len(shape) == 1:
-            return num_values * FLOAT32_BYTES
-        if not self.keeps_blocks(type, device_type, item_bytes):
-            return num_values * item_bytes
-        if self.is_native(type, device_type):  # in whole tiles
-            tile_rows = self.kernels.tile_rows
-            num_values = -(-shape[0] // tile_rows) * tile_rows * shape[1]
-        block_values, block_bytes = GGML_QUANT_SIZES[type]
-        return int(num_values // block_values * block_bytes)
+            return shape[0] * FLOAT32_BYTES
+        num_rows, columns = shape
+        is_kept = self.keeps_blocks(type, device_type, item_bytes)
+        is_tiled = (
+            self.is_native(type, device_type)
+            if is_kept
+            else self.tiles_numbers(columns, device_type, item_bytes)
+        )
+        if is_tiled:
+            num_rows = -(-num_rows // self.kernels.tile_rows) * self.kernels.tile_rows
+        block_values, block_bytes = GGML_QUANT_SIZES[type] if is_kept else (1, item_bytes)
+        return int(num_rows * columns // block_values * block_bytes)
 
 
 Form.DENSE, Form.FASTEST, Form.QUANTIZED = Form(Kept.NOTHING), Form(Kept.MULTIPLIED), Form(Kept.SMALLER)

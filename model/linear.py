@@ -14,6 +14,7 @@ from torch import Tensor
 
 from llama_herd.model.form import Form
 from llama_herd.model.kernels.native import Kernels
+from llama_herd.model.kernels.tile_layout import NUMBERS
 from llama_herd.model.kernels.unloaded import UnloadedKernels
 from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.segment import BlockSegment, DenseSegment, Segment, blocks, dense
@@ -39,8 +40,13 @@ class Linear:
         dtype: torch.dtype,
         row_tile: int = 0,
         form: Form = Form.DENSE,
+        *,
+        is_multiplied: bool = True,
     ) -> Self:
-        """Lay out weights of equal width for a device; neighbours of equal layout become one segment."""
+        """Lay out weights of equal width for a device; neighbours of equal layout become one segment.
+
+        What is not multiplied has only its rows looked up, which is faster where they lie as they are.
+        """
 
         def kept_type(weight: Weight) -> GGMLType | None:
             """The type in whose blocks a weight stays."""
@@ -48,6 +54,9 @@ class Linear:
 
         def segment(kept: GGMLType | None, group: Sequence[Weight]) -> Segment:
             if kept is None:
+                is_tiled = form.tiles_numbers(group[0].shape[-1], device.type, dtype.itemsize)
+                if is_tiled and is_multiplied and isinstance(form.kernels, Kernels):
+                    return NativeSegment.load(group, form.kernels, dtype, NUMBERS)
                 return DenseSegment(dense(group, device, dtype), row_tile)
             if form.is_native(kept, device.type):
                 if isinstance(form.kernels, Kernels):

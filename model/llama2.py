@@ -248,12 +248,12 @@ class Llama:
         `output.weight` the embedding is used twice.
         """
         loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile, form, on_progress)
-        embedding = loader.segment("token_embd.weight")
+        tied = "output.weight" not in file
+        embedding = loader.segment("token_embd.weight", is_multiplied=tied)
         blocks = loader.side_by_side(lambda layer: Block.load(loader, layer), file.config.num_layers)
         norm = RMSNorm(
             loader.vector("output_norm.weight"), file.config.rms_eps, loader.form.kernels.elementwise
         )
-        tied = "output.weight" not in file
         output = Linear((embedding,)) if tied else loader.linear("output.weight")
         loader.finish()
         return cls(file.config, tiling, embedding, tuple(blocks), norm, output)

@@ -43,15 +43,17 @@ class WeightLoader:
         self._note(weight)
         return vector
 
-    def segment(self, name: str) -> Segment:
+    def segment(self, name: str, *, is_multiplied: bool) -> Segment:
         """One weight whose rows are looked up, such as an embedding."""
-        (segment,) = self.linear(name).segments
+        (segment,) = self.linear(name, is_multiplied=is_multiplied).segments
         return segment
 
-    def linear(self, *names: str, biases: Sequence[str] = ()) -> Linear:
+    def linear(self, *names: str, biases: Sequence[str] = (), is_multiplied: bool = True) -> Linear:
         """One Linear of several weights that multiply the same input, with the biases of all or of none."""
         weights = [self.file.weight(name) for name in names]
-        linear = Linear.load(weights, self.device, self.dtype, self.row_tile, self.form)
+        linear = Linear.load(
+            weights, self.device, self.dtype, self.row_tile, self.form, is_multiplied=is_multiplied
+        )
         with self._lock:
             self._laid_out += _matrices(linear)
         self._note(*weights)

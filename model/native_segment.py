@@ -34,15 +34,21 @@ class NativeSegment:
     dtype: torch.dtype
 
     @classmethod
-    def load(cls, weights: Sequence[Weight], kernels: Kernels, dtype: torch.dtype) -> Self:
-        """Lay out weights of one type and width, their rows one below the other."""
-        type, num_rows = weights[0].type, sum(weight.shape[0] for weight in weights)
+    def load(
+        cls, weights: Sequence[Weight], kernels: Kernels, dtype: torch.dtype, type: GGMLType | None = None
+    ) -> Self:
+        """Lay out weights of one width, their rows one below the other.
+
+        They are of one type, or become numbers if `type` says so.
+        """
+        type, num_rows = type or weights[0].type, sum(weight.shape[0] for weight in weights)
         tiles = empty_tiles(num_rows, weights[0].shape[-1], type)
         left = torch.empty(0, tiles[0].nbytes // TILE_ROWS, dtype=torch.uint8)  # rows that fill no tile yet
         done, slab_tiles = 0, max(1, SLAB_BYTES // left.shape[1] // TILE_ROWS)
         for weight in weights:
             for slab in slabs(weight, tiles.device, slab_tiles * TILE_ROWS):
-                rows = torch.cat((left, slab)) if len(left) else slab
+                blocks = slab if weight.type is type else _numbers(slab, weight.type)
+                rows = torch.cat((left, blocks)) if len(left) else blocks
                 whole = len(rows) // TILE_ROWS
                 if whole:
                     kernels.lay_out(rows[: whole * TILE_ROWS], tiles[done : done + whole], type)
@@ -56,3 +62,8 @@ class NativeSegment:
 
     def rows(self, ids: Tensor) -> Tensor:
         return dequantize(blocks_of(self.tiles, ids, self.type), self.type).to(self.dtype)
+
+
+def _numbers(blocks: Tensor, type: GGMLType) -> Tensor:
+    """Rows of blocks as bytes of numbers in bfloat16."""
+    return dequantize(blocks, type).bfloat16().view(torch.uint8)

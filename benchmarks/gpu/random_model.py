@@ -10,20 +10,23 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType as GGMLType, TokenType
+from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from benchmarks.stored_blocks import stored_blocks
+from benchmarks.vocabularies import AddVocabulary, add_sentence_pieces
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_model import Shape, expected_shapes
 
-NUM_BYTES = 256
-SPECIAL = ("<unk>", "<s>", "</s>")
 BLOCK_VALUES = 32
 
 
 def write_random_model(
-    path: Path, config: LlamaConfig, type: GGMLType | Callable[[str], GGMLType], device: torch.device
+    path: Path,
+    config: LlamaConfig,
+    type: GGMLType | Callable[[str], GGMLType],
+    device: torch.device,
+    add_vocabulary: AddVocabulary = add_sentence_pieces,
 ) -> Path:
     """Write matrices as `type`, or as it says by their names, and norms as F32.
 
@@ -31,7 +34,7 @@ def write_random_model(
     """
     type_of = type if callable(type) else lambda name: type
     unfinished = path.with_suffix(".unfinished")
-    writer, shapes = write_header(unfinished, config, type_of)
+    writer, shapes = write_header(unfinished, config, type_of, add_vocabulary)
     for seed, (name, shape) in enumerate(shapes.items()):
         values = random_values(shape, seed, device)
         writer.write_tensor_data(_blocks(values, stored_type(shape, type_of(name))))
@@ -40,14 +43,17 @@ def write_random_model(
 
 
 def write_header(
-    path: Path, config: LlamaConfig, type_of: Callable[[str], GGMLType]
+    path: Path,
+    config: LlamaConfig,
+    type_of: Callable[[str], GGMLType],
+    add_vocabulary: AddVocabulary = add_sentence_pieces,
 ) -> tuple[gguf.GGUFWriter, dict[str, Shape]]:
     """All that stands before the values of a file, and the shapes of the values that are to come."""
     shapes = expected_shapes(config)
     del shapes["rope_freqs.weight"]
     writer = gguf.GGUFWriter(path, "llama")
     _add_config(writer, config)
-    _add_tokenizer(writer, config.vocab_size)
+    add_vocabulary(writer, config.vocab_size)
     for name, shape in shapes.items():
         stored = stored_type(shape, type_of(name))
         block_values, block_bytes = gguf.GGML_QUANT_SIZES[stored]
@@ -105,21 +111,3 @@ def _add_config(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
     writer.add_rope_dimension_count(config.rope_dim)
     writer.add_rope_freq_base(config.rope_base)
     writer.add_layer_norm_rms_eps(config.rms_eps)
-
-
-def _add_tokenizer(writer: gguf.GGUFWriter, vocab_size: int) -> None:
-    """A SentencePiece vocabulary with byte fallback, filled up with made-up words."""
-    tokens = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(NUM_BYTES))]
-    tokens += ["▁", *(f"▁w{number}" for number in range(vocab_size - len(tokens) - 1))]
-    num_words = len(tokens) - len(SPECIAL) - NUM_BYTES
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens)
-    writer.add_token_scores([float(-rank) for rank in range(len(tokens))])
-    writer.add_token_types(
-        [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL]
-        + [TokenType.BYTE] * NUM_BYTES
-        + [TokenType.NORMAL] * num_words
-    )
-    writer.add_bos_token_id(SPECIAL.index("<s>"))
-    writer.add_eos_token_id(SPECIAL.index("</s>"))
-    writer.add_add_bos_token(True)

@@ -50,6 +50,8 @@ CONTENDERS = (
     Contender("transformers, bf16", "transformers_peer", loads_as_users_do=False, reads_any_file_alike=True),
     Contender("llama.cpp", "llama_cpp_peer", in_peers=True),
     Contender("llama.cpp, plain attention", "llama_cpp_peer", ("plain",), in_peers=True),
+    Contender("OpenVINO", "openvino_peer", in_peers=True),
+    Contender("OpenVINO, float32", "openvino_peer", ("float32",), in_peers=True),
 )
 
 

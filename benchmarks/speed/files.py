@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from gguf import GGMLQuantizationType as GGMLType
+from gguf import GGMLQuantizationType as GGMLType, GGUFWriter, LlamaFileType
 
 from benchmarks.floors import Format
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.shapes import random_config
+from benchmarks.vocabularies import add_byte_pairs
 from llama_herd.model.config import LlamaConfig
 
 
@@ -45,7 +46,13 @@ class RandomFile:
 
     def write(self, folder: Path) -> Path:
         path = folder / f"{self.preset}.gguf"
-        return write_random_model(path, self.config, PRESETS[self.preset], torch.device("cpu"))
+        cpu = torch.device("cpu")
+        return write_random_model(path, self.config, PRESETS[self.preset], cpu, self._add_vocabulary)
+
+    def _add_vocabulary(self, writer: GGUFWriter, vocab_size: int) -> None:
+        """What OpenVINO can read, which also asks for the preset."""
+        writer.add_file_type(LlamaFileType[f"MOSTLY_{self.preset}"])
+        add_byte_pairs(writer, vocab_size)
 
 
 SMALL = random_config(hidden_size=256, num_layers=6, num_heads=4, ffn_size=768)

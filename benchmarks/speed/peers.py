@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 PEERS = ROOT / ".venv-peers"
 
 LLAMA_CPP = "llama-cpp-python==0.3.36"
+OPENVINO = "openvino-genai==2026.4.1.0"
 MATPLOTLIB = "matplotlib==3.11.2"
 CMAKE_FLAGS = "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TESTS=OFF"
 
@@ -37,7 +38,8 @@ def main() -> None:
         has_barrier = _add_barrier(source)
         print("Compiling llama.cpp: about fifteen minutes ...", flush=True)
         environment = {**os.environ, "CMAKE_ARGS": CMAKE_FLAGS}
-        _run(python, *_PIP, "install", "--force-reinstall", str(source), MATPLOTLIB, env=environment)
+        _run(python, *_PIP, "install", "--force-reinstall", str(source), env=environment)
+        _run(python, *_PIP, "install", OPENVINO, MATPLOTLIB)
     facts = {"package": LLAMA_CPP, "flags": CMAKE_FLAGS, "compiler": _compiler(), "barrier": has_barrier}
     (folder / "peers.json").write_text(json.dumps(facts, indent=2) + "\n")
     print(json.dumps(facts))

@@ -7,13 +7,14 @@ Shapes: T tokens, N rows (outputs), C columns (inputs).
 """
 
 import ctypes
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import ClassVar, Self
 
 import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
+from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.errors import BadInput
@@ -25,8 +26,8 @@ from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import InstructionSet
 from llama_herd.model.kernels.prefill_attention import PrefillAttention, load_prefill_attention
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
-from llama_herd.model.kernels.tile_layout import TILE_ROWS, TILED_TYPES
-from llama_herd.model.kernels.tiles import blocks_of, lay_out, random_tiles
+from llama_herd.model.kernels.tile_layout import NUMBERS, TILE_ROWS, TILED_TYPES
+from llama_herd.model.kernels.tiles import block_size, blocks_of, lay_out, random_tiles
 from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
 
 
@@ -60,6 +61,7 @@ class Kernels:
     types: frozenset[GGMLType]
     library: ctypes.CDLL
     kernels: frozenset[Kernel]  # the ways to multiply that it has
+    has_numbers: bool = False  # whether it multiplies plain numbers in bfloat16 too, by TILES alone
     num_threads: int = 0  # 0: as many as torch has
     attention: Attention | None = None
     prefill_attention: PrefillAttention | None = None
@@ -101,7 +103,7 @@ class Kernels:
         self, x: Tensor, tiles: Tensor, type: GGMLType, num_rows: int, kernel: Kernel | None = None
     ) -> Tensor:
         """x (T, C), float32 or bfloat16, times the first rows of a matrix in tiles: (T, N) of its type."""
-        x, columns = x.contiguous(), tiles.shape[1] * GGML_QUANT_SIZES[type][0]
+        x, columns = x.contiguous(), tiles.shape[1] * block_size(type)[0]
         if x.dtype not in (torch.float32, torch.bfloat16) or x.shape[1] != columns:
             raise ValueError(f"no kernel for x of {tuple(x.shape)} {x.dtype} and {columns} columns")
         y = x.new_empty(len(x), num_rows)
@@ -149,13 +151,15 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     found = library.herd_kernels()
     ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
     kernels = Kernels("", TILED_TYPES, library, ways)
-    right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type))
+    right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type, ways))
     wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
     names = ", ".join(sorted(type.name for type in right))
     attention, elementwise = load_attention(library), load_elementwise(library)
     rotation, has_tiles = load_rotation(library), Kernel.TILES in ways
     prefill = load_prefill_attention(library) if has_tiles else None
+    has_numbers = has_tiles and _is_right(kernels, NUMBERS, {Kernel.TILES})
     others = {
+        **({"bfloat16": has_numbers} if has_tiles else {}),
         "attention": attention is not None,
         **({"attention of prompts": prefill is not None} if has_tiles else {}),
         "RoPE": rotation is not None,
@@ -165,7 +169,7 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     names = ", ".join(filter(None, (names, *(name for name, is_right in others.items() if is_right))))
     note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
     return Kernels(
-        *(note, right, library, ways),
+        *(note, right, library, ways, has_numbers),
         attention=attention,
         prefill_attention=prefill,
         elementwise=elementwise,
@@ -174,8 +178,8 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     )
 
 
-def _is_right(kernels: Kernels, type: GGMLType) -> bool:
-    """Whether it lays out blocks, and all its kernels multiply random numbers as torch does."""
+def _is_right(kernels: Kernels, type: GGMLType, ways: Collection[Kernel]) -> bool:
+    """Whether it lays out blocks, and multiplies random numbers in all these ways as torch does."""
     num_rows, columns = 41, 768
     tiles = random_tiles(num_rows, columns, type)
     blocks = blocks_of(tiles, torch.arange(TILE_ROWS * len(tiles)), type)
@@ -185,10 +189,11 @@ def _is_right(kernels: Kernels, type: GGMLType) -> bool:
         return False
     matrix = dequantize(blocks[:num_rows], type)
     x = torch.randn(37, columns)
+    inputs = [x[:1].bfloat16(), x.bfloat16(), *([] if type is NUMBERS else [x[:1], x])]
     return all(
         is_close(kernels.multiply(rows, tiles, type, num_rows, kernel), rows, matrix, kernel)
-        for kernel in kernels.kernels
-        for rows in (x[:1], x, x.bfloat16())
+        for kernel in ways
+        for rows in inputs
     )
 
 

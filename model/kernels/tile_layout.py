@@ -11,3 +11,6 @@ HALVES = {
     GGMLType.Q6_K: slice(208, 210),
 }
 TILED_TYPES = frozenset(HALVES)
+#: Plain numbers, of which each 32 are a block.
+NUMBERS, NUMBERS_OF_BLOCK = GGMLType.BF16, 32
+HALVES[NUMBERS] = slice(0, 0)

@@ -2,7 +2,7 @@
 
 A tile is 16 rows x one block: words of 4 bytes, and numbers in float16. One row of tiles follows the other.
 In a tile stand word after word of all 16 rows, then their float16 numbers. No byte is added but for the rows
-that the last tiles lack.
+that the last tiles lack. Of plain numbers in bfloat16 a block is 32.
 
 Shapes: N rows, R = N / 16 rows of tiles, K tiles of a row, W words of a block, H float16 numbers of a block.
 """
@@ -14,19 +14,29 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.model.kernels.huge_pages import zero_bytes
-from llama_herd.model.kernels.tile_layout import HALVES, TILE_ROWS
+from llama_herd.model.kernels.tile_layout import HALVES, NUMBERS, NUMBERS_OF_BLOCK, TILE_ROWS
+
+
+def block_size(type: GGMLType) -> tuple[int, int]:
+    """The values of a block that makes a tile, and its bytes."""
+    values, num_bytes = GGML_QUANT_SIZES[type]
+    return (NUMBERS_OF_BLOCK, NUMBERS_OF_BLOCK * num_bytes) if type is NUMBERS else (values, num_bytes)
 
 
 def empty_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
     """Tiles for as many rows, all zero: uint8 (R, K, bytes of a tile)."""
-    block_values, block_bytes = GGML_QUANT_SIZES[type]
+    block_values, block_bytes = block_size(type)
     grid = -(-num_rows // TILE_ROWS), columns // block_values
     return zero_bytes(grid[0] * grid[1] * TILE_ROWS * block_bytes).view(*grid, TILE_ROWS * block_bytes)
 
 
 def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
-    """Tiles of random bytes, but that their float16 numbers are 2**-7 to 2**-6 in size."""
+    """Tiles of random bytes, but that their float16 or bfloat16 numbers are 2**-7 to 2**-6 in size."""
     tiles = empty_tiles(num_rows, columns, type).random_(0, 256)
+    if type is NUMBERS:
+        high = tiles[..., 1::2]
+        high.copy_(high & 0x80 | 0x3C)
+        return tiles
     high = _parts(tiles, type)[1].view(torch.uint8)[..., 1::2]
     high.copy_(high & 0x83 | 0x20)
     return tiles
@@ -51,7 +61,7 @@ def lay_out(library: ctypes.CDLL, blocks: Tensor, tiles: Tensor, type: GGMLType)
     num_rows, row_bytes = blocks.shape
     if num_rows % TILE_ROWS or blocks.nbytes > tiles.nbytes or not tiles.is_contiguous():
         raise ValueError(f"{num_rows} rows of {row_bytes} bytes do not go into {tuple(tiles.shape)} tiles")
-    block_bytes = GGML_QUANT_SIZES[type][1]
+    block_bytes = block_size(type)[1]
     job = _Blocks(blocks.data_ptr(), num_rows, row_bytes, block_bytes, at.start, at.stop - at.start)
     library.herd_lay_out(ctypes.byref(job), ctypes.c_void_p(tiles.data_ptr()))
 
@@ -66,8 +76,8 @@ def blocks_of(tiles: Tensor, ids: Tensor, type: GGMLType) -> Tensor:
 
 def _parts(tiles: Tensor, type: GGMLType) -> tuple[Tensor, Tensor]:
     """The words (R, K, W, 16) and the float16 numbers (R, K, H, 16) of tiles, both as integers."""
-    at = HALVES[type]
-    num_bytes = TILE_ROWS * (at.stop - at.start)
-    words, halves = tiles[..., :-num_bytes].view(torch.int32), tiles[..., -num_bytes:].view(torch.int16)
+    num_halves = (HALVES[type].stop - HALVES[type].start) // 2
+    halves_at = tiles.shape[-1] - 2 * TILE_ROWS * num_halves
+    words, halves = tiles[..., :halves_at].view(torch.int32), tiles[..., halves_at:].view(torch.int16)
     grid = tiles.shape[:2]
-    return words.view(*grid, -1, TILE_ROWS), halves.view(*grid, -1, TILE_ROWS)
+    return words.view(*grid, -1, TILE_ROWS), halves.view(*grid, num_halves, TILE_ROWS)

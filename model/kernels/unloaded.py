@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels.build import best_library
+from llama_herd.model.kernels.instruction_set import AMX
 from llama_herd.model.kernels.tile_layout import TILE_ROWS, TILED_TYPES
 
 
@@ -22,6 +23,7 @@ class UnloadedKernels:
     note: str
     types: frozenset[GGMLType] = frozenset()
     tile_rows: int = 1
+    has_numbers: bool = False  # whether plain numbers in bfloat16 would be laid out too
     device_type: ClassVar[str] = "cpu"
     attention: ClassVar[None] = None
     prefill_attention: ClassVar[None] = None
@@ -49,4 +51,5 @@ def built_kernels(folder: Path) -> UnloadedKernels:
     except (OSError, BadInput) as error:
         return no_kernels(str(error))
     names = ", ".join(sorted(type.name for type in TILED_TYPES))
-    return UnloadedKernels(f"{set.name} for {names}, if a worker finds them right", TILED_TYPES, TILE_ROWS)
+    note = f"{set.name} for {names}, if a worker finds them right"
+    return UnloadedKernels(note, TILED_TYPES, TILE_ROWS, has_numbers=set is AMX)

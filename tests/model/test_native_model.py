@@ -72,3 +72,25 @@ def test_in_bfloat16_it_is_within_six_times_of_what_bfloat16_itself_rounds(
             cache = Cache(llama.config, 8, torch.device("cpu"), torch.bfloat16)
             away[name] += float((logits_after(llama, ids, cache) - expected).square().mean())
     assert away["native"] <= 6**2 * away["dense"]
+
+
+@pytest.mark.parametrize("types", ["BF16", "F16", "F16 Q4_0 Q5_1"])
+def test_numbers_in_bfloat16_are_multiplied_natively_and_in_float32_by_torch(
+    kernels: Kernels, tmp_path: Path, types: str
+) -> None:
+    if not kernels.has_numbers:
+        pytest.skip("no tiles")
+    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf", type=types, **WIDE), random_ids(40)
+    form = Form.FASTEST.with_kernels(kernels)
+    with GGUFModel.open(path) as file:
+        native = Llama.load(file, form=form, dtype=torch.bfloat16)
+        dense = Llama.load(file, dtype=torch.bfloat16)
+        assert not Llama.load(file, form=form).is_native
+    assert native.is_native
+    exact = logits_after(load_tiny(path), ids)
+    away = [(logits_after(one, ids, bfloat16_cache(one)) - exact).abs().mean() for one in (native, dense)]
+    assert away[0] <= 6 * away[1]
+
+
+def bfloat16_cache(llama: Llama) -> Cache:
+    return Cache(llama.config, 8, torch.device("cpu"), torch.bfloat16)

@@ -49,6 +49,7 @@ class TritonKernels:
     rotation: TritonRotation | None = None
     tile_rows: int = 1
     draw: ClassVar[None] = None
+    has_numbers: ClassVar[bool] = False
 
     def multiply(self, x: Tensor, parts: BlockParts) -> Tensor:
         """x (T, C) times a matrix in parts: (T, N) of its type."""

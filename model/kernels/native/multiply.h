@@ -7,7 +7,7 @@
 
 namespace herd {
 
-enum Type { Q4_0_TYPE = 2, Q8_0_TYPE = 8, Q4_K_TYPE = 12, Q6_K_TYPE = 14 };  // as GGUF numbers them
+enum Type { Q4_0_TYPE = 2, Q8_0_TYPE = 8, Q4_K_TYPE = 12, Q6_K_TYPE = 14, BF16_TYPE = 30 };  // as GGUF numbers them
 enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2 };
 
 template <class T>
@@ -40,6 +40,10 @@ static bool multiply(const Product& p, int type, int kernel) {
       return multiply_type<Q4_K>(p, kernel);
     case Q6_K_TYPE:
       return multiply_type<Q6_K>(p, kernel);
+#ifdef __AMX_BF16__
+    case BF16_TYPE:  // by tiles however few tokens there are: then too the time is that of reading the matrix
+      return p.is_bfloat16 && multiply_tiles<Numbers>(p);
+#endif
     default:
       return false;
   }

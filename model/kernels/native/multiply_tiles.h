@@ -1,9 +1,11 @@
 // x @ W.T by AMX: bfloat16 times bfloat16, summed up in float32.
 //
-// For many tokens: rows of the matrix become bfloat16 once, and all tokens are multiplied by them while they are in
-// the core's cache. Inputs are packed as AMX loads them: 16 tokens that lie one row apart would all want the same place
+// For many tokens: rows of the matrix become bfloat16 once, if they are not, and all tokens are multiplied by them while
+// they are in the core's cache. Inputs are packed as AMX loads them: 16 tokens that lie one row apart would all want the same place
 // of the nearest cache. A token's result does not depend on the tokens beside it.
 #pragma once
+
+#include <type_traits>
 
 #include "pool.h"
 #include "types.h"
@@ -14,9 +16,10 @@ namespace herd {
 constexpr int AT_ONCE = 32;                     // rows of the matrix, and tokens: two AMX tiles each
 constexpr int AMX_TILE_BYTES = 1024;            // 16 rows of 64 bytes
 constexpr int PAIR_BYTES = 2 * AMX_TILE_BYTES;  // what 32 columns of 32 rows take as bfloat16
-constexpr int PREFETCHED_BYTES_OF_TILES = 4608;
+constexpr int PREFETCHED_BYTES_OF_TILES = 4608, PREFETCHED_BYTES_OF_NUMBERS = 4096;
 constexpr int64_t PANEL_ROWS = 256, PANEL_SLICES = 64;  // 1 MB as bfloat16: half of what the core's cache holds
 constexpr int FEW = 4;  // slices that become bfloat16 at a time
+constexpr int64_t FEW_ROWS_OF_NUMBERS = 128;  // that a thread reads one after the other
 
 struct TilesJob {
   Product p;
@@ -31,14 +34,17 @@ struct __attribute__((packed)) TileConfig {
   uint8_t rows[16];
 };
 
-// The configuration belongs to the thread. The barrier: GCC 12 believes that only eight bytes of it are read.
-static inline void configure_tiles() {
+// Tiles for so many of 32 tokens; 0 to 3 are sums, 4 and 5 inputs, 6 and 7 the matrix. The configuration belongs to the
+// thread. The barrier: GCC 12 believes that only eight bytes of it are read.
+static inline void configure_tiles(int64_t tokens = AT_ONCE) {
   TileConfig config;
   memset(&config, 0, sizeof config);
   config.palette = 1;
+  const uint8_t first = uint8_t(tokens < 16 ? tokens : 16), second = uint8_t(tokens <= 16 ? 16 : tokens - 16);
+  const uint8_t rows[8] = {first, first, second, second, first, second, 16, 16};
   for (int i = 0; i < 8; i++) {
     config.column_bytes[i] = 64;
-    config.rows[i] = 16;
+    config.rows[i] = rows[i];
   }
   __asm__ __volatile__("" ::"r"(&config) : "memory");
   _tile_loadconfig(&config);
@@ -112,11 +118,26 @@ static inline void store_sums(float* to) {
   _tile_stored(3, to + 768, 64);
 }
 
+// 32 rows, slice after slice, as AMX tiles: of 16 rows each, so far from one slice to the next.
+struct Pairs {
+  const uint8_t *low, *high;
+  int64_t step;
+};
+
+static inline Pairs side_by_side(const uint8_t* pairs) { return {pairs, pairs + AMX_TILE_BYTES, PAIR_BYTES}; }
+
 // Add the products of 32 tokens, or of 16, and 32 rows, for as many slices as are given.
-static inline void add_products(const uint8_t* x, const uint8_t* pairs, int64_t count, bool is_half) {
-  for (int64_t k = 0; k < count; k++, x += PAIR_BYTES, pairs += PAIR_BYTES) {
-    _tile_loadd(6, pairs, 64);
-    _tile_loadd(7, pairs + AMX_TILE_BYTES, 64);
+template <int PREFETCHED = 0>
+static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, bool is_half) {
+  for (int64_t k = 0; k < count; k++, x += PAIR_BYTES) {
+    const uint8_t *low = pairs.low + k * pairs.step, *high = pairs.high + k * pairs.step;
+    if (PREFETCHED)
+      for (int at = PREFETCHED; at < PREFETCHED + AMX_TILE_BYTES; at += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(low) + at, _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(high) + at, _MM_HINT_T0);
+      }
+    _tile_loadd(6, low, 64);
+    _tile_loadd(7, high, 64);
     _tile_loadd(4, x, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -144,12 +165,37 @@ static inline void put_sums(const Product& p, const float* sums, int64_t token, 
   }
 }
 
-// Slices of 32 rows as pairs. The last rows may be 16; then what stands for the others is not used.
+// Slices of 32 rows as pairs, at `to` unless they are numbers already. The last rows may be 16; then what stands for the
+// others is not used.
 template <class Type>
-static inline void dequantise_rows(const Product& p, int64_t row, int64_t first, int64_t count, uint8_t* to) {
-  for (int half = 0; half < 2; half++)
-    if (row / TILE_ROWS + half < p.row_tiles())
-      dequantise<Type>(row_of_tiles<Type>(p, row / TILE_ROWS + half), first, count, to + half * AMX_TILE_BYTES);
+static inline Pairs pairs_of(const Product& p, int64_t row, int64_t first, int64_t count, uint8_t* to) {
+  const int64_t low = row / TILE_ROWS, high = low + 1 < p.row_tiles() ? low + 1 : low;
+  if constexpr (std::is_same_v<Type, Numbers>) {
+    const int64_t at = first * AMX_TILE_BYTES;
+    return {row_of_tiles<Type>(p, low) + at, row_of_tiles<Type>(p, high) + at, AMX_TILE_BYTES};
+  } else {
+    dequantise<Type>(row_of_tiles<Type>(p, low), first, count, to);
+    if (high > low) dequantise<Type>(row_of_tiles<Type>(p, high), first, count, to + AMX_TILE_BYTES);
+    return side_by_side(to);
+  }
+}
+
+// 32 rows of numbers at a time for at most 32 tokens, as they lie.
+static void multiply_chunk_of_numbers_by_few(const void* argument, int64_t chunk) {
+  const TilesJob& job = *static_cast<const TilesJob*>(argument);
+  const Product& p = job.p;
+  const int64_t first = chunk * job.chunk_rows;
+  const int64_t end = first + job.chunk_rows < p.rows ? first + job.chunk_rows : p.rows;
+  alignas(64) float sums[AT_ONCE * AT_ONCE];
+  configure_tiles(p.tokens);
+  for (int64_t row = first; row < end; row += AT_ONCE) {
+    zero_sums();
+    const Pairs pairs = pairs_of<Numbers>(p, row, 0, p.slices(), nullptr);
+    add_products<PREFETCHED_BYTES_OF_NUMBERS>(job.x, pairs, p.slices(), p.tokens <= 16);
+    store_sums(sums);
+    put_sums(p, sums, 0, row);
+  }
+  _tile_release();
 }
 
 // 32 rows for at most 32 tokens: a few slices become bfloat16 at a time, and stay in the nearest cache.
@@ -159,12 +205,12 @@ static void multiply_chunk_by_few(const void* argument, int64_t chunk) {
   const Product& p = job.p;
   alignas(64) uint8_t pairs[FEW * PAIR_BYTES];
   alignas(64) float sums[AT_ONCE * AT_ONCE];
-  configure_tiles();
+  configure_tiles(p.tokens);
   zero_sums();
   for (int64_t k = 0; k < p.slices(); k += FEW) {
     const int64_t count = p.slices() - k < FEW ? p.slices() - k : FEW;
-    dequantise_rows<Type>(p, chunk * AT_ONCE, k, count, pairs);
-    add_products(job.x + k * PAIR_BYTES, pairs, count, p.tokens <= 16);
+    const Pairs found = pairs_of<Type>(p, chunk * AT_ONCE, k, count, pairs);
+    add_products(job.x + k * PAIR_BYTES, found, count, p.tokens <= 16);
   }
   store_sums(sums);
   _tile_release();
@@ -192,8 +238,9 @@ static void multiply_chunk_by_many(const void* argument, int64_t chunk) {
   configure_tiles();
   for (int64_t k = 0; k < num_slices; k += panel_slices) {
     const int64_t count = num_slices - k < panel_slices ? num_slices - k : panel_slices;
+    Pairs pairs[PANEL_ROWS / AT_ONCE];
     for (int64_t part = 0; part < num_parts; part++)
-      dequantise_rows<Type>(p, first + part * AT_ONCE, k, count, panel + part * count * PAIR_BYTES);
+      pairs[part] = pairs_of<Type>(p, first + part * AT_ONCE, k, count, panel + part * count * PAIR_BYTES);
     for (int64_t group = 0; group < num_groups; group++) {
       const bool is_half = p.tokens - group * AT_ONCE <= 16;
       for (int64_t part = 0; part < num_parts; part++) {
@@ -201,7 +248,7 @@ static void multiply_chunk_by_many(const void* argument, int64_t chunk) {
         if (k == 0) zero_sums();
         else load_sums(of_part);
         const uint8_t* x = job.x + (group * num_slices + k) * PAIR_BYTES;
-        add_products(x, panel + part * count * PAIR_BYTES, count, is_half);
+        add_products(x, pairs[part], count, is_half);
         store_sums(of_part);
         if (k + count == num_slices) put_sums(p, of_part, group * AT_ONCE, first + part * AT_ONCE);
       }
@@ -215,12 +262,12 @@ struct PackJob {
   uint8_t* to;
 };
 
-// 32 tokens as AMX tiles, with zeros for those that are missing.
+// 32 tokens as AMX tiles, with zeros for those that are missing; tiles for fewer in all have fewer rows.
 static void pack_chunk(const void* argument, int64_t group) {
   const PackJob& job = *static_cast<const PackJob*>(argument);
   const Product& p = job.p;
   uint8_t* to = job.to + group * p.slices() * PAIR_BYTES;
-  for (int64_t t = 0; t < AT_ONCE; t++, to += 64) {
+  for (int64_t t = 0; t < (p.tokens < AT_ONCE ? p.tokens : AT_ONCE); t++, to += 64) {
     const int64_t token = group * AT_ONCE + t;
     for (int64_t k = 0; k < p.slices(); k++) {
       const int64_t at = token * p.columns + k * SLICE_COLUMNS;
@@ -243,9 +290,17 @@ static bool multiply_tiles(const Product& p) {
   const PackJob packing{p, x};
   pool.run(pack_chunk, &packing, num_groups, num_threads);
   std::atomic<bool> has_failed{false};
-  const TilesJob job{p, x, chunk_rows(p, num_threads), &has_failed};
+  TilesJob job{p, x, chunk_rows(p, num_threads), &has_failed};
+  Work work = multiply_chunk_by_many<Type>;
+  if (p.tokens <= AT_ONCE) {
+    if constexpr (std::is_same_v<Type, Numbers>) {
+      work = multiply_chunk_of_numbers_by_few;
+      job.chunk_rows = FEW_ROWS_OF_NUMBERS;
+    } else {
+      work = multiply_chunk_by_few<Type>;
+    }
+  }
   const int64_t num_chunks = (p.rows + job.chunk_rows - 1) / job.chunk_rows;
-  const Work work = p.tokens > AT_ONCE ? multiply_chunk_by_many<Type> : multiply_chunk_by_few<Type>;
   pool.run(work, &job, num_chunks, num_threads);
   return !has_failed;
 }

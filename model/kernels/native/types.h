@@ -93,6 +93,11 @@ struct Q4_K {
   }
 };
 
+// 32 numbers of bfloat16, which need no reading: a word is two columns, and a tile is what AMX multiplies.
+struct Numbers {
+  static constexpr int BLOCK = 32, BLOCK_BYTES = 64;
+};
+
 template <class Type>
 constexpr int64_t tile_bytes() {
   return TILE_ROWS * Type::BLOCK_BYTES;

@@ -14,13 +14,15 @@ from torch import Tensor
 
 from benchmarks.stored_blocks import stored_blocks
 from llama_herd.errors import BadInput
+from llama_herd.model.form import Form
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.instruction_set import AMX, AVX2, AVX512_VNNI, INSTRUCTION_SETS, InstructionSet
 from llama_herd.model.kernels.native import Kernel, Kernels, is_close, load_kernels, load_library
-from llama_herd.model.kernels.tile_layout import TILED_TYPES
+from llama_herd.model.kernels.tile_layout import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.tiles import blocks_of
 from llama_herd.model.native_segment import NativeSegment
+from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES
 from llama_herd.model.weight import Weight
 from tests.model.native_library import kernels_of
 
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.long
 TYPES = sorted(TILED_TYPES)
 #: What else a library does; and one with tiles.
 OTHERS = "attention, RoPE, norms and gates"
-OTHERS_BY_TILES = "attention, attention of prompts, RoPE, norms and gates"
+OTHERS_BY_TILES = "bfloat16, attention, attention of prompts, RoPE, norms and gates"
 #: Rows and columns of a matrix that is large enough to wake threads for.
 LARGE = (4000, 352)
 
@@ -220,6 +222,56 @@ def test_a_forked_child_multiplies_too(kernels: Kernels, kernel: Kernel) -> None
         is_done = kernels.library is not None and kernels.library.herd_multiply(*arguments)
         os._exit(0 if is_done and bytes(y.float().numpy()) == expected else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.fixture(scope="module")
+def amx_kernels(kernels_folder: Path) -> Kernels:
+    return kernels_of(AMX, kernels_folder)
+
+
+def numbers_of(kernels: Kernels, *weights: Weight) -> NativeSegment:
+    return NativeSegment.load(weights, kernels, torch.bfloat16, NUMBERS)
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize(
+    ("num_rows", "columns"), [(1, 32), (16, 96), (47, 32), (161, 352), (96, 1024), (530, 4320)]
+)
+def test_numbers_are_multiplied_as_float64_does(amx_kernels: Kernels, num_rows: int, columns: int) -> None:
+    stored = weight(num_rows, columns, NUMBERS)
+    segment, matrix = numbers_of(amx_kernels, stored), matrix_of(stored)
+    counts = [*range(1, 41), 170]
+    x = torch.randn(sum(counts), columns).bfloat16()
+    y = torch.cat([segment(part) for part in torch.split(x, counts)])
+    assert is_close(y, x, matrix, Kernel.FLOAT32)
+    assert torch.cat([segment(row.unsqueeze(0)) for row in x]).equal(y)
+
+
+@pytest.mark.parametrize("type", [GGMLType.F16, GGMLType.F32, GGMLType.Q5_0], ids=lambda type: type.name)
+def test_what_no_kernel_reads_is_multiplied_as_numbers(amx_kernels: Kernels, type: GGMLType) -> None:
+    weights = [weight(num_rows, 64, type) for num_rows in (5, 100, 3)]
+    segment, matrix = numbers_of(amx_kernels, *weights), matrix_of(*weights).bfloat16()
+    ids = torch.tensor([107, 0, 4, 5, 5, 104, 105])
+    assert segment.rows(ids).equal(matrix[ids])
+    x = torch.randn(3, 64).bfloat16()
+    assert is_close(segment(x), x, matrix, Kernel.FLOAT32)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_in_its_token_beside_numbers_too(amx_kernels: Kernels, value: float) -> None:
+    segment, x = numbers_of(amx_kernels, weight(40, 256, NUMBERS)), torch.randn(35, 256).bfloat16()
+    good = segment(x)
+    x[7, 33] = value
+    others = torch.arange(len(x)) != 7
+    assert not segment(x)[7].isfinite().any()
+    assert segment(x)[others].equal(good[others])
+
+
+def test_numbers_are_for_bfloat16_alone(amx_kernels: Kernels) -> None:
+    form = Form.FASTEST.with_kernels(amx_kernels)
+    assert form.tiles_numbers(64, "cpu", BFLOAT16_BYTES)
+    assert not form.tiles_numbers(64, "cpu", FLOAT32_BYTES)
+    assert not form.tiles_numbers(48, "cpu", BFLOAT16_BYTES)
 
 
 def test_what_cannot_be_multiplied_is_refused(kernels: Kernels) -> None:

@@ -22,7 +22,7 @@ from tests.tiny import WIDE, write_tiny_gguf
 from tests.worker.herd_command import invoke
 
 #: What a library does; prompts attend in tiles, if there are such.
-ALL = "for Q4_0, Q4_K, Q6_K, Q8_0, attention, (attention of prompts, )?RoPE, norms and gates"
+ALL = "for Q4_0, Q4_K, Q6_K, Q8_0, (bfloat16, )?attention, (attention of prompts, )?RoPE, norms and gates"
 
 
 @pytest.fixture

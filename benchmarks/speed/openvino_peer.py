@@ -1,0 +1,87 @@
+"""OpenVINO GenAI, by its continuous batching: `openvino_peer.py FILE THREADS [float32]`.
+
+Runs in the environment that `make bench-peers` makes. As its defaults are, which compute in bfloat16 where
+the processor can; or in `float32`, where inputs become bytes, which is faster at few rows.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai as genai
+
+from benchmarks.speed.child import ids, serve
+
+CACHE_GIB, BATCHED_TOKENS = 2, 4_096
+#: More than a row decodes before its batch is filled again.
+MAX_TOKENS = 512
+
+
+class OpenVinoBatch:
+    """Rows of the one pipeline. After others were at work they begin again, before a step is timed."""
+
+    def __init__(self, model: "OpenVino", lengths: Sequence[int]) -> None:
+        self._model, self._lengths = model, lengths
+
+    def step(self) -> float:
+        if self._model.at_work is not self:
+            self._model.clear()
+            handles = [self._model.submit(ids(length), MAX_TOKENS) for length in self._lengths]
+            while not all(handle.can_read() for handle in handles):
+                self._model.pipeline.step()
+            self._model.at_work = self
+        started_s = perf_counter()
+        self._model.pipeline.step()
+        return perf_counter() - started_s
+
+
+class OpenVino:
+    def __init__(self, path: Path, threads: int) -> None:
+        scheduling = genai.SchedulerConfig()
+        scheduling.cache_size, scheduling.max_num_batched_tokens = CACHE_GIB, BATCHED_TOKENS
+        scheduling.enable_prefix_caching = True  # so that a batch is soon filled again
+        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
+        if "float32" in sys.argv[3:]:
+            properties["INFERENCE_PRECISION_HINT"] = "f32"
+        self.pipeline = genai.ContinuousBatchingPipeline(str(path), scheduling, "CPU", properties)
+        self.facts: dict[str, Any] = {"version": version("openvino-genai")}
+        self.at_work: OpenVinoBatch | None = None
+        self._handles: list[Any] = []
+        self._num_jobs = 0
+
+    def submit(self, prompt: Sequence[int], max_tokens: int) -> Any:
+        config = genai.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = max_tokens, True, False
+        self._num_jobs += 1
+        handle = self.pipeline.add_request(self._num_jobs, openvino.Tensor(np.array([prompt])), config)
+        self._handles.append(handle)
+        return handle
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        for handle in self._handles:
+            handle.cancel()
+        self._handles.clear()
+        self.at_work = None
+        while self.pipeline.has_non_finished_requests():
+            self.pipeline.step()
+
+    def prefill_s(self, num_tokens: int) -> float:
+        self.clear()
+        self.submit(ids(num_tokens, self._num_jobs + 1), 1)
+        started_s = perf_counter()
+        while self.pipeline.has_non_finished_requests():
+            self.pipeline.step()
+        return perf_counter() - started_s
+
+    def batch(self, lengths: Sequence[int]) -> OpenVinoBatch:
+        return OpenVinoBatch(self, lengths)
+
+
+if __name__ == "__main__":
+    serve(OpenVino)
