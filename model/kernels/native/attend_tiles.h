@@ -251,7 +251,7 @@ static inline void attend_tiles(const SpanRows& rows, int64_t row, int64_t block
   const int64_t slices = desk.slices;
   for (int64_t k = first; k < end; k++) {
     zero_sums();
-    add_products(desk.keys + k * slices * PAIR_BYTES, side_by_side(desk.queries + row * slices * 64), slices, false);
+    add_products(desk.keys + k * slices * PAIR_BYTES, desk.queries + row * slices * 64, slices, false);
     store_sums(desk.scores + k * AT_ONCE * AT_ONCE);
   }
   Floats shrink[2];
@@ -264,8 +264,8 @@ static inline void attend_tiles(const SpanRows& rows, int64_t row, int64_t block
   shrink_sums(sums, slices, shrink);
   for (int64_t slice = 0; slice < slices; slice++, sums += AT_ONCE * AT_ONCE) {
     load_sums(sums);
-    add_products(desk.values + (slice * BLOCK_SLICES + first) * PAIR_BYTES,
-                 side_by_side(desk.weights + first * PAIR_BYTES), end - first, false);
+    add_products(desk.values + (slice * BLOCK_SLICES + first) * PAIR_BYTES, desk.weights + first * PAIR_BYTES,
+                 end - first, false);
     store_sums(sums);
   }
 }

@@ -89,6 +89,15 @@ static inline __m512i rounded(const float* x) {
   return _mm512_inserti64x4(low, to_bfloat16(_mm512_loadu_ps(x + 16)), 1);
 }
 
+// Numbers need no more than to lie where the cache keeps them: read from their matrix they take twice as long.
+template <>
+inline void dequantise<Numbers>(const uint8_t* row, int64_t first, int64_t count, uint8_t* to) {
+  for (int64_t k = first; k < first + count; k++, to += PAIR_BYTES) {
+    prefetch<Numbers, PREFETCHED_BYTES_OF_TILES>(row, k);
+    memcpy(to, row + k * AMX_TILE_BYTES, AMX_TILE_BYTES);
+  }
+}
+
 // Rows that one thread takes at a time. All inputs are read once for them, so for many tokens they are many; but all
 // threads want some.
 static inline int64_t chunk_rows(const Product& p, int num_threads) {
@@ -124,10 +133,9 @@ struct Pairs {
   int64_t step;
 };
 
-static inline Pairs side_by_side(const uint8_t* pairs) { return {pairs, pairs + AMX_TILE_BYTES, PAIR_BYTES}; }
 
 // Add the products of 32 tokens, or of 16, and 32 rows, for as many slices as are given.
-template <int PREFETCHED = 0>
+template <int PREFETCHED>
 static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, bool is_half) {
   for (int64_t k = 0; k < count; k++, x += PAIR_BYTES) {
     const uint8_t *low = pairs.low + k * pairs.step, *high = pairs.high + k * pairs.step;
@@ -148,6 +156,10 @@ static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, bo
   }
 }
 
+static inline void add_products(const uint8_t* x, const uint8_t* pairs, int64_t count, bool is_half) {
+  add_products<0>(x, {pairs, pairs + AMX_TILE_BYTES, PAIR_BYTES}, count, is_half);
+}
+
 // The results of 32 rows for as many tokens as there are.
 static inline void put_sums(const Product& p, const float* sums, int64_t token, int64_t row) {
   const int64_t left = p.tokens - token;
@@ -165,22 +177,15 @@ static inline void put_sums(const Product& p, const float* sums, int64_t token, 
   }
 }
 
-// Slices of 32 rows as pairs, at `to` unless they are numbers already. The last rows may be 16; then what stands for the
-// others is not used.
+// Slices of 32 rows as pairs. The last rows may be 16; then what stands for the others is not used.
 template <class Type>
-static inline Pairs pairs_of(const Product& p, int64_t row, int64_t first, int64_t count, uint8_t* to) {
-  const int64_t low = row / TILE_ROWS, high = low + 1 < p.row_tiles() ? low + 1 : low;
-  if constexpr (std::is_same_v<Type, Numbers>) {
-    const int64_t at = first * AMX_TILE_BYTES;
-    return {row_of_tiles<Type>(p, low) + at, row_of_tiles<Type>(p, high) + at, AMX_TILE_BYTES};
-  } else {
-    dequantise<Type>(row_of_tiles<Type>(p, low), first, count, to);
-    if (high > low) dequantise<Type>(row_of_tiles<Type>(p, high), first, count, to + AMX_TILE_BYTES);
-    return side_by_side(to);
-  }
+static inline void dequantise_rows(const Product& p, int64_t row, int64_t first, int64_t count, uint8_t* to) {
+  for (int half = 0; half < 2; half++)
+    if (row / TILE_ROWS + half < p.row_tiles())
+      dequantise<Type>(row_of_tiles<Type>(p, row / TILE_ROWS + half), first, count, to + half * AMX_TILE_BYTES);
 }
 
-// 32 rows of numbers at a time for at most 32 tokens, as they lie.
+// 32 rows of numbers at a time for at most 32 tokens, as they lie: there is one pass over them.
 static void multiply_chunk_of_numbers_by_few(const void* argument, int64_t chunk) {
   const TilesJob& job = *static_cast<const TilesJob*>(argument);
   const Product& p = job.p;
@@ -190,7 +195,8 @@ static void multiply_chunk_of_numbers_by_few(const void* argument, int64_t chunk
   configure_tiles(p.tokens);
   for (int64_t row = first; row < end; row += AT_ONCE) {
     zero_sums();
-    const Pairs pairs = pairs_of<Numbers>(p, row, 0, p.slices(), nullptr);
+    const int64_t low = row / TILE_ROWS, high = low + 1 < p.row_tiles() ? low + 1 : low;
+    const Pairs pairs{row_of_tiles<Numbers>(p, low), row_of_tiles<Numbers>(p, high), AMX_TILE_BYTES};
     add_products<PREFETCHED_BYTES_OF_NUMBERS>(job.x, pairs, p.slices(), p.tokens <= 16);
     store_sums(sums);
     put_sums(p, sums, 0, row);
@@ -209,8 +215,8 @@ static void multiply_chunk_by_few(const void* argument, int64_t chunk) {
   zero_sums();
   for (int64_t k = 0; k < p.slices(); k += FEW) {
     const int64_t count = p.slices() - k < FEW ? p.slices() - k : FEW;
-    const Pairs found = pairs_of<Type>(p, chunk * AT_ONCE, k, count, pairs);
-    add_products(job.x + k * PAIR_BYTES, found, count, p.tokens <= 16);
+    dequantise_rows<Type>(p, chunk * AT_ONCE, k, count, pairs);
+    add_products(job.x + k * PAIR_BYTES, pairs, count, p.tokens <= 16);
   }
   store_sums(sums);
   _tile_release();
@@ -238,9 +244,8 @@ static void multiply_chunk_by_many(const void* argument, int64_t chunk) {
   configure_tiles();
   for (int64_t k = 0; k < num_slices; k += panel_slices) {
     const int64_t count = num_slices - k < panel_slices ? num_slices - k : panel_slices;
-    Pairs pairs[PANEL_ROWS / AT_ONCE];
     for (int64_t part = 0; part < num_parts; part++)
-      pairs[part] = pairs_of<Type>(p, first + part * AT_ONCE, k, count, panel + part * count * PAIR_BYTES);
+      dequantise_rows<Type>(p, first + part * AT_ONCE, k, count, panel + part * count * PAIR_BYTES);
     for (int64_t group = 0; group < num_groups; group++) {
       const bool is_half = p.tokens - group * AT_ONCE <= 16;
       for (int64_t part = 0; part < num_parts; part++) {
@@ -248,7 +253,7 @@ static void multiply_chunk_by_many(const void* argument, int64_t chunk) {
         if (k == 0) zero_sums();
         else load_sums(of_part);
         const uint8_t* x = job.x + (group * num_slices + k) * PAIR_BYTES;
-        add_products(x, pairs[part], count, is_half);
+        add_products(x, panel + part * count * PAIR_BYTES, count, is_half);
         store_sums(of_part);
         if (k + count == num_slices) put_sums(p, of_part, group * AT_ONCE, first + part * AT_ONCE);
       }
