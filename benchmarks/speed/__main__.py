@@ -28,7 +28,7 @@ PICTURE_SAYS = "Tokens a second of each engine on each file"
 
 ROUNDS, QUICK_ROUNDS = 5, 2
 #: Decoded in each round. A row decodes 128 tokens at most.
-STEPS = 4
+STEPS = 3
 
 
 def measure(

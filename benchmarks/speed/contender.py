@@ -51,7 +51,6 @@ CONTENDERS = (
     Contender("llama.cpp", "llama_cpp_peer", in_peers=True),
     Contender("llama.cpp, plain attention", "llama_cpp_peer", ("plain",), in_peers=True),
     Contender("OpenVINO", "openvino_peer", in_peers=True),
-    Contender("OpenVINO, float32", "openvino_peer", ("float32",), in_peers=True),
 )
 
 

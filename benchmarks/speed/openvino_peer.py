@@ -1,10 +1,8 @@
-"""OpenVINO GenAI, by its continuous batching: `openvino_peer.py FILE THREADS [float32]`.
+"""OpenVINO GenAI, by its continuous batching and at its defaults: `openvino_peer.py FILE THREADS`.
 
-Runs in the environment that `make bench-peers` makes. As its defaults are, which compute in bfloat16 where
-the processor can; or in `float32`, where inputs become bytes, which is faster at few rows.
+Runs in the environment that `make bench-peers` makes. Where the processor can, it computes in bfloat16.
 """
 
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -45,9 +43,7 @@ class OpenVino:
         scheduling = genai.SchedulerConfig()
         scheduling.cache_size, scheduling.max_num_batched_tokens = CACHE_GIB, BATCHED_TOKENS
         scheduling.enable_prefix_caching = True  # so that a batch is soon filled again
-        properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
-        if "float32" in sys.argv[3:]:
-            properties["INFERENCE_PRECISION_HINT"] = "f32"
+        properties = {"INFERENCE_NUM_THREADS": threads}
         self.pipeline = genai.ContinuousBatchingPipeline(str(path), scheduling, "CPU", properties)
         self.facts: dict[str, Any] = {"version": version("openvino-genai")}
         self.at_work: OpenVinoBatch | None = None
