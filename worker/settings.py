@@ -75,7 +75,8 @@ class WorkerSettings(Settings):
         0,
         ge=0,
         le=MAX_THREADS,
-        description="CPU threads of torch. 0: one less than the cores. More than the cores slows every step.",
+        description="CPU threads of torch. 0: one less than the cores it may use. More than the cores slows "
+        "every step.",
     )
     slots: int = Field(32, ge=1, le=1024, description="Most sequences in the batch at a time.")
     context_tokens: int = Field(

@@ -1,7 +1,6 @@
 """The demo that stays: a Redis, two workers, and a gateway with its page."""
 
 import asyncio
-import os
 import signal
 
 from llama_herd.tasks.client.async_client import AsyncClient
@@ -9,6 +8,7 @@ from llama_herd.tasks.gateway.app import make_app
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.settings import ACCESS
+from llama_herd.worker.loading.threads import num_cores
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.local.worker_process import WorkerProcess, starting_worker
 from llama_herd.worker.settings import WorkerSettings
@@ -61,7 +61,7 @@ class WebDemo:
 def _beside_each_other(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
     """The settings of each worker: of cores and memory it takes its part."""
     share = settings.memory_share / len(NAMES)
-    cores = len(os.sched_getaffinity(0))
+    cores = num_cores()
     own = {"redis_url": redis_url, "model": settings.model.resolve(), "log_format": "console"}
     own |= {"memory_share": share, "threads": settings.threads or max(1, cores // len(NAMES))}
     return settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))

@@ -30,6 +30,7 @@ from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
 from llama_herd.worker.loading.card_lock import take_card
 from llama_herd.worker.loading.device import pinned_card, visible_cards
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.threads import complaint_of_threads, num_threads
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -107,9 +108,12 @@ class Service:
             weights=model.plan.form_note,
             kernels=model.plan.form.kernels.note,
             steps=model.steps_note,
+            threads=num_threads(settings),
             seconds=round(loaded_s - started_s, 3),
             warm_up_s=round(monotonic() - loaded_s, 3),
         )
+        if complaint := complaint_of_threads(settings):
+            log.warning("too many threads, steps are slow", reason=complaint, fix="leave HERD_THREADS out")
         if settings.device == "cpu" and (cards := visible_cards()):
             fix = "leave HERD_DEVICE out, with a torch that is built for CUDA"
             log.warning("a GPU stays idle, this worker runs on the CPU", gpus=cards, fix=fix)

@@ -1,6 +1,5 @@
 """Whether a worker can serve a model with these settings on this machine: one check for all commands."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.worker.loading.kernels import kernels_of
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
+from llama_herd.worker.loading.threads import num_cores
 from llama_herd.worker.settings import WorkerSettings
 
 
@@ -71,7 +71,7 @@ class ServableModel:
         if not sources:
             return None
         names = self.file.read_control_tokens(self.tokenizer)
-        num_helpers = min(len(self.settings.by_queue), len(os.sched_getaffinity(0)))
+        num_helpers = min(len(self.settings.by_queue), num_cores())
         return ChatTemplates(sources, self.tokenizer, names, num_helpers=num_helpers)
 
     def check_chat(self) -> None:

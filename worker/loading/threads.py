@@ -1,10 +1,28 @@
 """How many threads a model's arithmetic gets on a CPU."""
 
 import os
+from pathlib import Path
 
+from llama_herd.worker.loading.free_memory import CGROUP
 from llama_herd.worker.settings import WorkerSettings
 
 
 def num_threads(settings: WorkerSettings) -> int:
     """HERD_THREADS, or one less than the cores that this process may use."""
-    return settings.threads or max(1, len(os.sched_getaffinity(0)) - 1)
+    return settings.threads or max(1, num_cores() - 1)
+
+
+def num_cores(cgroup: Path = CGROUP) -> int:
+    """The cores that this process may run on, or whole cores of its container's limit if these are fewer."""
+    num_cores = len(os.sched_getaffinity(0))
+    limit_path = cgroup / "cpu.max"
+    quota_us, _, period_us = limit_path.read_text().partition(" ") if limit_path.exists() else ("max", "", "")
+    return num_cores if quota_us == "max" else max(1, min(num_cores, int(quota_us) // int(period_us)))
+
+
+def complaint_of_threads(settings: WorkerSettings) -> str:
+    """What is wrong with HERD_THREADS here; empty if nothing is."""
+    cores = num_cores()
+    if settings.threads <= cores:
+        return ""
+    return f"HERD_THREADS={settings.threads} is more than the {cores} cores that this process may use"

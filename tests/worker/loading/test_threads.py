@@ -1,0 +1,36 @@
+"""How many threads a worker takes, and what it says of a number that is too high."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from llama_herd.worker.loading.threads import complaint_of_threads, num_cores, num_threads
+from llama_herd.worker.settings import WorkerSettings
+
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [("max 100000", CORES), ("150000 100000", 1), ("50000 100000", 1), (f"{9 * CORES}00000 100000", CORES)],
+)
+def test_a_container_s_limit_counts_in_whole_cores(tmp_path: Path, limit: str, cores: int) -> None:
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert num_cores(tmp_path) == cores
+
+
+def test_without_a_limit_it_is_the_cores_that_it_may_run_on(tmp_path: Path) -> None:
+    assert num_cores(tmp_path) == CORES
+
+
+def test_one_core_is_left_to_the_rest_unless_threads_are_named() -> None:
+    assert num_threads(WorkerSettings()) == max(1, num_cores() - 1)
+    assert num_threads(WorkerSettings(threads=7)) == 7
+
+
+def test_more_threads_than_cores_are_complained_of_with_both_numbers() -> None:
+    assert complaint_of_threads(WorkerSettings(threads=num_cores())) == ""
+    many = num_cores() + 1
+    complaint = complaint_of_threads(WorkerSettings(threads=many))
+    assert complaint == f"HERD_THREADS={many} is more than the {num_cores()} cores that this process may use"
