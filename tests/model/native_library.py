@@ -1,5 +1,6 @@
 """The native library of an instruction set, if this machine grants it."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from llama_herd.model.kernels.instruction_set import InstructionSet
 from llama_herd.model.kernels.native import Kernels, load_library
 
 
+@cache
 def kernels_of(set: InstructionSet, folder: Path) -> Kernels:
-    """Skips the test on a machine without it."""
+    """Skips the test on a machine without it. Loading tries all that is in it, so each is loaded once."""
     if set.complaint:
         pytest.skip(f"{set.name}: {set.complaint}")
     path = find(folder, set)

@@ -1,5 +1,6 @@
 """A native draw finds the token that torch finds among all, on each instruction set."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ PARAMS = (
 )
 
 
-@pytest.fixture(params=INSTRUCTION_SETS, ids=lambda set: set.name)
+@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
 def native(request: pytest.FixtureRequest, kernels_folder: Path) -> Draw:
     draw = kernels_of(request.param, kernels_folder).draw
     assert draw is not None
@@ -71,3 +72,19 @@ def test_where_too_many_can_win_all_are_looked_at(native: Draw, monkeypatch: pyt
     monkeypatch.setattr(draw_module, "ROOM", 1)
     logits, rows = random_logits(1_000, spread=0.5), rows_of(PARAMS[0])
     assert sample(logits, rows, native) == sample(logits, rows)
+
+
+def test_threads_that_draw_at_once_do_not_disturb_each_other(native: Draw) -> None:
+    expected = [sample(random_logits(num, 2.0), rows_of(PARAMS[0])) for num in (1_000, 8_003)]
+    wrong: list[int] = []
+
+    def go_on(number: int, num_tokens: int) -> None:
+        logits, rows = random_logits(num_tokens, 2.0), rows_of(PARAMS[0])
+        wrong.extend(number for _ in range(8) if sample(logits, rows, native) != expected[number])
+
+    threads = [threading.Thread(target=go_on, args=one) for one in enumerate((1_000, 8_003))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
