@@ -229,6 +229,7 @@ def pair(server: EmbeddedRedis, endless: Path, tmp_path: Path) -> Iterator[list[
             include="tests.worker.standstill",
             env={"STANDSTILL": str(tmp_path)},
             slots=4,
+            grace_s=0,
         )
         for index in range(2)
     ]
@@ -248,6 +249,10 @@ def submit_long(client: Client, num_jobs: int) -> list[str]:
     return [client.submit(prompt=f"tale {n}", sampling=LONG, model="pair") for n in range(num_jobs)]
 
 
+def ready_workers(client: Client) -> set[str]:
+    return {worker.name for worker in client.workers() if worker.state == "ready"}
+
+
 def owner_of(client: Client, job_id: str) -> str:
     started = next(client.stream(job_id, timeout_s=PATIENCE_S))
     assert isinstance(started, Started)
@@ -256,13 +261,17 @@ def owner_of(client: Client, job_id: str) -> str:
 
 @NUM_JOBS
 def test_a_stopped_worker_hands_over_what_it_cannot_finish(
-    client: Client, server: EmbeddedRedis, pair: list[WorkerProcess], num_jobs: int
+    client: Client, server: EmbeddedRedis, pair: list[WorkerProcess], tmp_path: Path, num_jobs: int
 ) -> None:
-    job_ids = submit_long(client, num_jobs)
-    leaving = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
-    leaving.signal(signal.SIGTERM)
+    with held(tmp_path, num_tokens=200):
+        job_ids = submit_long(client, num_jobs)
+        leaving = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
+        leaving.signal(signal.SIGTERM)
+        wait_until(lambda: leaving.name not in ready_workers(client), "signal heard")
     for job_id in job_ids:
         assert_exact(list(client.stream(job_id, timeout_s=PATIENCE_S)), client.result(job_id))
+    starts = [event for event in client.stream(job_ids[0]) if isinstance(event, Started)]
+    assert [event.worker == leaving.name for event in starts] == [True, False]
     assert leaving.process.wait(PATIENCE_S) == 0
     ledger = Ledger()
     with Redis.from_url(server.url) as redis:
