@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 def test_sigterm_lets_jobs_finish_within_the_grace(herd: Herd) -> None:
     """And it asks for no more of them meanwhile."""
-    (leaving,) = herd.workers(1, grace_s=30)
+    (leaving,) = herd.workers(1, grace_s=60, step_s=0.03)
     running = herd.jobs.submit(4, LONG)
     herd.jobs.wait_for(running, "n", 5)
-    (other,) = herd.workers(1)
     leaving.signal(signal.SIGTERM)
     wait_until(lambda: herd.state_of(leaving) == "stopping", "signal heard")
     later = herd.jobs.submit(8, SHORT)
     assert leaving.wait_for_end() == 0
+    (other,) = herd.workers(1)
     assert {result.worker for result in herd.jobs.results(running)} == {leaving.name}
     assert {result.worker for result in herd.jobs.results(later)} == {other.name}
 
