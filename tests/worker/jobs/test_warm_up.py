@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker import process
+from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.jobs.service import Service
@@ -67,6 +68,7 @@ def test_both_kinds_of_draws_are_run_on_the_engines_thread(
 
 def test_nothing_of_it_remains_but_the_steps(tiny_settings: WorkerSettings, redis_url: str) -> None:
     with started(tiny_settings, redis_url) as service:
+        wait_until(lambda: not service.status().running, "the figures of its last step")
         cache, status = service._model.cache, service.status()
         assert (cache.pages.num_used, cache.prefixes.num_queried_tokens) == (0, 0)
         cache.prefixes.check()
