@@ -22,6 +22,7 @@ from llama_herd.errors import (
 )
 from llama_herd.http_status import http_headers, http_status
 from llama_herd.tasks.events import End
+from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
 from llama_herd.tasks.openai.request import BODY
 
 log = logging.getLogger(__name__)
@@ -50,8 +51,8 @@ class Problem(HerdError):
     def body(self) -> dict[str, Any]:
         """The error as OpenAI's object."""
         kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return {"error": error}
+        error = ErrorWords(message=self.message, type=kind, param=self.param, code=self.code)
+        return ErrorAnswer(error=error).model_dump()
 
     def __str__(self) -> str:
         return f"{self.status} {self.code}: {self.message}"

@@ -22,6 +22,7 @@ from llama_herd.tasks.gateway.pump import compact, failure, from_first, pump
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.sse import ClientGone, EventStream, sse, unless_gone
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.answer_schema import Model, ModelList
 from llama_herd.tasks.openai.chunks import GOOD_ENDS, Chunks
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint, RequestBody
 from llama_herd.tasks.openai.response import response_body
@@ -216,7 +217,8 @@ async def chat_completions(request: Request) -> Answer:
 async def models(request: Request) -> Response:
     """The models that jobs are taken for."""
     _, desk = await door_of(request).admit(request, KeyRole.SUBSCRIBER)
-    return JSONResponse({"object": "list", "data": [_model(name) for name in await desk.models()]})
+    found = ModelList(data=tuple(Model(id=name) for name in await desk.models()))
+    return JSONResponse(found.model_dump())
 
 
 async def model(request: Request) -> Response:
@@ -225,8 +227,4 @@ async def model(request: Request) -> Response:
     name, names = request.path_params["model"], await desk.models()
     if name not in names:
         raise _no_model(names)
-    return JSONResponse(_model(name))
-
-
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "llama-herd"}
+    return JSONResponse(Model(id=name).model_dump())

@@ -1,4 +1,8 @@
-"""The schemas of OpenAI's answers as they are given here; tests hold real answers against them."""
+"""OpenAI's answers as they are given here, for the API's description.
+
+Models and errors are made of these classes. Completions and chats are written as they come, and tests hold
+them to these.
+"""
 
 from typing import Literal
 
@@ -147,15 +151,15 @@ class Model(Answered):
     """A model that jobs are taken for."""
 
     id: str = Field(description="Its name.")
-    object: Literal["model"] = Field(description="What this is.")
-    created: int = Field(description="Always 0.")
-    owned_by: str = Field(description="Always llama-herd.")
+    object: Literal["model"] = Field(default="model", description="What this is.")
+    created: int = Field(default=0, description="Always 0.")
+    owned_by: str = Field(default="llama-herd", description="Always llama-herd.")
 
 
 class ModelList(Answered):
     """The models that jobs are taken for."""
 
-    object: Literal["list"] = Field(description="What this is.")
+    object: Literal["list"] = Field(default="list", description="What this is.")
     data: tuple[Model, ...] = Field(description="The models.")
 
 
