@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from math import inf
 from time import monotonic
@@ -166,6 +167,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
         It frees all of torch, one object after the other: a second of a core, and several if others want it.
         """
         if self._exit_code is not None:
+            with suppress(OSError, ValueError):  # closed, or nobody reads
+                sys.stdout.flush()
             process.end_at_once(self._exit_code)
         signal.setitimer(signal.ITIMER_REAL, 0)  # from here on the signal has no handler
 

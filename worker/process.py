@@ -2,9 +2,7 @@
 
 import logging
 import os
-import sys
 import threading
-from contextlib import suppress
 from functools import cache
 from typing import NoReturn
 
@@ -76,9 +74,6 @@ def end_or_begin_anew(error: DeviceLost) -> NoReturn:
 
 
 def end_at_once(exit_code: int) -> NoReturn:
-    """End like kill -9, but flush what was written first. Other workers take over jobs when leases end."""
-    with suppress(OSError, ValueError):  # closed, or nobody reads
-        sys.stdout.flush()
-        sys.stderr.flush()
+    """End like kill -9, but flush the log first. Other workers take over the jobs when their leases end."""
     logging.shutdown()
     os._exit(exit_code)
