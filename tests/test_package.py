@@ -169,8 +169,20 @@ def test_a_client_with_a_command_line_needs_no_celery(redis_url: str) -> None:
     assert "pip install" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [["worker"], ["demo"], ["generate", "--local", "hi"]], ids=" ".join)
-def test_on_a_client_what_runs_a_model_says_what_to_install(command: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["worker"],
+        ["demo"],
+        ["generate", "--local", "hi"],
+        ["inspect"],
+        ["tokenize"],
+        ["chaos", "list"],
+        ["chaos", "run"],
+    ],
+    ids=" ".join,
+)
+def test_on_a_client_what_needs_a_workers_packages_says_what_to_install(command: list[str]) -> None:
     done = run_without(WORKER_MODULES, HERD, *command)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

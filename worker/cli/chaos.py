@@ -17,6 +17,9 @@ chaos = typer.Typer(no_args_is_help=True, help="Break a herd of its own, and che
 @chaos.command("list")
 def list_faults() -> None:
     """Show all faults and schedules."""
+    from llama_herd.worker.local.requirements import need_worker_extra
+
+    need_worker_extra("herd chaos")
     from llama_herd.worker.chaos.faults.catalogue import FAULTS
     from llama_herd.worker.chaos.plan import SCHEDULES
 

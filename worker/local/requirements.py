@@ -36,16 +36,14 @@ def need_worker_extra(command: str) -> None:
     """Raise BadInput, with the fix, when the packages that a worker needs are not installed."""
     missing = missing_worker_modules()
     if missing:
-        raise BadInput(
-            f"`{command}` runs a model here and needs {', '.join(missing)}. Fix: {install_command('worker')}"
-        )
+        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command('worker')}")
 
 
 def need_gateway_extra(command: str) -> None:
     """Raise BadInput, with the fix, when the packages that the gateway needs are not installed."""
     missing = [name for name in GATEWAY_MODULES if find_spec(name) is None]
     if missing:
-        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: pip install '.[gateway]'")
+        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command('gateway')}")
 
 
 def load_torch() -> None:
