@@ -168,7 +168,8 @@ class LlamaConfig:
             raise metadata.error(kv_key, f"is {self.num_kv_heads}, it must divide {self.num_heads} heads")
         if self.rope_dim != self.head_dim or self.rope_dim % 2:
             raise metadata.error(
-                rope_key, f"is {self.rope_dim}, a head has {self.head_dim}: RoPE turns all, in pairs"
+                rope_key,
+                f"is {self.rope_dim}, but RoPE must turn all {self.head_dim} numbers of a head, in pairs",
             )
 
 

@@ -60,7 +60,9 @@ def rope(config_json: Metadata, family: Family, head_dim: int, context_length: i
             rope = _without_nulls(rope.nested("full_attention"))
         base = rope.number("rope_theta", 1, MAX_ROPE_BASE, base)
         if rope.number("partial_rotary_factor", 0, 2, 1.0) != 1:
-            raise rope.error("partial_rotary_factor", "is not 1: RoPE must turn all of a head", OTHER_MODEL)
+            raise rope.error(
+                "partial_rotary_factor", "is not 1, but RoPE must turn all numbers of a head", OTHER_MODEL
+            )
         scaling = json_scaling(rope, Pairs(head_dim, base), context)
     return JsonRope(base, scaling, local_base)
 

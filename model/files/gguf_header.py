@@ -160,7 +160,7 @@ def _read_name(cursor: Cursor, limit: int, kind: str, taken: Mapping[str, object
     if not name:
         raise cursor.error(kind, f"is empty, 1 to {limit} bytes are needed", cursor.offset - start)
     if name in taken:
-        raise cursor.error(f"{kind} {quoted(name)}", "stands there twice", cursor.offset - start)
+        raise cursor.error(f"{kind} {quoted(name)}", "appears twice", cursor.offset - start)
     return name
 
 

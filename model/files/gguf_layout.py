@@ -51,7 +51,7 @@ def _tensor_info(entry: TensorEntry, header: Header, source: str) -> TensorInfo:
 
 
 def _unknown_type(entry: TensorEntry, source: str) -> ModelFileError:
-    why = "which GGUF has given up" if entry.type_id in REMOVED_TYPES else "which is not known here"
+    why = "which GGUF no longer has" if entry.type_id in REMOVED_TYPES else "which is not known here"
     tensor = f"tensor {quoted(entry.name)} at byte {entry.read_at}"
     return ModelFileError(f"{source}: {tensor} is of type {type_name(entry.type_id)}, {why}. {OTHER_TYPE}")
 

@@ -168,7 +168,7 @@ def _check_kind(file: GGUFParts) -> None:
         problem = f"is {quoted(kind)}, {MODEL!r} is needed"
         raise file.metadata.error(KIND_KEY, problem, "Take the model itself.")
     if not file.tensors:
-        problem = "holds no tensors, so a vocabulary at most"
+        problem = "holds no tensors: it is only a vocabulary"
         raise ModelFileError(f"{file.path}: {problem}. Take the whole model, such as its Q8_0.")
 
 

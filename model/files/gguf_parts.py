@@ -84,7 +84,7 @@ def _part_paths(file: GGUFFile) -> list[Path]:
         number = file.metadata.integer(NUMBER_KEY, 0, MAX_PARTS) + 1
         needed = f"-{number:05}-of-{count:05}.gguf"
         raise ModelFileError(
-            f"{file.path}: one of {count} parts of a model, whose name must end in {needed}. Rename it so."
+            f"{file.path}: one of {count} parts of a model: its name must end in {needed}. Rename it."
         )
     paths = [file.path.with_name(f"{match['model']}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
     for path in paths:

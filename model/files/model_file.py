@@ -85,7 +85,9 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
     if (path / CONFIG_NAME).is_file():
         return SafetensorsModel.open(path)
     if path.is_dir():
-        found = "".join(f" Here lies {file.name}." for file in sorted(path.glob("*.gguf"))[:1])
+        found = "".join(
+            f" This one holds {file.name}: give that." for file in sorted(path.glob("*.gguf"))[:1]
+        )
         raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{found}")
     if not path.exists():
         raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}.{_how_to_fetch(path)}")

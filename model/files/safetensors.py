@@ -93,7 +93,7 @@ def read_entries(cursor: Cursor) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     entries = dict(pairs)
     if len(entries) < len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key appears twice")
     return entries
 
 

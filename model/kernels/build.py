@@ -54,7 +54,7 @@ def find(folder: Path, set: InstructionSet) -> Path | None:
     for place in (_folder_of(folder), found[-1]):
         state = place.stat()
         if state.st_uid not in (0, os.getuid()) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise BadInput(f"{place} may be written by others. Fix: chmod go-w, or build again elsewhere")
+            raise BadInput(f"others may write to {place}. Fix: chmod go-w, or build again elsewhere")
     return found[-1]
 
 

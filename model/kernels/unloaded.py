@@ -1,6 +1,6 @@
 """Kernels that compute nothing: there are none, or they are not loaded.
 
-A worker loads kernels and tries whether they compute right. Who only plans its memory needs no torch.
+A worker loads kernels and tries whether they compute right. Whoever only plans its memory needs no torch.
 """
 
 import ctypes

@@ -108,7 +108,7 @@ class Renderer:
         try:
             self._helper = Helper(self._limits)
         except OSError as error:
-            return name, Answer("limit", f"gets no process: {error.strerror}")
+            return name, Answer("limit", f"cannot run, since no process could be started: {error.strerror}")
         started = self._ask(self._limits, START_S)
         if started.kind != "ready":
             return name, started

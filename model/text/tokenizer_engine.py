@@ -21,7 +21,7 @@ def load_engine(file: Metadata) -> Engine:
     if kind not in (None, "BPE"):
         raise file.error("model.type", f"is {quoted(kind)}, only 'BPE' is supported")
     check_steps(file)
-    # The text of what was checked: of a key that stands there twice the library might take the other value.
+    # The text of what was checked: of a key that appears twice the library might take the other value.
     # A text is neither cut, filled nor put into a template, whatever somebody trained with.
     checked = json.dumps({**file, "truncation": None, "padding": None, "post_processor": None})
     with no_panic(ModelFileError(f"{file.source}: not a tokenizer. Fetch it again.")):

@@ -51,7 +51,7 @@ def check_steps(file: Metadata) -> None:
             step.nested("pattern").text("String")
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if file.nested("model").get(key):
-            raise file.error(f"model.{key}", "is not empty, and no Llama marks its tokens so")
+            raise file.error(f"model.{key}", "is not empty, which is not supported")
 
 
 def decoder_kinds(file: Metadata) -> frozenset[str]:
@@ -123,4 +123,4 @@ def _check_pattern(step: Metadata) -> None:
     regex = pattern.text("Regex", "")
     is_linear = len(regex) <= MAX_PATTERN_CHARS and _LINEAR.fullmatch(regex)
     if not is_linear and regex not in PATTERNS:
-        raise pattern.error("Regex", f"may take for ever on some texts: {quoted(regex)}")
+        raise pattern.error("Regex", f"may take forever on some texts: {quoted(regex)}")

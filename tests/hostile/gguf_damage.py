@@ -76,7 +76,7 @@ def _swap_fields(pieces: Pieces, other: Pieces, rng: random.Random) -> None:
 
 
 def _change_entries(pieces: Pieces, other: Pieces, rng: random.Random) -> None:
-    """A key or tensor is missing or stands there twice; the count may say so."""
+    """A key or tensor is missing or appears twice; the count may say so."""
     if not pieces.entries:  # their places changed
         return
     start, end = rng.choice(pieces.entries)

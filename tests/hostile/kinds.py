@@ -12,7 +12,7 @@ KINDS = {
     "cut off, or too long for its file": r"are left|bytes long|ended at byte",
     "no text or no JSON": r"not UTF-8|not JSON|holds a \w+, an object|surrogate",
     "value of no known type": r"value type \d+|boolean is|NaN or infinity|not a power of two|UINT32",
-    "empty or double name": r"is empty|stands there twice|as well\. Fetch",
+    "empty or double name": r"is empty|appears twice|as well\. Fetch",
     "overlap, gap or wrong place": r"has offset|data_offsets|begins at byte|ends at|bytes follow",
     "tensor type that is not read": r"of type \w+, wh|dtype is",
     "family or feature that is not built": r"supported|no part of a|Take a|is false|not 1|RoPE|scales",

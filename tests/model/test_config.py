@@ -96,7 +96,10 @@ BAD_GGUF: dict[str, tuple[dict[str, Any], str]] = {
     "ffn over": ({"feed_forward_length": 2**20 + 1}, "feed_forward_length is 1048577, .* 1048576"),
     "context over": ({"context_length": 2**22 + 1}, "context_length is 4194305, .* 4194304"),
     "rope dimensions over": ({"rope__dimension_count": 1_025}, "dimension_count is 1025, .* 1024"),
-    "part of a head turned": ({"rope__dimension_count": 64}, "dimension_count is 64, a head has 128"),
+    "part of a head turned": (
+        {"rope__dimension_count": 64},
+        "dimension_count is 64, but RoPE must turn all 128",
+    ),
     "odd head": (
         {"attention__key_length": 5, "attention__value_length": 5},
         "dimension_count is 5, .* pairs",

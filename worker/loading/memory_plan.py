@@ -140,8 +140,9 @@ class MemoryPlan:
         if self.form.kept is Kept.MULTIPLIED:
             return f"in the file's blocks where a kernel multiplies them, else {dense}"
         needed = f"{self.dense_bytes:,} bytes of {self.free_bytes:,} free"
-        slow = "where no kernel multiplies them, a step takes" if self.form.kernels.types else "a step takes"
-        return f"in the file's blocks: {dense} they take {needed}; {slow} 8 to 50 times as long as then"
+        slow = "Where no kernel multiplies them, a step takes" if self.form.kernels.types else "A step takes"
+        slow = f"{slow} 8 to 50 times as long as with dense weights"
+        return f"in the file's blocks; {dense}, they would take {needed}. {slow}"
 
     @property
     def kv_cache_tokens(self) -> int:

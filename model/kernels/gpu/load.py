@@ -1,4 +1,4 @@
-"""Kernels for a card, chosen where triton, a compiler and the card's generation allow it and all is right."""
+"""Kernels for a card, chosen where triton, a compiler and the card allow it and all results are right."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
 if TYPE_CHECKING:
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
 
-#: The first generation with bfloat16, and with copies beside the arithmetic.
-LEAST_GENERATION = (8, 0)
+#: The first compute capability with bfloat16, and with copies beside the arithmetic.
+LEAST_CAPABILITY = (8, 0)
 
 
 def load_triton_kernels(needs: Needs, device: torch.device) -> TritonKernels | UnloadedKernels:
@@ -34,9 +34,9 @@ def load_triton_kernels(needs: Needs, device: torch.device) -> TritonKernels | U
     return replace(kernels, prefill_attention=VarlenAttention())
 
 
-def complaint_of(generation: tuple[int, int]) -> str:
-    """Why a card of this generation cannot run them; empty if it can."""
-    if generation >= LEAST_GENERATION:
+def complaint_of(capability: tuple[int, int]) -> str:
+    """Why a card of this compute capability cannot run them; empty if it can."""
+    if capability >= LEAST_CAPABILITY:
         return ""
-    found, least = (".".join(map(str, pair)) for pair in (generation, LEAST_GENERATION))
-    return f"the card is of generation {found}, they need {least}"
+    found, least = (".".join(map(str, pair)) for pair in (capability, LEAST_CAPABILITY))
+    return f"the GPU has compute capability {found}, the kernels need {least}"

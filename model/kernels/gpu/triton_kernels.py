@@ -91,7 +91,7 @@ def checked(needs: Needs, device: torch.device, num_processors: int) -> TritonKe
 def _complaint(check: Callable[[], bool], device: torch.device) -> str:
     """Why a kernel cannot be used; empty if it can."""
     try:
-        return "" if check() else "it computes wrong"
+        return "" if check() else "its results are wrong"
     except Exception as error:  # whatever a compiler or a driver may raise: the plain path is there
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # raises where nothing else can run either

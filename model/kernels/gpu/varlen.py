@@ -85,7 +85,7 @@ def complaint_of_varlen(needs: Needs, device: torch.device) -> str:
         return "not made for this model"
     try:
         is_right = all(_attends_right(varlen, needs, window, device) for window in needs.windows)
-        return "" if is_right else "it computes wrong"
+        return "" if is_right else "its results are wrong"
     except Exception as error:  # whatever a driver may raise: the plain path is there
         lines = str(error).strip().splitlines() or [""]
         return f"{type(error).__name__}: {lines[0]}"

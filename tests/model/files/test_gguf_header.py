@@ -49,7 +49,7 @@ BAD_FILES = {
     "long key": (raw_gguf(key("k" * 257, Value.UINT8, b"\1")), "length of key .* 257 .* 256"),
     "key of no text": (raw_gguf(key(b"\xff", Value.UINT8, b"\1")), "key at byte 32: is not UTF-8"),
     "key past the end": (raw_gguf(u64(200) + b"abc"), "key at byte 32: needs 200 bytes, 3 are left"),
-    "key twice": (raw_gguf(GOOD_KEY, GOOD_KEY), "key 'a' at byte 38: stands there twice"),
+    "key twice": (raw_gguf(GOOD_KEY, GOOD_KEY), "key 'a' at byte 38: appears twice"),
     # values
     "unknown value type": (raw_gguf(key("a", 13, b"\1")), "'a' at byte 33: value type 13"),
     "boolean of 7": (raw_gguf(key("a", Value.BOOL, b"\7")), "'a' at byte 37: holds 7, a boolean is 0 or 1"),

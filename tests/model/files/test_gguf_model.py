@@ -150,7 +150,7 @@ OTHER_KINDS = {
         {"general.type": "adapter"},
         r"general\.type is 'adapter', 'model' is needed\. Take",
     ),
-    "vocabulary": ({"general.type": "model"}, r"holds no tensors, so a vocabulary at most\. .* Q8_0"),
+    "vocabulary": ({"general.type": "model"}, r"holds no tensors: it is only a vocabulary\. .* Q8_0"),
 }
 
 

@@ -65,7 +65,7 @@ def test_anything_else_is_told_what_a_model_is(folder: Path, gguf_file: Path) ->
         open_model(folder / "model.safetensors")
     with pytest.raises(ModelFileError, match=f"json: a part of a model. {ACCEPTED}.*: give .*tiny"):
         open_model(folder / "config.json")
-    with pytest.raises(ModelFileError, match=r"a folder without config\.json.* Here lies tiny\.gguf"):
+    with pytest.raises(ModelFileError, match=r"a folder without config\.json.* This one holds tiny\.gguf"):
         open_model(gguf_file.parent)
 
 

@@ -53,8 +53,8 @@ BAD_FILES = {
     "broken JSON": (raw_safetensors('{"w":'), "header: not JSON: Expecting value"),
     "deep JSON": (raw_safetensors('{"w":' * 100_000), "header: nested more than 32 deep"),
     "long number": (raw_safetensors('{"w":' + "9" * 5_000 + "}"), "header: not JSON: Exceeds the limit"),
-    "tensor twice": (raw_safetensors('{"w": {}, "w": {}}'), "header: not JSON: a key stands there twice"),
-    "key twice": (raw_safetensors('{"w": {"dtype": 1, "dtype": 2}}'), "a key stands there twice"),
+    "tensor twice": (raw_safetensors('{"w": {}, "w": {}}'), "header: not JSON: a key appears twice"),
+    "key twice": (raw_safetensors('{"w": {"dtype": 1, "dtype": 2}}'), "a key appears twice"),
     "too many tensors": (raw_safetensors({str(n): 0 for n in range(65_537)}), "65537 tensors, limit 65536"),
     # entries
     "long name": (raw_safetensors({"n" * 129: GOOD}), "name has 129 characters, limit 128"),

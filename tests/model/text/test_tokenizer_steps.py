@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     **{
         f"pattern {number}": (
             {"pre_tokenizer": split(regex)},
-            "Regex may take for ever on some texts: ",
+            "Regex may take forever on some texts: ",
         )
         for number, regex in enumerate(HOSTILE_PATTERNS)
     },

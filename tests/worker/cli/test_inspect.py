@@ -22,7 +22,7 @@ F32, F16, SMALL = ("F32", 1, 32, 128), ("F16", 1, 8, 16), ("F32", 1, 8, 32)
 
 
 GGUF = "a GGUF file, version 3, little-endian"
-GIVEN_UP = "Q4_0_4_4, which GGUF has given up"
+GIVEN_UP = "Q4_0_4_4, which GGUF no longer has"
 PARTS_TYPES = [("Q8_0", 4, 44_736, 47_532), ("F32", 1, 64, 256)]
 
 
@@ -42,7 +42,7 @@ SHOWN = {
     ),
     "unknown architecture": Shown([F32, F16], "general.architecture mamba", "is 'mamba', supported are"),
     "experts": Shown([("F32", 1, 64, 256)], "llama.expert_count 2", "Take a dense model of the same"),
-    "vocabulary": Shown([], "tokenizer.ggml.tokens 315 values", "holds no tensors, so a vocabulary at most"),
+    "vocabulary": Shown([], "tokenizer.ggml.tokens 315 values", "holds no tensors: it is only a vocabulary"),
     "unknown type": Shown([("99", 1, 32, 128), SMALL], "BOS 1", "of type 99, .* such as its Q8_0"),
     "old type": Shown([("Q4_0_4_4", 1, 32, 128), SMALL], "EOS 2", GIVEN_UP),
     "one part": Shown(PARTS_TYPES, "split.count 3", "Fetch it as well: hf download", num_tokens=None),
@@ -55,7 +55,7 @@ SHOWN = {
         "a folder with 1 safetensors files",
         3,
     ),
-    "ggjt": Shown([], "0 parameters", "Take the GGUF file of", "a GGJT file of before GGUF", None),
+    "ggjt": Shown([], "0 parameters", "Take the GGUF file of", "a GGJT file, older than GGUF", None),
 }
 
 

@@ -58,7 +58,7 @@ def test_what_computes_wrong_is_not_taken(device: torch.device, monkeypatch: pyt
     monkeypatch.setattr(rows, "turning", lambda *_: lambda: None)
     kernels = checked(device)
     parts = ("attention", "rows", "RoPE", "Q4_0")
-    assert kernels.note == "; ".join(("none", *(f"not for {part}: it computes wrong" for part in parts)))
+    assert kernels.note == "; ".join(("none", *(f"not for {part}: its results are wrong" for part in parts)))
     assert not kernels.types
     assert (kernels.attention, kernels.elementwise, kernels.rotation) == (None, None, None)
 
@@ -78,7 +78,7 @@ def test_what_cannot_run_is_not_taken(device: torch.device) -> None:
     assert done.stdout.startswith("none; not for attention: RuntimeError: 0 active drivers")
 
 
-@pytest.mark.parametrize(("generation", "is_right"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
-def test_an_old_card_is_refused(generation: tuple[int, int], is_right: bool) -> None:
-    complaint = complaint_of(generation)
-    assert complaint == ("" if is_right else "the card is of generation 7.5, they need 8.0")
+@pytest.mark.parametrize(("capability", "is_right"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_an_old_card_is_refused(capability: tuple[int, int], is_right: bool) -> None:
+    complaint = complaint_of(capability)
+    assert complaint == ("" if is_right else "the GPU has compute capability 7.5, the kernels need 8.0")
