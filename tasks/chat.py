@@ -79,16 +79,14 @@ def _read_part(part: object) -> TextPart:
 
 
 class ChatMessage(StrictModel):
-    """One turn of a conversation. Beside role and content it has what templates know of calls to tools."""
+    """One turn of a conversation, with the fields that templates know for calls of tools."""
 
-    role: Role = Field(description="Whose turn it is.")
+    role: Role = Field(description="Who speaks.")
     content: Annotated[str | tuple[TextPart, ...] | None, BeforeValidator(_read_content)] = Field(
         default=None, description="What is said: a text, or parts of one."
     )
-    name: str | None = Field(default=None, description="Who says it, for templates that tell.")
-    tool_call_id: str | None = Field(
-        default=None, description="The call that this answers, in a turn of a tool."
-    )
+    name: str | None = Field(default=None, description="Name of the speaker, for templates that use it.")
+    tool_call_id: str | None = Field(default=None, description="Id of the tool call that this turn answers.")
     tool_calls: (
         Annotated[
             tuple[JsonObject, ...],
@@ -96,9 +94,12 @@ class ChatMessage(StrictModel):
             at_most(MAX_TOOLS),
         ]
         | None
-    ) = Field(default=None, description="What an assistant asked for, as the template expects it.")
+    ) = Field(
+        default=None,
+        description="Calls of tools that the assistant asked for, in the form that the template expects.",
+    )
     reasoning_content: str | None = Field(
-        default=None, description="What was thought before, for templates that repeat it."
+        default=None, description="What the model thought before it answered, for templates that repeat it."
     )
 
     @field_validator("name", "tool_call_id", "reasoning_content")
@@ -164,7 +165,7 @@ def _items(values: Collection[object]) -> Iterator[object]:
     """The values in an array or object, and an object's names."""
     if isinstance(values, Mapping):
         if not all(isinstance(name, str) for name in values):
-            raise ValueError("must have texts for names")
+            raise ValueError("must have strings as names")
         yield from values.values()
     yield from values
 

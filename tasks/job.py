@@ -135,7 +135,7 @@ class GenerationJob(StrictModel):
         default=None,
         gt=0,
         le=MAX_TTL_S,
-        description="The job ends with `deadline` so long after it was accepted, or after `not_before`.",
+        description="The job ends with `deadline` this long after it was accepted, or after `not_before`.",
     )
     not_before: int | None = Field(
         default=None,
@@ -380,7 +380,7 @@ def _message(loc: tuple[int | str, ...], detail: Any) -> str:
         return "not supported by this version"
     if kind == "extra_forbidden":
         is_sampling = len(loc) == 1 and loc[0] in SamplingParams.model_fields
-        return "unknown field. Fix: it belongs into sampling" if is_sampling else "unknown field"
+        return "unknown field. Fix: put it into sampling" if is_sampling else "unknown field"
     if kind == "value_error":
         return str(limits["error"])
     message: str = detail["msg"][0].lower() + detail["msg"][1:]

@@ -43,7 +43,7 @@ class DeviceError(BadInput):
 
 
 class DeviceLost(HerdError):
-    """A GPU answers this process no more: it is broken, or a kernel has broken its context.
+    """A GPU no longer answers this process: it is broken, or a kernel has broken its context.
 
     A worker ends by it, and its jobs go on elsewhere. The message is the driver's.
     """

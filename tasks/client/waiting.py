@@ -16,11 +16,13 @@ from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
 class Queued(BaseModel, frozen=True):
     """Where a job stands. It is none of the job's events: it has no number, and nobody keeps it."""
 
-    type: Literal["queued"] = Field(default="queued", description="Tells it from the job's own events.")
+    type: Literal["queued"] = Field(default="queued", description="Tells it apart from the job's own events.")
     position: int = Field(
         description="1: it is next. Counted by the time of acceptance, whatever the priority."
     )
-    estimated_wait_s: float | None = Field(description="At the rate of late; null if nothing was taken.")
+    estimated_wait_s: float | None = Field(
+        description="How long it will wait at the recent rate; null if nothing was taken lately."
+    )
 
 
 def places(ledger: Ledger, job_ids: Sequence[str]) -> Dialogue[list[Place | None]]:
@@ -38,7 +40,7 @@ def _told(answer: Place | ResponseError | None) -> Place | None:
 
 
 def _is_withheld(error: ResponseError) -> bool:
-    """Whether this user may not know. Who may not load a script lacks it until a worker has come."""
+    """Whether this user may not know. A user who may not load a script lacks it until a worker has come."""
     return is_denied(error) or isinstance(error, NoScriptError)
 
 

@@ -42,7 +42,7 @@ async def _reason_against(door: Door) -> str:
     """Why a job would not be run; empty if one would."""
     desks = door.desks
     if door.is_closing.is_set():
-        return "the gateway is about to end"
+        return "the gateway is shutting down"
     reason = "no worker is ready"
     try:
         keys = await desks.line.run(ask(all_keys()))

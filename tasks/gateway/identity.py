@@ -40,7 +40,9 @@ async def caller_of(request: Request, desks: Desks, needs: KeyRole) -> Caller:
     _check_origin(request, desks)
     found = await _identify(request, desks)
     if not found.role.may(needs):
-        raise Problem(403, "forbidden", f"this needs a key of the role {needs}, and yours is of {found.role}")
+        raise Problem(
+            403, "forbidden", f"this needs a key of the role {needs}, but yours has the role {found.role}"
+        )
     return found
 
 

@@ -34,20 +34,22 @@ class JobView(BaseModel):
     """A job as it is now."""
 
     id: str = Field(description="Id of the job.")
-    state: Literal["queued", "running", "done", "failed", "cancelled"] = Field(description="How it stands.")
+    state: Literal["queued", "running", "done", "failed", "cancelled"] = Field(description="Its state.")
     queue: str = Field(description="Its model's queue.")
     worker: str | None = Field(description="The last worker that had it.")
     starts: int = Field(description="How often it was started.")
     num_events: int = Field(description="Number of its last event.")
-    num_tokens: int = Field(description="Tokens that it has said.")
+    num_tokens: int = Field(description="Tokens that are recorded so far.")
     submitted_ms: int = Field(description="When it was accepted, in unix milliseconds.")
     due_ms: int = Field(description="From when it may run.")
-    deadline_ms: int | None = Field(description="When it is ended.")
-    position: int | None = Field(description="How many jobs are waiting up to it; null if it does not wait.")
-    estimated_wait_s: float | None = Field(
-        description="How long it will wait at the rate of late; null if unknown, or if it does not wait."
+    deadline_ms: int | None = Field(description="When it ends with `deadline`; null: never.")
+    position: int | None = Field(
+        description="Its place among the waiting jobs, from 1; null if it does not wait."
     )
-    result: Result | None = Field(description="How it ended, and all that it said; null before.")
+    estimated_wait_s: float | None = Field(
+        description="How long it will wait at the recent rate; null if unknown, or if it does not wait."
+    )
+    result: Result | None = Field(description="Its result; null until it has ended.")
 
     @classmethod
     def of(cls, job_id: str, record: Record, place: Place | None, result: Result | None) -> "JobView":
@@ -75,7 +77,7 @@ class Cancelled(BaseModel):
 
     id: str = Field(description="Id of the job.")
     cancellation: Cancellation = Field(
-        description="cancelled: it has ended. asked: its worker ends it soon. finished: it had ended."
+        description="cancelled: it has ended. asked: its worker ends it soon. finished: it had ended before."
     )
 
 

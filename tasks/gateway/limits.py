@@ -31,7 +31,9 @@ async def read_object(request: Request, settings: GatewaySettings) -> dict[str, 
 
 async def _read(request: Request, settings: GatewaySettings) -> bytes:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Problem(415, "unsupported_encoding", "only plain bodies are read", "Content-Encoding", _CLOSE)
+        raise Problem(
+            415, "unsupported_encoding", "the body must not be compressed", "Content-Encoding", _CLOSE
+        )
     limit = settings.gateway_max_body_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:19]) > limit:

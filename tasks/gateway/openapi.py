@@ -85,7 +85,7 @@ OPERATIONS = (
     Operation(
         "get", "/v1/models", "The models that jobs are taken for.", answer="ModelList", role="subscriber"
     ),
-    Operation("get", "/v1/models/{model}", "One of them.", answer="Model", role="subscriber"),
+    Operation("get", "/v1/models/{model}", "One of these models.", answer="Model", role="subscriber"),
     Operation(
         "post",
         "/v1/jobs",
@@ -100,7 +100,7 @@ OPERATIONS = (
     Operation(
         "get",
         f"{_JOB}/events",
-        "A job's events, those there are and those that come, up to its end. 204 if you have seen its end.",
+        "A job's events, recorded ones first, up to its end. 204 if you have seen its end.",
         events="Event",
         role="subscriber",
         headers=(SEEN,),

@@ -122,7 +122,7 @@ class Head(Answered):
 class Completion(Head):
     """The answer to a completion. In a stream each event is one, with the next pieces."""
 
-    object: Literal["text_completion"] = Field(description="What this is.")
+    object: Literal["text_completion"] = Field(description="Type of this object.")
     choices: tuple[CompletionChoice, ...] = Field(
         description="The outputs; none in a stream's count of tokens."
     )
@@ -134,7 +134,7 @@ class Completion(Head):
 class ChatCompletion(Head):
     """The answer to a chat."""
 
-    object: Literal["chat.completion"] = Field(description="What this is.")
+    object: Literal["chat.completion"] = Field(description="Type of this object.")
     choices: tuple[ChatChoice, ...] = Field(description="The outputs.")
     usage: Usage | None = Field(description="Tokens of the whole job.")
 
@@ -142,7 +142,7 @@ class ChatCompletion(Head):
 class ChatCompletionChunk(Head):
     """An event of a streamed chat."""
 
-    object: Literal["chat.completion.chunk"] = Field(description="What this is.")
+    object: Literal["chat.completion.chunk"] = Field(description="Type of this object.")
     choices: tuple[ChatDeltaChoice, ...] = Field(description="The next piece; none in the count of tokens.")
     usage: Usage | None = Field(default=None, description="Tokens of the whole job, if asked for.")
 
@@ -151,7 +151,7 @@ class Model(Answered):
     """A model that jobs are taken for."""
 
     id: str = Field(description="Its name.")
-    object: Literal["model"] = Field(default="model", description="What this is.")
+    object: Literal["model"] = Field(default="model", description="Type of this object.")
     created: int = Field(default=0, description="Always 0.")
     owned_by: str = Field(default="llama-herd", description="Always llama-herd.")
 
@@ -159,17 +159,17 @@ class Model(Answered):
 class ModelList(Answered):
     """The models that jobs are taken for."""
 
-    object: Literal["list"] = Field(default="list", description="What this is.")
+    object: Literal["list"] = Field(default="list", description="Type of this object.")
     data: tuple[Model, ...] = Field(description="The models.")
 
 
 class ErrorWords(Answered):
     """What is wrong."""
 
-    message: str = Field(description="In a sentence.")
+    message: str = Field(description="What went wrong, in a sentence.")
     type: str = Field(description="OpenAI's type of the status.")
-    param: str | None = Field(description="The field that is wrong, if it is one.")
-    code: str = Field(description="The kind of error.")
+    param: str | None = Field(description="The field that is wrong; null if it is not a field.")
+    code: str = Field(description="Code of the error.")
 
 
 class ErrorAnswer(Answered):

@@ -72,7 +72,7 @@ def test_all_that_a_template_may_write_counts_as_prompt() -> None:
         (2**70, "64 bits"),
         ("secret\0", "NUL"),
         ("secret\ud800", "well-formed"),
-        ({1: "secret"}, "texts for names"),
+        ({1: "secret"}, "strings as names"),
         ({"secret\0": 1}, "NUL"),
         (object(), "must be JSON"),
         ("secret" * 200_000, "at most 262144 bytes"),

@@ -304,7 +304,7 @@ def test_max_tokens_on_top_is_the_same_job() -> None:
 
 def test_another_field_of_sampling_on_top_is_told_its_place() -> None:
     error = refused({"prompt": "x", "temperature": 0.5})
-    assert str(error) == "temperature: unknown field. Fix: it belongs into sampling"
+    assert str(error) == "temperature: unknown field. Fix: put it into sampling"
 
 
 def test_a_deadline_in_1970_is_taken_for_a_span() -> None:

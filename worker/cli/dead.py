@@ -37,7 +37,7 @@ def list_dead(
     if as_json:
         print(json.dumps([_facts(one) for one in found]))
     elif not found:
-        print("nothing is dead")
+        print("no poisoned jobs and no dead letters")
     else:
         table_console().print(_table(found))
 

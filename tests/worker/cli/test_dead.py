@@ -76,7 +76,7 @@ def test_a_retry_prints_the_new_id_or_the_queue(redis_url: str, redis: Redis, nu
     assert redis.exists(Ledger().job_key(new_id))
     assert herd(redis_url, "dead", "retry", number) == f"pushed back to {QUEUE}\n"
     assert redis.llen(QUEUE) == 2
-    assert herd(redis_url, "dead", "list") == "nothing is dead\n"
+    assert herd(redis_url, "dead", "list") == "no poisoned jobs and no dead letters\n"
     assert "no dead letter is called" in herd(redis_url, "dead", "retry", "job-1", code=2)
 
 
