@@ -130,7 +130,8 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=MAX_TTL_S,
-        description="A job ends with an error once no worker has served its model for so long. 0: it waits.",
+        description="A job ends with an error once no worker has served its model for this long. "
+        "0: it waits.",
     )
     max_prompt_bytes: int = Field(
         default=262_144, ge=1, le=1_048_576, description="Longest prompt, in UTF-8 bytes."

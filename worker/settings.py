@@ -53,7 +53,8 @@ class WorkerSettings(Settings):
     )
     weights: Literal["auto", "quantized", "dense"] = Field(
         "auto",
-        description="Weights lie quantized as in the file, or dense as numbers. auto: the faster that fits.",
+        description="Form of the weights in memory: quantized as in the file, or dense, as plain numbers. "
+        "auto: the faster one that fits.",
     )
     kernels_dir: str = Field(
         "",
@@ -61,11 +62,13 @@ class WorkerSettings(Settings):
     )
     graphs: Literal["auto", "uncaptured", "off"] = Field(
         "auto",
-        description="Steps of a GPU. auto: as graphs that overlap, where they hold. off: one by one.",
+        description="How a GPU runs its steps. auto: as overlapping CUDA graphs, where a check finds them "
+        "right. off: one by one.",
     )
     triton: Literal["auto", "off"] = Field(
         "auto",
-        description="Kernels for a GPU in Triton. auto: those that are right there. off: plain torch.",
+        description="Kernels for a GPU in Triton. auto: those whose results a check finds right. "
+        "off: plain torch.",
     )
     deterministic: bool = Field(
         False,
@@ -104,7 +107,8 @@ class WorkerSettings(Settings):
         0,
         ge=0,
         le=MAX_PREFILL_TOKENS,
-        description="Most prompt tokens in a step while others decode. 0: learnt from the time of the steps.",
+        description="Most prompt tokens in a step while others decode. 0: chosen by the "
+        "measured time of steps.",
     )
     grace_s: float = Field(5.0, ge=0, le=DAY_S, description="How long running jobs may go on after SIGTERM.")
     max_message_bytes: int = Field(
@@ -128,7 +132,7 @@ class WorkerSettings(Settings):
     link_queue: str = Field(
         "celery",
         pattern=r"^[A-Za-z0-9._:-]{1,128}$",
-        description="Queue for links, chains and chords of other services' tasks that name none.",
+        description="Queue for links, chains and chords of other services' tasks that name no queue.",
     )
     remote_control: bool = Field(
         False,

@@ -34,8 +34,8 @@ class GatewaySettings(Settings):
     )
     gateway_on_disconnect: Literal["cancel", "stay"] = Field(
         default="cancel",
-        description="What becomes of the job of an OpenAI request whose client goes away. The header "
-        "X-On-Disconnect says otherwise for one request.",
+        description="What happens to the job of an OpenAI request whose client goes away: cancel or stay. "
+        "The header X-On-Disconnect decides it for one request.",
     )
     gateway_max_body_bytes: int = Field(
         default=4_194_304, ge=1024, le=1 << 30, description="Longest body of a request."
@@ -47,7 +47,10 @@ class GatewaySettings(Settings):
         default=2000, ge=1, le=10**6, description="Most answers that may be under way at a time."
     )
     gateway_max_tenant_streams: int = Field(
-        default=1000, ge=1, le=10**6, description="Most of them for one tenant."
+        default=1000,
+        ge=1,
+        le=10**6,
+        description="Most answers that may be under way at a time for one tenant.",
     )
     gateway_idle_s: float = Field(
         default=30.0,
@@ -60,7 +63,7 @@ class GatewaySettings(Settings):
         default=10.0,
         ge=0.05,
         le=3600,
-        description="A stream that has nothing to say sends a comment this often.",
+        description="How often a stream without events sends a comment, which keeps its connection open.",
     )
     gateway_grace_s: float = Field(
         default=10.0, ge=0, le=3600, description="How long answers may go on after SIGTERM."

@@ -17,7 +17,7 @@ def jobs(
     state: Annotated[str | None, typer.Option(help=f"Only jobs in this state: {', '.join(STATES)}.")] = None,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only jobs that have been due for so long: 90s, 5m, 2h."),
+        typer.Option(metavar="TIME", help="Only jobs that have been due for this long: 90s, 5m, 2h."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most jobs to show.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a job.")] = False,

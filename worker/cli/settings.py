@@ -2,7 +2,7 @@
 
 
 def settings() -> None:
-    """Show all settings in the form of a .env file.
+    """Show and explain all settings, in the form of a .env file.
 
     Defaults are commented out. Secrets are masked.
     """
@@ -17,5 +17,5 @@ def settings() -> None:
         safe = found.model_copy(update={"redis_url": masked(found.redis_url), "redis_password": password})
         for name, value in safe.model_dump(exclude=shown).items():
             mark = "" if name in found.model_fields_set else "#"
-            print(f"{mark}{variable(name)}={value}")
+            print(f"# {type(found).model_fields[name].description}\n{mark}{variable(name)}={value}\n")
             shown.add(name)

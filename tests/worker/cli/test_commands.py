@@ -32,6 +32,14 @@ def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def test_settings_are_shown_with_what_they_mean() -> None:
+    shown = invoke("settings", HERD_SLOTS="7").stdout
+    assert "# Most sequences in the batch at a time.\nHERD_SLOTS=7\n" in shown
+    lines = [line for line in shown.splitlines() if line]
+    assert all(line.startswith("# ") for line in lines[::2])
+    assert all(re.match(r"#?HERD_\w+=", line) for line in lines[1::2])
+
+
 def test_help_names_every_command_and_version_answers() -> None:
     shown = invoke("--help")
     assert shown.exit_code == 0
