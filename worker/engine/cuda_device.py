@@ -13,7 +13,7 @@ class CaptureError(RuntimeError):
 
 
 class CudaEvent:
-    """Who waits sleeps: the next step is on its way meanwhile, so waking up late costs nothing."""
+    """A thread that waits for it sleeps: the next step is on its way, so waking up late costs nothing."""
 
     def __init__(self) -> None:
         self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

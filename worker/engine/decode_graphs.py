@@ -13,12 +13,12 @@ from torch import Tensor
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
-from llama_herd.worker.engine.lane import Lane
 from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import is_lack_of_memory
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised
 from llama_herd.worker.engine.slots import POSITION, TOKEN, SlotRows, Slots
+from llama_herd.worker.engine.staging_buffer import StagingBuffer
 
 log = structlog.get_logger(__name__)
 
@@ -93,11 +93,11 @@ class DecodeGraphs:
             self._replays[key] = self._captured(*key)
         return self._replays[key]
 
-    def show(self, slots: list[int], lane: Lane) -> None:
+    def show(self, slots: list[int], buffer: StagingBuffer) -> None:
         """Let the next step compute these slots; nothing is sent if they are those of the step before."""
         if slots != self._shown:
             num_trash = bucket_of(len(slots)) - len(slots)
-            lane.send_into(self._index, slots + [self._slots.trash] * num_trash)
+            buffer.send_into(self._index, slots + [self._slots.trash] * num_trash)
             self._shown = slots
 
     def rows(self, places: Tensor) -> SlotRows:

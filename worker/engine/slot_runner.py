@@ -20,7 +20,6 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.sampling import MAX_TOP_LOGPROBS
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
-from llama_herd.worker.engine.lane import Lane
 from llama_herd.worker.engine.runner import Read, Reading, chunk_of
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sampling.rules import Rules
@@ -29,6 +28,7 @@ from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penal
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.slots import SlotRows, Slots
+from llama_herd.worker.engine.staging_buffer import StagingBuffer
 
 
 class Held(NamedTuple):
@@ -39,8 +39,8 @@ class Held(NamedTuple):
     is_apart: bool  # whether it is drawn after the graph, at least at first
 
     @classmethod
-    def of(cls, sequence: Sequence, lane: Lane) -> Self:
-        rules = Rules.of(sequence, lane.send)
+    def of(cls, sequence: Sequence, buffer: StagingBuffer) -> Self:
+        rules = Rules.of(sequence, buffer.send)
         return cls(Drawing.of(sequence.params), rules, rules is not None or sequence.params.logprobs)
 
 
@@ -86,8 +86,8 @@ class SlotRunner:
         self._graphs = DecodeGraphs(llama, cache, self._slots, device, num_slots, is_captured=is_captured)
         self._held: dict[int, Held] = {}
         self._members = Members([], Drawing(), [])
-        self._free_lanes = deque(Lane(device, cache.device) for _ in range(2))
-        self._lane: Lane | None = None  # of the step that is being launched
+        self._free_buffers = deque(StagingBuffer(device, cache.device) for _ in range(2))
+        self._buffer: StagingBuffer | None = None  # of the step that is being launched
 
     @property
     def complaint(self) -> str:
@@ -100,51 +100,51 @@ class SlotRunner:
 
     @torch.inference_mode()
     def begin(self, sequence: Sequence) -> None:
-        lane = self._open_lane()
+        buffer = self._open_buffer()
         self._members = Members([], Drawing(), [])  # one of its slots may be another one now
-        self._cache.copy_pages(sequence.copies, lane.send)
-        lane.send_into(self._slots.words[sequence.slot], self._slots.words_of(sequence))
-        self._held[sequence.slot] = Held.of(sequence, lane)
+        self._cache.copy_pages(sequence.copies, buffer.send)
+        buffer.send_into(self._slots.words[sequence.slot], self._slots.words_of(sequence))
+        self._held[sequence.slot] = Held.of(sequence, buffer)
 
     @torch.inference_mode()
     def launch(self, rows: Rows[Row]) -> Read:
         decoding = [row for row in rows if row.is_complete and row.num_tokens == 1]
         prompts = [row for row in rows if not (row.is_complete and row.num_tokens == 1)]
         replay = self._prepared(decoding)
-        lane, reads = self._open_lane(), list[Read]()
-        with self._closing(lane):
-            prefilled = self._prefill(prompts, lane) if prompts else None
+        buffer, reads = self._open_buffer(), list[Read]()
+        with self._closing(buffer):
+            prefilled = self._prefill(prompts, buffer) if prompts else None
             if replay is not None:
-                reads.append(self._decode(decoding, replay, lane))
+                reads.append(self._decode(decoding, replay, buffer))
             if prefilled is not None:
-                reads.append(prefilled.settle(self._slots, lane))
-        return partial(self._read, lane, reads)
+                reads.append(prefilled.settle(self._slots, buffer))
+        return partial(self._read, buffer, reads)
 
-    def _read(self, lane: Lane, reads: list[Read]) -> list[Reading]:
-        lane.wait()
+    def _read(self, buffer: StagingBuffer, reads: list[Read]) -> list[Reading]:
+        buffer.wait()
         readings = [reading for read in reads for reading in read()]
-        self._free_lanes.append(lane)
+        self._free_buffers.append(buffer)
         return readings
 
-    def _open_lane(self) -> Lane:
+    def _open_buffer(self) -> StagingBuffer:
         """That of the step which is being launched; a third one only where a step is launched in parts."""
-        if self._lane is None:
-            free = self._free_lanes
-            self._lane = free.popleft() if free else Lane(self._device, self._cache.device)
-            self._lane.open()
-        return self._lane
+        if self._buffer is None:
+            free = self._free_buffers
+            self._buffer = free.popleft() if free else StagingBuffer(self._device, self._cache.device)
+            self._buffer.open()
+        return self._buffer
 
     @contextmanager
-    def _closing(self, lane: Lane) -> Iterator[None]:
+    def _closing(self, buffer: StagingBuffer) -> Iterator[None]:
         """The end of a launch; nobody will read one that failed."""
         try:
             yield
         except BaseException:
-            self._free_lanes.append(lane)
+            self._free_buffers.append(buffer)
             raise
         finally:
-            lane.close()
-            self._lane = None
+            buffer.close()
+            self._buffer = None
 
     def _prepared(self, rows: list[Row]) -> Replay | None:
         """The graph for these rows. It may be captured now: if that fails, nothing has begun."""
@@ -156,35 +156,35 @@ class SlotRunner:
             self._members = Members(slots, drawing, apart)
         return self._graphs.prepared(len(rows), self._members.drawing) if rows else None
 
-    def _decode(self, rows: list[Row], replay: Replay, lane: Lane) -> Read:
+    def _decode(self, rows: list[Row], replay: Replay, buffer: StagingBuffer) -> Read:
         """Launch the graph, and draw again what is to be drawn apart."""
-        self._graphs.show(self._members.slots, lane)
+        self._graphs.show(self._members.slots, buffer)
         replay()
         apart = [number for number in self._members.apart if self._is_apart(rows[number].sequence)]
         scored = None
         if apart:
             try:
-                scored = self._draw_apart(apart, [rows[number] for number in apart], lane)
+                scored = self._draw_apart(apart, [rows[number] for number in apart], buffer)
             except BaseException:
                 self._graphs.undo(len(rows), self._slots)
                 raise
-        ids = lane.land(self._graphs.drawn[: len(rows)])
+        ids = buffer.land(self._graphs.drawn[: len(rows)])
         return partial(_decoded, rows, ids, scored)
 
     def _is_apart(self, sequence: Sequence) -> bool:
         rules = self._held[sequence.slot].rules
         return sequence.params.logprobs or (rules is not None and rules.hold(sequence))
 
-    def _draw_apart(self, numbers: list[int], rows: list[Row], lane: Lane) -> Scored | None:
-        picked = lane.send(numbers)
+    def _draw_apart(self, numbers: list[int], rows: list[Row], buffer: StagingBuffer) -> Scored | None:
+        picked = buffer.send(numbers)
         slot_rows = self._graphs.rows(picked)
-        ids, scored = self._drawn(self._graphs.logits[picked], slot_rows, rows, lane)
+        ids, scored = self._drawn(self._graphs.logits[picked], slot_rows, rows, buffer)
         self._slots.settle(slot_rows, slot_rows.next_positions, ids)
         self._graphs.drawn[picked] = ids
         return scored and Scored([numbers[number] for number in scored.numbers], scored.scores)
 
     def _drawn(
-        self, logits: Tensor, slot_rows: SlotRows, rows: list[Row], lane: Lane
+        self, logits: Tensor, slot_rows: SlotRows, rows: list[Row], buffer: StagingBuffer
     ) -> tuple[Tensor, Scored | None]:
         """The next tokens by logits (R, V), and the scores of those who asked. Changes no slot."""
         held = [self._held[row.sequence.slot] for row in rows]
@@ -197,27 +197,27 @@ class SlotRunner:
         numbers = [number for number, row in enumerate(rows) if row.sequence.params.logprobs]
         if not numbers:
             return ids, None
-        picked = lane.send(numbers)
+        picked = buffer.send(numbers)
         scores = Scores.of(logits[picked], ids[picked], MAX_TOP_LOGPROBS)
-        return ids, Scored(numbers, scores.each(lane.land))
+        return ids, Scored(numbers, scores.each(buffer.land))
 
-    def _prefill(self, rows: list[Row], lane: Lane) -> "Prefilled":
+    def _prefill(self, rows: list[Row], buffer: StagingBuffer) -> "Prefilled":
         """Compute prompts, and draw for those that are complete; no slot is changed yet."""
         chunks = [chunk_of(row) for row in rows]
-        batch = Batch.of(chunks, self._cache.device, self._llama.tiling.span_tokens, lane.send)
+        batch = Batch.of(chunks, self._cache.device, self._llama.tiling.span_tokens, buffer.send)
         logits = self._llama.forward(batch, self._cache, self.on_layer)  # (R, V)
         stops = list(accumulate(row.num_logits for row in rows))
         prompt_scores = {
-            number: _prompt_scores(row, logits[stop - row.num_logits : stop], lane)
+            number: _prompt_scores(row, logits[stop - row.num_logits : stop], buffer)
             for number, (row, stop) in enumerate(zip(rows, stops, strict=True))
             if row.num_scores
         }
         complete = [number for number, row in enumerate(rows) if row.is_complete]
         if not complete:
             return Prefilled(rows, complete, None, None, None, prompt_scores)
-        slot_rows = self._slots.rows(lane.send([rows[number].sequence.slot for number in complete]))
-        last = logits[lane.send([stops[number] - 1 for number in complete])]
-        ids, scored = self._drawn(last, slot_rows, [rows[number] for number in complete], lane)
+        slot_rows = self._slots.rows(buffer.send([rows[number].sequence.slot for number in complete]))
+        last = logits[buffer.send([stops[number] - 1 for number in complete])]
+        ids, scored = self._drawn(last, slot_rows, [rows[number] for number in complete], buffer)
         return Prefilled(rows, complete, slot_rows, ids, scored, prompt_scores)
 
 
@@ -231,12 +231,12 @@ class Prefilled(NamedTuple):
     scored: Scored | None
     prompt_scores: dict[int, Scores]
 
-    def settle(self, slots: Slots, lane: Lane) -> Read:
+    def settle(self, slots: Slots, buffer: StagingBuffer) -> Read:
         """Put the drawn tokens into their slots."""
         ids = None
         if self.slot_rows is not None and self.ids is not None:
             slots.settle(self.slot_rows, self.slot_rows.next_positions, self.ids)
-            ids = lane.land(self.ids)
+            ids = buffer.land(self.ids)
         return partial(self._readings, ids)
 
     def _readings(self, ids: Tensor | None) -> list[Reading]:
@@ -271,7 +271,7 @@ def _tokens(ids: Tensor, rows: list[Row], scored: Scored | None) -> list[Sampled
     return tokens
 
 
-def _prompt_scores(row: Row, logits: Tensor, lane: Lane) -> Scores:
+def _prompt_scores(row: Row, logits: Tensor, buffer: StagingBuffer) -> Scores:
     """How likely each prompt token is that follows a token of the row; on its way to the host."""
-    scores = Scores.of(logits[: row.num_scores], lane.send(row.scored_ids), MAX_TOP_LOGPROBS)
-    return scores.each(lane.land)
+    scores = Scores.of(logits[: row.num_scores], buffer.send(row.scored_ids), MAX_TOP_LOGPROBS)
+    return scores.each(buffer.land)

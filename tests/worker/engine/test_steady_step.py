@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.stand_in_device import StandInDevice, TooEarlyError
-from llama_herd.worker.engine.lane import SENT_BYTES, Lane
+from llama_herd.worker.engine.staging_buffer import SENT_BYTES, StagingBuffer
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine.test_slot_runner import MODES, jobs
@@ -140,45 +140,45 @@ def test_a_step_sends_a_word_for_each_row_when_rows_change(
 
 def test_the_stand_in_shows_nothing_before_it_may_be_known() -> None:
     device = StandInDevice()
-    lane = Lane(device, torch.device("cpu"))
-    lane.open()
-    sent = lane.send([1, 2, 3])
-    landed = lane.land(sent)
+    buffer = StagingBuffer(device, torch.device("cpu"))
+    buffer.open()
+    sent = buffer.send([1, 2, 3])
+    landed = buffer.land(sent)
     assert landed.tolist() != [1, 2, 3]
-    lane.close()
-    lane.wait()
+    buffer.close()
+    buffer.wait()
     assert landed.tolist() == [1, 2, 3]
 
 
 def test_the_stand_in_notices_memory_that_is_written_to_too_early() -> None:
     device = StandInDevice()
-    lane = Lane(device, torch.device("cpu"))
-    lane.open()
-    lane.send([1, 2, 3])
-    lane._out.clear()
-    lane.send([4, 5, 6])
-    lane.close()
+    buffer = StagingBuffer(device, torch.device("cpu"))
+    buffer.open()
+    buffer.send([1, 2, 3])
+    buffer._out.clear()
+    buffer.send([4, 5, 6])
+    buffer.close()
     with pytest.raises(TooEarlyError):
-        lane.wait()
+        buffer.wait()
 
 
-def test_more_than_a_lane_has_room_for_takes_memory_of_its_own() -> None:
+def test_more_than_a_staging_buffer_has_room_for_takes_memory_of_its_own() -> None:
     device = StandInDevice()
-    lane = Lane(device, torch.device("cpu"))
-    lane.open()
+    buffer = StagingBuffer(device, torch.device("cpu"))
+    buffer.open()
     many = range(SENT_BYTES // 8 + 1)
-    assert lane.send(many).tolist() == list(many)
-    landed = lane.land(torch.arange(1 << 17))
-    lane.close()
-    lane.wait()
+    assert buffer.send(many).tolist() == list(many)
+    landed = buffer.land(torch.arange(1 << 17))
+    buffer.close()
+    buffer.wait()
     assert landed.equal(torch.arange(1 << 17))
 
 
-def test_a_lane_whose_step_nobody_read_is_waited_for_before_it_is_used_again() -> None:
+def test_a_staging_buffer_whose_step_nobody_read_is_waited_for_before_it_is_used_again() -> None:
     device = StandInDevice()
-    lane = Lane(device, torch.device("cpu"))
+    buffer = StagingBuffer(device, torch.device("cpu"))
     for numbers in ([1, 2], [3, 4]):
-        lane.open()
-        lane.send(numbers)
-        lane.close()
+        buffer.open()
+        buffer.send(numbers)
+        buffer.close()
     assert device.num_waits == 1

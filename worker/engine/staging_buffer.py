@@ -1,4 +1,4 @@
-"""Lane: the host's memory of one step in flight, by which numbers go to the device and results come back."""
+"""StagingBuffer: the host's memory of one step in flight, for numbers to the device and results from it."""
 
 from array import array
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SENT_BYTES, LANDED_BYTES = 1 << 22, 1 << 19
 ALIGNMENT = 64
 
 
-class Lane:
+class StagingBuffer:
     """Memory that is allocated once. Nothing in it is written or read while the device may be at it."""
 
     def __init__(self, device: GraphDevice, place: torch.device) -> None:
