@@ -39,10 +39,6 @@ class Pages:
         return sum(len(run) for run in self._free)
 
     @property
-    def num_used(self) -> int:
-        return self.num_pages - self.num_free
-
-    @property
     def num_held(self) -> int:
         """Pages that some owner holds; others in use are only kept."""
         return len(self._num_owners)

@@ -3,7 +3,7 @@
 import logging
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -56,17 +56,6 @@ def set_up_logs(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.ExceptionRenderer(lambda exc_info: trace(exc_info[1])),
     ]
-    renderer: structlog.typing.Processor
-    is_text = is_for_people(log_format)
-    if not is_text:
-        renderer = structlog.processors.JSONRenderer()
-    else:
-        renderer = structlog.dev.ConsoleRenderer(
-            sort_keys=False,
-            colors=sys.stderr.isatty(),
-            # The only one that takes a traceback that is already rendered.
-            exception_formatter=structlog.dev.plain_traceback,
-        )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -77,23 +66,36 @@ def set_up_logs(
     handler.addFilter(shorten_lost_acks)
     handler.addFilter(name_exceptions)
     handler.addFilter(name_job)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                partial(_tell_job, known or {}),
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                partial(_in_order, is_text),
-                renderer,
-            ],
-        )
-    )
+    handler.setFormatter(_formatter(shared, known or {}, is_for_people(log_format)))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
     # These log each received message, and each job as succeeded in 0.000 s, since its work was done before.
     for name in ("celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _formatter(
+    shared: Sequence[structlog.typing.Processor], known: Mapping[str, str], is_text: bool
+) -> structlog.stdlib.ProcessorFormatter:
+    """Writes lines as text or as JSON; those that do not come from structlog go through `shared` first."""
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if is_text:
+        renderer = structlog.dev.ConsoleRenderer(
+            sort_keys=False,
+            colors=sys.stderr.isatty(),
+            # The only one that takes a traceback that is already rendered.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            partial(_tell_job, known),
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            partial(_in_order, is_text),
+            renderer,
+        ],
+    )
 
 
 def _tell_job(

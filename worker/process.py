@@ -19,12 +19,12 @@ NUM_LOOK_AHEAD = 8
 
 #: Exit code of a worker that lost a thread.
 EXIT_THREAD_DIED = 70
-#: Exit code of a worker whose GPU answers no more.
-EXIT_DEVICE_LOST = 73
 #: Exit code of a worker that no longer took messages.
 EXIT_SILENT = 71
 #: Exit code of a worker with a part that no longer made progress.
 EXIT_STUCK = 72
+#: Exit code of a worker whose GPU answers no more.
+EXIT_DEVICE_LOST = 73
 
 
 @cache
@@ -74,6 +74,6 @@ def end_or_begin_anew(error: DeviceLost) -> NoReturn:
 
 
 def end_at_once(exit_code: int) -> NoReturn:
-    """End like kill -9, but flush the log first. Other workers take over the jobs when their leases end."""
+    """End like kill -9, but flush the log first. Jobs in hand go to other workers when their leases end."""
     logging.shutdown()
     os._exit(exit_code)

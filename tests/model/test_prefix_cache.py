@@ -165,7 +165,7 @@ def test_the_least_recently_used_page_is_given_up_first(cache: PrefixCache) -> N
         cache.release("it", fill(cache, "it", texts))
     assert num_filled(cache, (1, 2)) == 2  # used again: 3 and 4 are older now
     assert cache.reserve("big", 6 * PAGE_TOKENS, []) is not None
-    assert cache.pages.num_used == 8
+    assert cache.pages.num_free == cache.pages.num_pages - 8
     cache.release("big", [])
     if not cache.pages.consecutive:
         assert num_filled(cache, (1, 2)) == 2
@@ -183,7 +183,7 @@ def test_switched_off_it_keeps_and_finds_nothing() -> None:
     cache = PrefixCache(Pages(8, consecutive=True), is_on=False)
     cache.release("first", fill(cache, "first", (1, 2)))
     assert num_filled(cache, (1, 2)) == 0
-    assert cache.pages.num_used == 0
+    assert cache.pages.num_free == cache.pages.num_pages
 
 
 def test_the_hit_rate_counts_tokens(cache: PrefixCache) -> None:

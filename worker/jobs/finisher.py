@@ -68,7 +68,7 @@ class Settlement(NamedTuple):
     error: GenerationError | None = None
 
 
-class Later(NamedTuple):
+class LaterSettlement(NamedTuple):
     """A settlement to try again, since another finisher is at it."""
 
     due_s: float
@@ -89,7 +89,7 @@ class Finisher:
         self._app = app
         self._reader = reader
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
-        self._later: list[Later] = []
+        self._later: list[LaterSettlement] = []
         #: Jobs that this finisher is settling, by the token that says so in their records.
         self._settling: dict[str, str] = {}
         self._num_answered = [0] * NUM_THREADS
@@ -177,7 +177,7 @@ class Finisher:
             case Settled():
                 return deliveries
             case Busy():
-                self._later.append(Later(monotonic() + turn.remaining_ms / 1000, settlement))
+                self._later.append(LaterSettlement(monotonic() + turn.remaining_ms / 1000, settlement))
                 return []
         with self._reported(job_id, token):
             outcome = _outcome(events)

@@ -72,7 +72,7 @@ class CeleryEnd(NamedTuple):
     reason: CancelReason
 
 
-class Later(NamedTuple):
+class LaterItem(NamedTuple):
     """An item to try again at a time; the number keeps items of equal times in order."""
 
     due_s: float
@@ -122,7 +122,7 @@ class Intake(threading.Thread):
         self._preparer = preparer
         self._reader = reader
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
-        self._later: list[Later] = []
+        self._later: list[LaterItem] = []
         self._numbers = count()
         self._breaks: dict[Delivery, Breaks] = {}  # of large claims that failed
         self._may_begin_more = False
@@ -170,7 +170,7 @@ class Intake(threading.Thread):
         return None if rest_s == inf else rest_s
 
     def _put_off(self, item: Delivery | CeleryEnd, delay_s: float) -> None:
-        heapq.heappush(self._later, Later(monotonic() + delay_s, next(self._numbers), item))
+        heapq.heappush(self._later, LaterItem(monotonic() + delay_s, next(self._numbers), item))
 
     def _end(self, end: CeleryEnd) -> None:
         try:
