@@ -98,7 +98,8 @@ class WorkerSettings(Settings):
         1.0,
         ge=0.01,
         le=1,
-        description="Most of the device's whole memory that this worker plans to take; 1: all that is free.",
+        description="Largest share of the device's memory that this worker plans to take. "
+        "1: all that is free.",
     )
     prefix_cache: bool = Field(
         True, description="Reuse the KV cache of prompts that begin with the same tokens."
