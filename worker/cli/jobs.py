@@ -47,7 +47,8 @@ def jobs(
         for job in found:
             print(adapter.dump_json(job).decode())
     elif not found:
-        print("no such job runs or waits")
+        is_chosen = any(option is not None for option in (model, state, older_s))
+        print("no such job runs or waits" if is_chosen else "no job runs or waits")
     else:
         table_console().print(jobs_view(found))
         if len(found) == limit:

@@ -14,7 +14,10 @@ with_redis = pytest.mark.redis
 
 @with_redis
 def test_jobs_are_listed_with_what_is_wrong(redis_url: str) -> None:
-    assert invoke("jobs", HERD_REDIS_URL=redis_url).stdout == "no such job runs or waits\n"
+    assert invoke("jobs", HERD_REDIS_URL=redis_url).stdout == "no job runs or waits\n"
+    assert (
+        invoke("jobs", "--model", "other", HERD_REDIS_URL=redis_url).stdout == "no such job runs or waits\n"
+    )
     with Client(redis_url) as client:
         for job_id in ("a", "b"):
             client.submit(prompt="x", job_id=job_id, model="m")
