@@ -1,7 +1,7 @@
 """A model as a person names it: a GGUF file, or a Hugging Face folder. One opener for both."""
 
-import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +12,7 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.files.repository import how_to_fetch
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
 from llama_herd.model.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens
@@ -23,9 +24,6 @@ _ACCEPTED = (
 )
 #: Ends of the names of files in such a folder.
 _PARTS = (".safetensors", ".json")
-
-#: What Hugging Face calls a repository: its owner and its name.
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 class ModelFile(Protocol):
@@ -70,7 +68,9 @@ class ModelFile(Protocol):
 def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
     """The tokenizer of a model, or of a GGUF file that holds a vocabulary alone. Raises ModelFileError."""
     path = Path(path)
-    if not path.is_file() or path.suffix in _PARTS:
+    with _telling(path):
+        is_alone = path.is_file() and path.suffix not in _PARTS
+    if not is_alone:
         with open_model(path) as model:
             tokenizer = model.read_tokenizer()
             return tokenizer, model.read_control_tokens(tokenizer)
@@ -82,6 +82,20 @@ def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
 def open_model(path: str | PathLike[str]) -> ModelFile:
     """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama."""
     path = Path(path)
+    with _telling(path):
+        return _open(path)
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """Raise ModelFileError where the system refuses: a name that is too long, a folder that is not ours."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
+
+
+def _open(path: Path) -> ModelFile:
     if (path / CONFIG_NAME).is_file():
         return SafetensorsModel.open(path)
     if path.is_dir():
@@ -90,13 +104,7 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
         )
         raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{found}")
     if not path.exists():
-        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}.{_how_to_fetch(path)}")
+        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}. {how_to_fetch(path)}".rstrip())
     if path.suffix in _PARTS:
         raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
     return GGUFModel.open(path)
-
-
-def _how_to_fetch(path: Path) -> str:
-    """The command that fetches what a path names, if that may be a repository of Hugging Face."""
-    is_repository = _REPOSITORY.fullmatch(str(path)) and not path.parent.exists()
-    return f" To fetch it: hf download {path} --local-dir {path.name}." if is_repository else ""

@@ -50,6 +50,8 @@ class Sketch:
     def of(cls, path: Path) -> Self:
         """The sketch of a file or folder."""
         kind = kind_of(path)
+        if not kind:
+            return cls()
         if path.is_dir():
             tensors = [fact for file in _weight_paths(path) for fact in _safetensors_facts(file)]
             return cls(kind, _config(path), tensors, TokenFacts.of_folder(path))
@@ -61,9 +63,9 @@ class Sketch:
 
 def kind_of(path: Path) -> str:
     """What lies at a path, by its first bytes; empty: nothing that can be read."""
-    if path.is_dir():
-        return f"a folder with {len(_weight_paths(path))} safetensors files"
     try:
+        if path.is_dir():
+            return f"a folder with {len(_weight_paths(path))} safetensors files"
         with closing(_open(path)) as file:
             head = file.head(HEAD_BYTES)
     except OSError:

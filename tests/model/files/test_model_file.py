@@ -8,8 +8,9 @@ import pytest
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.model_file import open_model
+from llama_herd.model.files.model_file import open_model, read_tokens
 from llama_herd.model.files.safetensors_model import SafetensorsModel
+from llama_herd.model.files.sketch import Sketch
 from llama_herd.model.text.control_tokens import ControlTokens
 from tests.model.corpus import mixed_texts
 from tests.model.tiny_folder import write_tiny_folder
@@ -69,17 +70,46 @@ def test_anything_else_is_told_what_a_model_is(folder: Path, gguf_file: Path) ->
         open_model(gguf_file.parent)
 
 
-def test_the_name_of_a_repository_is_told_how_to_fetch_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+#: As the site, llama.cpp and Ollama name them, and what chooses among the files.
+REPOSITORIES = {
+    "Qwen/Qwen2.5-0.5B": "",
+    "Qwen/Qwen2.5-0.5B:latest": "",
+    "Qwen/Qwen2.5-0.5B:Q4_K_M": r" --include '\*Q4_K_M\*' --include '\*q4_k_m\*'",
+    "hf.co/Qwen/Qwen2.5-0.5B": "",
+    "hf.co/Qwen/Qwen2.5-0.5B:q8_0": r" --include '\*Q8_0\*' --include '\*q8_0\*'",
+    "huggingface.co/Qwen/Qwen2.5-0.5B": "",
+    "https://huggingface.co/Qwen/Qwen2.5-0.5B": "",
+    "https://huggingface.co/Qwen/Qwen2.5-0.5B/": "",
+    "https://huggingface.co/Qwen/Qwen2.5-0.5B/tree/main": "",
+    "https://huggingface.co/Qwen/Qwen2.5-0.5B/blob/main/q8.gguf": r" q8\.gguf",
+    "https://huggingface.co/Qwen/Qwen2.5-0.5B/resolve/main/a/q8.gguf?download=true": r" a/q8\.gguf",
+}
+
+
+@pytest.mark.parametrize("name", REPOSITORIES)
+def test_the_name_of_a_repository_is_told_how_to_fetch_it(name: str) -> None:
+    command = (
+        rf"To fetch it: hf download Qwen/Qwen2\.5-0\.5B{REPOSITORIES[name]} --local-dir Qwen2\.5-0\.5B\.$"
+    )
+    for look in (open_model, read_tokens):
+        with pytest.raises(ModelFileError, match=command):
+            look(name)
+
+
+def test_a_missing_file_is_no_repository(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
-    command = r"To fetch it: hf download Qwen/Qwen2\.5-0\.5B --local-dir Qwen2\.5-0\.5B\."
-    with pytest.raises(ModelFileError, match=command):
-        open_model("Qwen/Qwen2.5-0.5B")
-    for path in (f"{folder.name}/none", "/no/such", "a/b/c", "../none"):
+    for path in (f"{folder.name}/none", "/no/such", "a/b/c", "../none", "models/tiny.gguf"):
         with pytest.raises(ModelFileError, match="no such file or folder") as caught:
             open_model(path)
         assert "hf download" not in str(caught.value)
+
+
+def test_a_name_that_the_system_refuses_is_refused_in_its_words() -> None:
+    name = 300 * "a"
+    for look in (open_model, read_tokens):
+        with pytest.raises(ModelFileError, match=f"^{name}: cannot be read: File name too long\\.$"):
+            look(name)
+    assert Sketch.of(Path(name)) == Sketch()
 
 
 def test_both_kinds_have_the_same_tokenizer(gguf_file: Path, saved: Path) -> None:
