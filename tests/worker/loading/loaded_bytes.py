@@ -1,4 +1,4 @@
-"""A process that loads a model, and says what it holds then, what it held at most, and what its cache takes:
+"""A process that loads a model, and says what it holds then, what it held at most, and what is planned of it:
 
 python -m tests.worker.loading.loaded_bytes
 """
@@ -14,7 +14,13 @@ from tests.worker.processes import peak_bytes
 
 def main() -> None:
     model = LoadedModel.load(WorkerSettings.read(), "cpu")
-    print(json.dumps([psutil.Process().memory_info().rss, peak_bytes("self"), model.cache.num_bytes]))
+    found = {
+        "resident": psutil.Process().memory_info().rss,
+        "peak": peak_bytes("self"),
+        "cache": model.cache.num_bytes,
+        "weights": model.plan.weight_bytes,
+    }
+    print(json.dumps(found))
     model.close()
 
 

@@ -1,11 +1,13 @@
-"""Weights that stay in their blocks take hardly more than their file, also while they are loaded."""
+"""Weights take hardly more than planned, in blocks no more than their file, also while they are loaded."""
 
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pytest
 import torch
@@ -24,37 +26,67 @@ SHAPE = random_config(
 )
 
 
-def loaded_bytes(model: Path, kernels: str) -> tuple[int, int, int]:
-    """What a process holds with the model loaded, what it held at most, and the size of the cache."""
-    settings = {
-        "MODEL": str(model),
-        "WEIGHTS": "quantized",
-        "KERNELS_DIR": kernels,
-        "KV_CACHE_TOKENS": "1024",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.worker.loading.loaded_bytes"],
-        env={**os.environ, **{f"HERD_{name}": value for name, value in settings.items()}},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    resident, peak, cache = json.loads(done.stdout.splitlines()[-1])
-    return resident, peak, cache
+MIXES: dict[str, GGMLType | Callable[[str], GGMLType]] = {
+    "Q4_K_M": q4_k_m,
+    "Q5_K": GGMLType.Q5_K,
+    "BF16": GGMLType.BF16,
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Bytes of a process that has loaded a model."""
+
+    resident: int
+    peak: int  # until then
+    cache: int
+    weights: int  # as planned
+
+    @classmethod
+    def of(cls, model: Path, kernels: str, **settings: str) -> Self:
+        given = {"MODEL": str(model), "KERNELS_DIR": kernels, "KV_CACHE_TOKENS": "1024", **settings}
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.worker.loading.loaded_bytes"],
+            env={**os.environ, **{f"HERD_{name}": value for name, value in given.items()}},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        return cls(**json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(params=["Q4_K_M", "Q5_K"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write_random_model(tmp_path / "m.gguf", SHAPE, MIXES[request.param], torch.device("cpu"))
 
 
 @pytest.mark.parametrize("has_kernels", [True, False])
-@pytest.mark.parametrize("type", [q4_k_m, GGMLType.Q5_K], ids=["Q4_K_M", "Q5_K"])
-def test_blocks_take_what_their_file_does(
-    tmp_path: Path,
-    kernels_folder: Path,
-    type: GGMLType | Callable[[str], GGMLType],
-    has_kernels: bool,
-) -> None:
+def test_blocks_take_what_their_file_does(path: Path, kernels_folder: Path, has_kernels: bool) -> None:
     kernels = str(kernels_folder) if has_kernels else "/nowhere"
-    path = write_random_model(tmp_path / "m.gguf", SHAPE, type, torch.device("cpu"))
-    file_bytes, (without, _, _) = path.stat().st_size, loaded_bytes(BUNDLED_MODEL, kernels)
-    resident, peak, cache = loaded_bytes(path, kernels)
-    allowed = without + 1.1 * file_bytes + cache
-    assert resident <= allowed
-    assert peak <= allowed + 0.25 * file_bytes
-    assert resident > file_bytes
+    without, loaded = (Loaded.of(model, kernels, WEIGHTS="quantized") for model in (BUNDLED_MODEL, path))
+    file_bytes = path.stat().st_size
+    allowed = without.resident + 1.1 * file_bytes + loaded.cache
+    assert loaded.resident <= allowed
+    assert loaded.peak <= allowed + 0.25 * file_bytes
+    assert loaded.resident > file_bytes
+
+
+@pytest.mark.parametrize(
+    ("path", "weights", "dtype"),
+    [
+        ("Q4_K_M", "auto", "bfloat16"),
+        ("Q4_K_M", "dense", "bfloat16"),
+        ("Q4_K_M", "dense", "float32"),
+        ("Q5_K", "auto", "bfloat16"),
+        ("BF16", "dense", "bfloat16"),
+        ("BF16", "dense", "float32"),
+    ],
+    indirect=["path"],
+)
+def test_every_form_takes_what_is_planned(path: Path, kernels_folder: Path, weights: str, dtype: str) -> None:
+    without, loaded = (
+        Loaded.of(model, str(kernels_folder), WEIGHTS=weights, DTYPE=dtype) for model in (BUNDLED_MODEL, path)
+    )
+    allowed = without.resident + 1.1 * loaded.weights + loaded.cache
+    assert loaded.resident <= allowed
+    assert loaded.peak <= allowed + 0.25 * path.stat().st_size
+    assert loaded.resident > loaded.weights
