@@ -86,6 +86,8 @@ def _values(value: object) -> Iterable[object]:
 
 def _read(path: Path, max_bytes: int) -> bytes:
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ModelFileError(f"{path}: not a regular file. {_FETCH}")
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
     except OSError as error:

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-#: With or without the site (`https://` has one slash in a Path); llama.cpp and Ollama add the file's type.
+#: With or without the site (in a Path `https://` has one slash); llama.cpp and Ollama add the file's type.
 _NAMED = re.compile(
-    r"(?P<site>(?:(?:https?:/+)?(?:www\.)?(?:hf\.co|huggingface\.co)/+)?)"
+    r"(?P<site>(?:hf:/+|(?:https?:/+)?(?:www\.)?(?:hf\.co|huggingface\.co)/+)?)"
     r"(?P<repository>[\w-][\w.-]*/(?P<name>[\w-][\w.-]*))"
     r"(?:/(?:tree|blob|resolve|raw)/[^/]+(?:/(?P<file>[^?:]+))?)?"
     r"(?::(?P<type>[\w.-]+))?(?:\?.*)?"

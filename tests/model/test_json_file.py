@@ -1,5 +1,6 @@
 """JSON files are read up to a limit of bytes, values and nesting, and an error names the limit."""
 
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model import json_file
+from llama_herd.model.files.safetensors_model import CONFIG_NAME
+from llama_herd.model.files.sketch import Sketch
 from llama_herd.model.json_file import MAX_DEPTH, parse_json, read_json
 
 MAX_BYTES = 1 << 20
@@ -74,3 +77,11 @@ def test_a_file_without_end_is_not_read_to_it(tmp_path: Path) -> None:
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak_bytes < 3 * MAX_BYTES
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / CONFIG_NAME)
+    with pytest.raises(ModelFileError, match=r"config\.json: not a regular file\. Fetch it again"):
+        read_json(tmp_path / CONFIG_NAME, MAX_BYTES)
+    assert Sketch.of(tmp_path).header == {}

@@ -77,6 +77,7 @@ REPOSITORIES = {
     "Qwen/Qwen2.5-0.5B:Q4_K_M": r" --include '\*Q4_K_M\*' --include '\*q4_k_m\*'",
     "hf.co/Qwen/Qwen2.5-0.5B": "",
     "hf.co/Qwen/Qwen2.5-0.5B:q8_0": r" --include '\*Q8_0\*' --include '\*q8_0\*'",
+    "hf://Qwen/Qwen2.5-0.5B": "",
     "huggingface.co/Qwen/Qwen2.5-0.5B": "",
     "https://huggingface.co/Qwen/Qwen2.5-0.5B": "",
     "https://huggingface.co/Qwen/Qwen2.5-0.5B/": "",
