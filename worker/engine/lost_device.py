@@ -16,7 +16,7 @@ _LOST = (
     "invalid program counter",
     "unspecified launch failure",
     "launch timed out",
-    "device-side assert",
+    "device-side assert triggered",
     "uncorrectable ECC",
     "uncorrectable NVLink",
     "GPU is lost",

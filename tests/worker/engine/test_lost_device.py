@@ -4,10 +4,18 @@ import pytest
 import torch
 
 from llama_herd.errors import DeviceLost
+from llama_herd.worker.engine.cuda_device import CaptureError
 from llama_herd.worker.engine.lost_device import is_lost, lost_by, raise_if_lost
 from llama_herd.worker.engine.memory_error import is_lack_of_memory
 
-ADVICE = "\nCUDA kernel errors might be asynchronously reported at some other API call.\n"
+#: What torch adds to each error of CUDA, whatever it is.
+ADVICE = """
+Search for `cudaErrorName' in https://docs.nvidia.com/cuda/cuda-runtime-api/ for more information.
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be \
+incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
 LOST = (
     torch.AcceleratorError(f"CUDA error: an illegal memory access was encountered{ADVICE}"),
     torch.AcceleratorError(f"CUDA error: uncorrectable ECC error encountered{ADVICE}"),
@@ -24,8 +32,9 @@ LOST = (
 PASSING = (
     RuntimeError("shape '[3, 4]' is invalid for input of size 7"),
     RuntimeError("Triton Error [CUDA]: invalid argument"),
-    torch.AcceleratorError("CUDA error: invalid configuration argument"),
-    torch.AcceleratorError("CUDA error: operation not permitted when stream is capturing"),
+    torch.AcceleratorError(f"CUDA error: invalid configuration argument{ADVICE}"),
+    torch.AcceleratorError(f"CUDA error: operation not permitted when stream is capturing{ADVICE}"),
+    CaptureError(f"CUDA error: operation failed due to a previous error during capture{ADVICE}"),
     ValueError("a prompt that says: GPU is lost"),
 )
 MEMORY = (
