@@ -50,9 +50,13 @@ class Scale:
 
 
 def short(scale: Scale) -> Scale:
-    """With as few tokens as a median needs."""
-    few = {"num_out": min(48, scale.single.num_out)}
-    return replace(scale, single=replace(scale.single, **few), batch=replace(scale.batch, **few))
+    """With as few tokens as a median needs: the first rows of a batch wait for the prompts of the last."""
+    single, batch = scale.single, scale.batch
+    return replace(
+        scale,
+        single=replace(single, num_out=min(48, single.num_out)),
+        batch=replace(batch, num_out=min(128, batch.num_out)),
+    )
 
 
 FULL = Scale(
@@ -63,7 +67,7 @@ FULL = Scale(
     saturation=Load(1024, 256, 256, 256),
     arrivals=Load(1, 256, 128, 256),
     prompts=Load(8, 512, 1, 8),
-    profiled=(Load(1, 384, 64, 1), Load(64, 384, 64, 64), Load(256, 64, 32, 256)),
+    profiled=(Load(1, 384, 64, 1), Load(64, 384, 128, 64), Load(256, 64, 64, 256)),
     compared_rows=(1, 8, 64),
     arrivals_s=30.0,
     reserve_bytes=3e9,
