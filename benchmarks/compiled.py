@@ -10,7 +10,9 @@ from typing import Any, Self
 import torch
 import triton
 from torch import Tensor
+from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import ASTSource
 
 from llama_herd.model.kernels.gpu.launch import Launch
@@ -66,6 +68,22 @@ class Compiled:
         registers = -(-self.registers // 8) * 8 * 32 * self.num_warps
         shared = self.shared_bytes + DRIVER_SHARED_BYTES
         return min(REGISTERS // registers, SHARED_BYTES // shared, WARPS // self.num_warps)
+
+
+def form(launch: Launch) -> list[tuple[str, Any]]:
+    """What a launch needs a kernel to be compiled for, as Triton tells it from the arguments."""
+    backend = CUDABackend(HOPPER)
+    return [
+        native_specialize_impl(
+            backend,
+            launch.arguments[one.name],
+            False,
+            not one.do_not_specialize,
+            not one.do_not_specialize_on_alignment,
+        )
+        for one in launch.kernel.params
+        if one.name in launch.arguments
+    ]
 
 
 def _source(launch: Launch) -> ASTSource:

@@ -40,7 +40,10 @@ def _more(largest, total, found, scores, v, PRECISION: constexpr):
     return now_largest, total, found
 
 
-@triton.jit(do_not_specialize=["window", "num_splits"])
+@triton.jit(
+    do_not_specialize=["window", "num_splits"],
+    do_not_specialize_on_alignment=["rows", "num_keys", "tables", "pages"],  # may begin anywhere in a tensor
+)
 def attend_split(
     q,  # (T, H, D), the rows `q_row` numbers apart
     keys,  # (K, pages, PAGE, D), the heads `kv_head` numbers apart
