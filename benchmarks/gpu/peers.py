@@ -91,7 +91,7 @@ def _load(bench: Bench) -> Any:
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _static_steps(bench: Bench, peer: Any, workload: str, load: Load) -> Measurement:
     is_compiled = bench.device.type == "cuda"
     runs = []
@@ -111,7 +111,7 @@ def _static_steps(bench: Bench, peer: Any, workload: str, load: Load) -> Measure
     return Measurement(workload, f"BF16, {step_case(load)}", STATIC, "ms", tuple(runs[1:]), note=note)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _forward(bench: Bench, peer: Any) -> Measurement:
     load = bench.scale.prompts
     runs = []
