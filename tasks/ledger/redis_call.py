@@ -43,7 +43,7 @@ class Unreadable(RecordUnreadable, ResponseError):
 
 
 #: Errors of a parser that meets an unexpected reply.
-_MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+_MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Script:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.message import TAG_GAP, Envelope, queue_name
 from llama_herd.tasks.priority import LANES
 from llama_herd.tasks.security.acl import Role
 
@@ -108,6 +108,15 @@ FORGERIES = [
         ],
     ),
 ]
+
+#: What a sweep finds and looks at: a message that Redis pushes, and no reader of JSON follows so deep.
+NESTED = Attack(
+    "a dead worker's job with a bottomless message",
+    [
+        _forged("f", state="running", owner="x", envelope="[" * 9_999 + TAG_GAP)[0],
+        ("ZADD", KEYS.key("leases"), 0, "f"),
+    ],
+)
 
 #: Bytes of a forged stream; each event of it has as many as one of our own may have, or all.
 STREAM_BYTES, EVENT_BYTES = 100_000_000, 1_000_000

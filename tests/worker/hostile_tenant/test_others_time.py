@@ -15,6 +15,7 @@ from tests.worker.hostile_tenant.attacks import (
     FOREIGN,
     KEYS,
     LONG_STREAMS,
+    NESTED,
     NUM_FORGED,
     QUEUE,
     SAMPLE,
@@ -105,6 +106,17 @@ def test_jobs_of_an_owner_who_never_ends_hold_a_tenants_places_no_longer_than_th
     wait_until(lambda: root.llen(QUEUE) == NUM_FORGED - NUM_PLACES, "the worker takes as many as it may")
     clean(root)
     globex.answered_s()
+
+
+def test_a_sweep_goes_on_whatever_it_finds(
+    strike: Callable[[Attack], None], worker: WorkerProcess, acme: Tenant, root: Redis
+) -> None:
+    told = "job put back into the queue"
+    num_before = worker.log.count(told)
+    strike(NESTED)
+    wait_until(lambda: worker.log.count(told) > num_before or not worker.is_alive, "a sweep has found it")
+    assert worker.is_alive
+    acme.answered_s()
 
 
 @pytest.mark.parametrize(

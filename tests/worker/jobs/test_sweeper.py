@@ -68,7 +68,11 @@ def test_a_job_that_is_put_back_is_told_with_its_origin(herd: Herd) -> None:
     assert sweeper.num_put_back == 1
 
 
-@pytest.mark.parametrize("envelope", ["no JSON", "[]", '{"headers": 1}', '{"headers": {"traceparent": [1]}}'])
+@pytest.mark.parametrize(
+    "envelope",
+    ["no JSON", "[]", "[" * 100_000, '{"headers": 1}', '{"headers": {"traceparent": [1]}}'],
+    ids=lambda envelope: envelope[:20],
+)
 def test_a_damaged_envelope_costs_no_sweep(herd: Herd, envelope: str) -> None:
     herd.submit("a")
     herd.redis.hset(herd.ledger.job_key("a"), "envelope", envelope)
