@@ -8,17 +8,17 @@ from redis import Redis
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
-    ConnectionError,
+    ClusterDownError,
     MasterDownError,
     NoPermissionError,
     ReadOnlyError,
     RedisError,
-    TimeoutError,
 )
 
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.connection import complaint_of, masked
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.passing import passes
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -72,8 +72,8 @@ def _try_to_write(redis: Redis, ledger: Ledger) -> None:
 
 def _passes(error: RedisError, may_be_promoted: bool) -> bool:
     """Whether to wait: without end for a Redis that is away, so that nobody must start workers again."""
-    if isinstance(error, AuthenticationError | AuthorizationError):
+    if isinstance(error, AuthenticationError | AuthorizationError | ClusterDownError):
         return False
     if isinstance(error, ReadOnlyError | MasterDownError):
         return may_be_promoted
-    return isinstance(error, ConnectionError | TimeoutError) or "MISCONF " in str(error)
+    return passes(error)

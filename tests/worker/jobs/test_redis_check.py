@@ -118,6 +118,20 @@ def test_a_redis_that_is_away_or_is_promoted_is_waited_for(redis: Redis, redis_s
 
 
 @pytest.mark.long
+def test_a_redis_that_lacks_replicas_for_a_while_is_waited_for(
+    redis: Redis, redis_server: EmbeddedRedis
+) -> None:
+    redis.config_set("min-replicas-to-write", 1)
+    with ThreadPoolExecutor() as pool, connect(redis_server.url) as own:
+        try:
+            check = pool.submit(check_redis, own, WorkerSettings(redis_url=redis_server.url))
+            assert wait([check], timeout=0.7).done == set()
+        finally:
+            redis.config_set("min-replicas-to-write", 0)
+        check.result(PATIENCE_S)
+
+
+@pytest.mark.long
 def test_a_user_without_a_right_to_ask_is_passed_over_and_a_wrong_one_is_not(
     redis: Redis, redis_server: EmbeddedRedis
 ) -> None:
