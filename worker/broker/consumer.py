@@ -90,7 +90,9 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         self._refuse(message, "it names no task")
 
     def on_unknown_task(self, body: Any, message: Message, exc: BaseException) -> None:
-        self._refuse(message, f"unknown task {str(message.headers['task'])[:MAX_NAME]}")
+        name = str(message.headers["task"])[:MAX_NAME]
+        complaint = f"names an unknown task, {name}. Fix: send it to a queue whose workers have the task"
+        self._refuse(message, f"unknown task {name}", complaint)
 
     def on_invalid_task(self, body: Any, message: Message, exc: BaseException) -> None:
         self._refuse(message, type(exc).__name__)
@@ -98,13 +100,14 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
     def on_decode_error(self, message: Message, exc: BaseException) -> None:
         self._refuse(message, type(exc).__name__)
 
-    def _refuse(self, message: Message, reason: str) -> Any:
+    def _refuse(self, message: Message, reason: str, complaint: str = "") -> Any:
         """Put a message aside; if it names its job or task, make that end with the complaint."""
         message.channel.put_aside(reason)
         name = message.headers.get("task")
         task_id = message.headers.get("id") or message.properties.get("correlation_id")
         limit = process.settings().max_message_bytes
-        complaint = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
+        unread = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
+        complaint = complaint or unread
         if is_job_id(task_id) and name == TASK_NAME and not is_refused(message):
             refuse(message, task_id, complaint)
             with suppress(*UNREADABLE, GenerationError):
