@@ -16,10 +16,14 @@ APP = "llama_herd.tasks.app"
 EXIT_INTERRUPTED = 130
 
 
-def run_celery_worker(settings: WorkerSettings, name: str | None) -> int:
-    """Run a worker to its end and return its exit code. Raises RedisUnavailable."""
-    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
-        redis.ping()
+def run_celery_worker(settings: WorkerSettings, name: str | None, *, waits: bool = False) -> int:
+    """Run a worker to its end and return its exit code.
+
+    waits: whether it waits for a Redis that is away; else RedisUnavailable is raised.
+    """
+    if not waits:
+        with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+            redis.ping()
     # Celery warns about root because of pickles, which are refused here. In containers root is common.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     node = f"{name or f'herd-{os.getpid()}'}@%h"

@@ -33,6 +33,9 @@ def worker(
     with_redis: Annotated[
         bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
     ] = False,
+    wait_for_redis: Annotated[
+        bool, typer.Option("--wait-for-redis", help="Wait for a Redis that is away, as workers of --gpus do.")
+    ] = False,
 ) -> None:
     """Take jobs from the model's queue and run them.
 
@@ -60,7 +63,7 @@ def worker(
     settings = read(WorkerSettings)
     with own_redis(settings.redis_url) if with_redis else nullcontext():
         if gpus is None:
-            exit_code = run_celery_worker(settings, name)
+            exit_code = run_celery_worker(settings, name, waits=wait_for_redis)
         else:
             set_up_logs(settings.log_format, settings.log_level.upper())
             exit_code = run_together(card_commands(gpus, settings.metrics_port))
@@ -79,9 +82,10 @@ def _check_names(name: str | None, device: str | None, gpus: str | None) -> None
 def card_commands(gpus: str, metrics_port: int = 0) -> dict[str, list[str]]:
     """The command of each GPU's worker, by its name. Raises BadInput, which lists the GPUs.
 
+    Each waits for Redis: one that dies while Redis is away too would not be started again.
     metrics_port: that of the first; the others take the next ones. 0: none.
     """
-    command = [sys.executable, "-m", "llama_herd.worker.cli", "worker"]
+    command = [sys.executable, "-m", "llama_herd.worker.cli", "worker", "--wait-for-redis"]
     commands = {
         f"gpu{card}": [*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)
     }

@@ -14,6 +14,7 @@ from llama_herd.errors import DeviceError
 from llama_herd.worker.cli.children import DEFAULT_BACKOFF, Backoff, run_together
 from llama_herd.worker.cli.worker import card_commands
 from llama_herd.worker.process import EXIT_DEVICE_LOST
+from tests.worker.herd_command import environment
 
 
 def child(code: str) -> list[str]:
@@ -143,10 +144,8 @@ def _two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_two_cards")
 @pytest.mark.parametrize(("gpus", "cards"), [("all", [0, 1]), ("1", [1]), ("1,0,1", [0, 1])])
 def test_each_chosen_card_has_a_worker_of_its_name(gpus: str, cards: list[int]) -> None:
-    ends = {name: command[-5:] for name, command in card_commands(gpus).items()}
-    assert ends == {
-        f"gpu{card}": ["worker", "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in cards
-    }
+    ends = {name: command[-4:] for name, command in card_commands(gpus).items()}
+    assert ends == {f"gpu{card}": ["--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in cards}
 
 
 @pytest.mark.usefixtures("_two_cards")
@@ -156,6 +155,20 @@ def test_each_chosen_card_has_a_port_of_its_own() -> None:
         ["--metrics-port", "9400"],
         ["--metrics-port", "9401"],
     ]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_two_cards")
+def test_a_cards_worker_waits_for_a_redis_that_is_away(tmp_path: Path) -> None:
+    """If it ended, with 2, it would not be started again."""
+    command = [part.replace("cuda:0", "cpu") for part in card_commands("0")["gpu0"]]
+    variables = environment(HERD_REDIS_URL="redis://127.0.0.1:1/0")
+    with subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True) as worker:
+        try:
+            assert worker.stderr is not None
+            assert any("waiting for Redis" in line for line in worker.stderr)
+        finally:
+            worker.kill()
 
 
 @pytest.mark.usefixtures("_two_cards")
