@@ -29,6 +29,12 @@ log = structlog.get_logger(__name__)
 #: Most characters of a task's name in the reason of a dead letter.
 MAX_NAME = 100
 
+#: Celery's own tasks that do as much as a message asks for. A worker of several tenants runs none: a long one
+#: would slow down the jobs of the others.
+UNBOUNDED = frozenset(
+    f"celery.{name}" for name in ("chain", "chord", "chord_unlock", "chunks", "group", "map", "starmap")
+)
+
 #: Celery's options for the pauses before it connects again; its defaults grow to half a minute.
 RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
 
@@ -57,7 +63,9 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         super().update_strategies()
         if set(apps.values()) == {self.app}:
             return
-        for name in self.app.tasks:
+        for name in self.app.tasks.keys() & UNBOUNDED:
+            del self.strategies[name]
+        for name in self.app.tasks.keys() - UNBOUNDED:
             by_queue = {
                 queue: app.tasks[name].start_strategy(app, self)
                 for queue, app in apps.items()

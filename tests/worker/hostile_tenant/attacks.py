@@ -118,6 +118,14 @@ NESTED = Attack(
     ],
 )
 
+
+def task_message(name: str, task_id: str) -> bytes:
+    """A message of a task that is no job."""
+    raw = json.loads(Envelope.of(task_id, QUEUE).with_tag(task_id))
+    raw["headers"]["task"] = name
+    return json.dumps(raw).encode()
+
+
 #: Bytes of a forged stream; each event of it has as many as one of our own may have, or all.
 STREAM_BYTES, EVENT_BYTES = 100_000_000, 1_000_000
 

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import psutil
 import pytest
 from redis import Redis
 
+from llama_herd.worker.broker.consumer import UNBOUNDED
 from llama_herd.worker.process import NUM_LOOK_AHEAD
 from tests.guarded_redis import GuardedRedis
 from tests.worker.hostile_tenant.attacks import (
@@ -20,6 +22,7 @@ from tests.worker.hostile_tenant.attacks import (
     QUEUE,
     SAMPLE,
     Attack,
+    task_message,
 )
 from tests.worker.hostile_tenant.tenant import SLOTS, Tenant, clean
 from tests.worker.processes import WorkerProcess, wait_until
@@ -117,6 +120,16 @@ def test_a_sweep_goes_on_whatever_it_finds(
     wait_until(lambda: worker.log.count(told) > num_before or not worker.is_alive, "a sweep has found it")
     assert worker.is_alive
     acme.answered_s()
+
+
+@pytest.mark.parametrize("name", sorted(UNBOUNDED))
+def test_a_task_that_runs_as_many_tasks_as_it_is_told_is_not_run_here(
+    name: str, strike: Callable[[Attack], None], worker: WorkerProcess, root: Redis
+) -> None:
+    strike(Attack(name, [("LPUSH", QUEUE, task_message(name, "t"))]))
+    wait_until(lambda: root.exists(KEYS.result_key("t")), "whoever waits is told")
+    told: Any = root.get(KEYS.result_key("t"))
+    assert f"unknown task, {name}." in told.decode()
 
 
 @pytest.mark.parametrize(
