@@ -23,6 +23,10 @@ from llama_herd.tasks.result import Result
 #: Key in Celery's request dictionary under which the pool leaves the `Result` for the task's body.
 OUTCOME = "herd_outcome"
 
+#: Most tasks that one message may link, those of its groups and chords included. A message has room for
+#: thirty thousand, and sending them takes half a minute of a worker.
+MAX_LINKED_TASKS = 1000
+
 
 @app.task(  # type: ignore[untyped-decorator]
     name=TASK_NAME,
@@ -72,9 +76,10 @@ def trace(
 
 
 def _links(embed: Mapping[str, Any]) -> dict[str, Any]:
-    """The links of a message, by Celery's names. Raises GenerationError if they do not have Celery's form.
+    """The links of a message, by Celery's names.
 
-    Without this check Celery would take each character of a string for a task to send.
+    Raises GenerationError if they are too many, or do not have Celery's form: Celery would take each
+    character of a string for a task to send.
     """
     links = {name: embed.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
     for name, link in links.items():
@@ -83,7 +88,29 @@ def _links(embed: Mapping[str, Any]) -> dict[str, Any]:
             raise GenerationError(
                 ErrorCode.REFUSED, f"{name} of the message must be signatures of Celery tasks"
             )
+    # Of a chain only the last one is sent, which takes the others along.
+    num_tasks = _num_tasks({**links, "chain": (links["chain"] or [])[-1:]})
+    if num_tasks > MAX_LINKED_TASKS:
+        raise GenerationError(
+            ErrorCode.REFUSED,
+            f"the message links {num_tasks:,} tasks, and {MAX_LINKED_TASKS:,} are allowed. "
+            "Fix: link one task that sends the others",
+        )
     return links
+
+
+def _num_tasks(links: Mapping[str, Any]) -> int:
+    """How many tasks these links send at most: names, and signatures with those inside them."""
+    waiting = list(links.values())
+    num = sum(isinstance(task, str) for link in waiting if isinstance(link, list) for task in link)
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            num += "task" in found
+            waiting += found.values()
+        elif isinstance(found, list | tuple):
+            waiting += found
+    return num
 
 
 def _is_list_of_tasks(link: Any) -> bool:

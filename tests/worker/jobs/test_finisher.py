@@ -5,7 +5,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, group, signature
 from celery.backends.redis import RedisBackend
 from redis import Redis
 from structlog.testing import capture_logs
@@ -237,6 +237,30 @@ def test_links_in_a_form_that_is_not_celerys_send_nothing(
     with pytest.raises(GenerationError, match=next(iter(links))):
         traced(worker_app, ended_well(), **links)
     assert redis.keys() == []
+
+
+def linked(name: str, num: int) -> dict[str, Any]:
+    several = group([signature("then", queue="next")] * (num - 1))
+    kinds: dict[str, dict[str, Any]] = {
+        "names": {"callbacks": ["then"] * num},
+        "errbacks": {"errbacks": [dict(signature("then"))] * num},
+        "group": {"callbacks": [several]},
+        "chain": {"chain": [signature("then"), several]},
+    }
+    return kinds[name]
+
+
+@pytest.mark.parametrize("name", ["names", "errbacks", "group", "chain"])
+def test_more_links_than_a_worker_may_send_send_nothing(worker_app: Celery, redis: Redis, name: str) -> None:
+    """A message has room for thirty thousand, each of which is a message to send."""
+    with pytest.raises(GenerationError, match="links 1,001 tasks, and 1,000 are allowed"):
+        traced(worker_app, ended_well(), **linked(name, 1001))
+    assert redis.keys() == []
+
+
+def test_of_a_long_chain_the_first_is_sent(worker_app: Celery, redis: Redis) -> None:
+    traced(worker_app, ended_well(), chain=[worker_app.signature("then", queue="next")] * 1001)
+    assert redis.llen("next") == 1
 
 
 class Told(Delivery):
