@@ -58,13 +58,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
     _side: ThreadPoolExecutor
     _hub: Any = None
     _told_s: float | None = None  # when a signal told it to stop, on the clock of time.monotonic
+    _must_leave = False  # a signal has come before the model was loaded
     _exit_code: int | None = None  # of a worker that has stopped
 
     def on_start(self) -> None:
         """Load the model before the consumer starts, so that no message is taken before it can run."""
         self._does_debug = False  # the pool's debug line would show arguments, and so prompts
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
-        self._handle_stops(_stop_loading)
+        self._handle_stops(self._stop_loading)
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
         # These import torch, which must not happen before the device is pinned.
         from llama_herd.worker.engine.lost_device import lost_by
@@ -90,6 +91,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
         signal.signal(signal.SIGALRM, _leave)
         signals.worker_shutdown.connect(self._note_exit_code, weak=False)
         atexit.register(self._end)
+        if self._must_leave:  # some library has swallowed the exit
+            self._on_signal(signal.SIGTERM, None)
 
     def register_with_event_loop(self, hub: Any) -> None:
         self._hub = hub
@@ -146,6 +149,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Replace Celery's handlers, whose cold shutdown would store running jobs as to be retried."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, handler)
+
+    def _stop_loading(self, *_: Any) -> None:
+        """Exit at once: before the model is loaded the worker has no jobs, and loading may take minutes."""
+        self._must_leave = True
+        raise SystemExit(0)
 
     def _on_signal(self, number: int, _: Any) -> None:
         """Stop, and let jobs finish for a while; SIGQUIT or a second signal releases them at once."""
@@ -207,11 +215,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
         if self._hub is not None:
             for callback in self._hub._pop_ready():
                 callback()
-
-
-def _stop_loading(*_: Any) -> None:
-    """Exit at once: before the model is loaded the worker has no jobs, and loading may take minutes."""
-    raise SystemExit(0)
 
 
 def _refuse_size(_: Any, **__: Any) -> dict[str, str]:

@@ -167,3 +167,18 @@ def test_a_worker_that_is_still_loading_its_model_leaves_at_once(
         assert "critical" not in worker.log
     finally:
         worker.kill()
+
+
+def test_a_signal_that_a_library_swallows_while_the_model_is_loaded_ends_the_worker_after_it(
+    worker: WorkerProcess, tmp_path: Path
+) -> None:
+    for name in ("load", "swallow"):
+        (tmp_path / name).touch()
+    worker.start()
+    try:
+        wait_until((tmp_path / "loading").exists, "the model is being loaded")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait_for_end() == 0
+        assert "model loaded" in worker.log
+    finally:
+        worker.kill()

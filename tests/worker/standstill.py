@@ -3,7 +3,8 @@
 STANDSTILL=folder    `engine` in it holds up the next step, or the first after as many tokens as it says;
                      `consumer` holds up the next question for a message;
                      `crash` makes the next step of a batch fail, `load` holds up the model,
-                     `finisher` the next results
+                     and with `swallow` goes on with it whatever a signal raises there;
+                     `finisher` holds up the next results
 STANDSTILL_RATE=1/m  Celery's rate limit
 """
 
@@ -52,7 +53,12 @@ def load_unless_held(
 ) -> LoadedModel:
     (FOLDER / "loading").touch()
     while (FOLDER / "load").exists():
-        sleep(0.01)
+        try:
+            sleep(0.01)
+        except SystemExit:  # as one raised in an import or in a finalizer may be
+            if not (FOLDER / "swallow").exists():
+                raise
+            (FOLDER / "load").unlink()
     return load(settings, device, on_progress)
 
 
