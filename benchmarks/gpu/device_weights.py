@@ -13,16 +13,10 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from benchmarks.gpu.random_model import BLOCKS, random_values, stored_type, write_header
+from benchmarks.random_blocks import random_blocks
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.weight import Weight
-
-#: Where the float16 numbers of a block stand, and what they are for values that spread by one.
-HALVES: dict[GGMLType, dict[int, float]] = {
-    GGMLType.Q4_0: {0: 1 / 4.6},
-    GGMLType.Q4_K: {0: 1 / 200, 2: 7.5 / 200},
-    GGMLType.Q6_K: {208: 1 / 1_370},
-}
 
 
 @dataclass(frozen=True)
@@ -42,18 +36,7 @@ class RandomRows:
             return BLOCKS[self.type](random_values(self.shape, 0, self.device)).view(1, -1)
         if self.type in BLOCKS:
             return BLOCKS[self.type](random_values((num_rows, self.shape[1]), rows.start or 0, self.device))
-        return random_blocks(self.type, num_rows, self.shape[1], self.device)
-
-
-def random_blocks(type: GGMLType, num_rows: int, columns: int, device: torch.device) -> Tensor:
-    """Blocks of random bits, but for their scales: uint8 (rows, bytes of a row)."""
-    block_values, block_bytes = GGML_QUANT_SIZES[type]
-    shape = (num_rows, columns // block_values, block_bytes)
-    blocks = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
-    for start, scale in HALVES[type].items():
-        half = torch.tensor([scale / math.sqrt(columns)], dtype=torch.float16).view(torch.uint8)
-        blocks[..., start : start + 2] = half.to(device)
-    return blocks.flatten(1)
+        return random_blocks(self.type, num_rows, self.shape[1], rows.start or 0, self.device)
 
 
 def write_hollow_model(path: Path, config: LlamaConfig, type: GGMLType | Callable[[str], GGMLType]) -> Path:

@@ -13,6 +13,7 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
+from benchmarks.random_blocks import HALVES, random_blocks
 from benchmarks.stored_blocks import stored_blocks
 from benchmarks.vocabularies import AddVocabulary, add_sentence_pieces
 from llama_herd.model.config import LlamaConfig
@@ -30,14 +31,13 @@ def write_random_model(
 ) -> Path:
     """Write matrices as `type`, or as it says by their names, and norms as F32.
 
-    `path` is there only when all is written.
+    Blocks are random bits where that is known to give such values. `path` is there only when all is written.
     """
     type_of = type if callable(type) else lambda name: type
     unfinished = path.with_suffix(".unfinished")
     writer, shapes = write_header(unfinished, config, type_of, add_vocabulary)
     for seed, (name, shape) in enumerate(shapes.items()):
-        values = random_values(shape, seed, device)
-        writer.write_tensor_data(_blocks(values, stored_type(shape, type_of(name))))
+        writer.write_tensor_data(_blocks(shape, stored_type(shape, type_of(name)), seed, device))
     writer.close()
     return unfinished.rename(path)
 
@@ -88,8 +88,11 @@ BLOCKS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _blocks(values: Tensor, type: GGMLType) -> np.ndarray:
-    """By the device if it can; else by the gguf package, or random ones."""
+def _blocks(shape: Shape, type: GGMLType, seed: int, device: torch.device) -> np.ndarray:
+    """Random ones; else drawn values, stored by the device if it can, or by the gguf package."""
+    if type in HALVES:
+        return random_blocks(type, *shape, seed, device).cpu().numpy()
+    values = random_values(shape, seed, device)
     if type in BLOCKS:
         return BLOCKS[type](values).cpu().numpy()
     return stored_blocks(values.cpu().numpy(), type)
