@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 import torch
 
+from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile, open_model
@@ -14,7 +15,7 @@ from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_segment import NativeSegment
 from llama_herd.worker.settings import BUNDLED_MODEL
-from tests.model.forwards import greedy, logits_after, random_ids
+from tests.model.forwards import greedy, logits_after, random_ids, reserved
 from tests.model.requantised import Requantised
 from tests.tiny import WIDE, load_tiny, write_tiny_gguf
 
@@ -72,6 +73,34 @@ def test_in_bfloat16_it_is_within_six_times_of_what_bfloat16_itself_rounds(
             cache = Cache(llama.config, 8, torch.device("cpu"), torch.bfloat16)
             away[name] += float((logits_after(llama, ids, cache) - expected).square().mean())
     assert away["native"] <= 6**2 * away["dense"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_256_rows_are_as_right_as_one(kernels: Kernels, dtype: torch.dtype) -> None:
+    native = bundled("Q4_0", Form.FASTEST.with_kernels(kernels), dtype)
+    exact = bundled("Q4_0", Form.DENSE, torch.float32)
+    texts = [random_ids(5 + row % 12, row) for row in range(256)]
+    expected, found = prefilled_and_decoded(exact, texts), prefilled_and_decoded(native, texts)
+    if dtype is torch.float32:
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+        return
+    dense = prefilled_and_decoded(bundled("Q4_0", Form.DENSE, dtype), texts)
+    away = [(one - expected).square().mean(dim=-1) for one in (found, dense)]  # (forwards, R) each
+    assert away[0].mean() <= 6**2 * away[1].mean()
+    assert away[0].max() <= 6**2 * away[1].max()
+
+
+def prefilled_and_decoded(llama: Llama, texts: list[list[int]]) -> torch.Tensor:
+    """Logits (4, R, V) after all texts but their last three tokens, in one batch, and after each of these."""
+    dtype = llama.embedding.rows(torch.tensor([0])).dtype
+    cache = Cache(llama.config, len(texts), dtype=dtype)
+    pages = [reserved(cache, str(row), len(text)) for row, text in enumerate(texts)]
+    rows = [*zip(pages, texts, strict=True)]
+    chunks = [[Chunk(own, 0, text[:-3], True) for own, text in rows]]
+    for left in (3, 2, 1):
+        chunks.append([Chunk(own, len(text) - left, [text[-left]], True) for own, text in rows])
+    return torch.stack([llama.forward(Batch.of(of_forward), cache) for of_forward in chunks])
 
 
 @pytest.mark.parametrize("types", ["BF16", "F16", "F16 Q4_0 Q5_1"])
