@@ -30,6 +30,7 @@ from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
 from llama_herd.worker.loading.card_lock import take_card
 from llama_herd.worker.loading.device import pinned_card, visible_cards
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.openmp import openmp_runtimes
 from llama_herd.worker.loading.threads import complaint_of_threads, num_threads
 from llama_herd.worker.settings import WorkerSettings
 
@@ -114,6 +115,9 @@ class Service:
         )
         if complaint := complaint_of_threads(settings):
             log.warning("too many threads, steps are slow", reason=complaint, fix="leave HERD_THREADS out")
+        if len(runtimes := openmp_runtimes()) > 1:
+            note = "torch keeps to its own, native kernels have threads without OpenMP: results are the same"
+            log.info("several OpenMP runtimes are loaded", runtimes=runtimes, note=note)
         if settings.device == "cpu" and (cards := visible_cards()):
             fix = "leave HERD_DEVICE out, with a torch that is built for CUDA"
             log.warning("a GPU stays idle, this worker runs on the CPU", gpus=cards, fix=fix)
