@@ -49,7 +49,11 @@ class Ours:
             model=path, threads=threads, slots=SLOTS, context_tokens=CONTEXT_TOKENS
         )
         self._model = LoadedModel.load(self._settings, "cpu")
-        self.facts: dict[str, Any] = {"dtype": self._model.dtype_name, "form": self._model.plan.form_note}
+        self.facts: dict[str, Any] = {
+            "dtype": self._model.dtype_name,
+            "form": self._model.plan.form_note,
+            "weights_s": self._model.weights_s,
+        }
         self._num_prefills = 0
 
     def prefill_s(self, num_tokens: int) -> float:

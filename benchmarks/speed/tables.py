@@ -20,12 +20,9 @@ def tables(report: Report) -> Iterator[Table]:
     if not report["busy"]:
         return
     yield Table(
-        ["file", "GB", "a worker's memory for it, in files"],
-        [
-            [f"{run['shape']} {run['preset']}", run["bytes"] / 1e9, run["worker_bytes_over_file"]]
-            for run in report["runs"]
-        ],
-        "More than the same worker takes with the bundled model, but for the KV cache",
+        ["file", "GB", "first token s", "weights s", "a worker's memory for it, in files"],
+        [_of_file(run) for run in report["runs"]],
+        "Weights: their part of the first token. Memory: more than with the bundled model, but for the cache",
     )
     head = ["ms a step", *(f"beside {number} busy processes" for number in NUM_BUSY)]
     yield Table(head, [_busy(one) for one in report["busy"]], "8 rows of the first file")
@@ -46,6 +43,18 @@ def readme_table(report: Report) -> Table:
     return Table(["tokens/s", *(cell.name for cell in CELLS)], rows)
 
 
+def _of_file(run: dict[str, Any]) -> list[str | float]:
+    ours = _ours(run)
+    name, num_bytes = f"{run['shape']} {run['preset']}", run["bytes"]
+    times_s = (ours["start_s"] or "-", ours["facts"].get("weights_s", "-"))
+    return [name, num_bytes / 1e9, *times_s, run["worker_bytes_over_file"]]
+
+
+def _ours(run: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in run["contenders"] if one["contender"] == OURS.name)
+    return found
+
+
 def _busy(one: dict[str, Any]) -> list[str | float]:
     steps_s = one["step_s"].values()
     return [one["contender"], *("-" if step_s is None else 1000 * step_s for step_s in steps_s)]
@@ -62,7 +71,7 @@ def _speeds(one: dict[str, Any]) -> list[str | float]:
 
 def _standing(run: dict[str, Any]) -> Iterator[list[str | float]]:
     """Ours in percent of the floor, and as a multiple of the best peer in each cell."""
-    ours = next(one for one in run["contenders"] if one["contender"] == OURS.name)["tokens_per_s"]
+    ours = _ours(run)["tokens_per_s"]
     floors = run["floor_tokens_per_s"]
     yield [
         "percent of the floor",

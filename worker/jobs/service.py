@@ -111,6 +111,7 @@ class Service:
             steps=model.steps_note,
             threads=num_threads(settings),
             seconds=round(loaded_s - started_s, 3),
+            weights_s=round(model.weights_s, 3),
             warm_up_s=round(monotonic() - loaded_s, 3),
         )
         if complaint := complaint_of_threads(settings):

@@ -46,6 +46,7 @@ class LoadedModel:
         chat_complaint: str,
         cache: Cache,
         plan: MemoryPlan,
+        weights_s: float,
     ) -> None:
         self.llama = llama
         self.tokenizer = tokenizer
@@ -53,6 +54,7 @@ class LoadedModel:
         self.chat_complaint = chat_complaint  # why chats are refused, where there is no `chat`
         self.cache = cache
         self.plan = plan
+        self.weights_s = weights_s  # that reading the weights and laying them out took
         self.max_length = plan.max_length
         self.steps_note = ""  # how the steps of its engine go, once there is one
 
@@ -71,7 +73,9 @@ class LoadedModel:
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
             plan = _planned(servable, device)
             try:
+                started_s = monotonic()
                 llama = _llama(servable, place, plan, on_progress)
+                weights_s = monotonic() - started_s
                 cache = Cache(
                     llama.config,
                     plan.num_pages,
@@ -84,7 +88,7 @@ class LoadedModel:
                 if not is_lack_of_memory(error):
                     raise
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
-        return cls(llama, servable.tokenizer, chat, complaint, cache, plan)
+        return cls(llama, servable.tokenizer, chat, complaint, cache, plan, weights_s)
 
     @property
     def dtype_name(self) -> str:
