@@ -4,31 +4,33 @@ from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.initialization import no_init_weights
 
 from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
 from llama_herd.model.files.safetensors_model import hf_name
 from llama_herd.model.kernels.dequantize import dequantize
 
 
-def load_peer(file: GGUFModel) -> Any:
-    """A LlamaForCausalLM with the weights of a model file, in float32."""
+def load_peer(file: GGUFModel, dtype: torch.dtype = torch.float32) -> Any:
+    """A LlamaForCausalLM with the weights of a model file."""
     config = file.config
-    peer = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.num_layers,
-            intermediate_size=config.ffn_size,
-            num_attention_heads=config.num_heads,
-            num_key_value_heads=config.num_kv_heads,
-            max_position_embeddings=config.context_length,
-            rms_norm_eps=config.rms_eps,
-            rope_theta=config.rope_base,
+    with no_init_weights():
+        peer = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=config.vocab_size,
+                hidden_size=config.hidden_size,
+                num_hidden_layers=config.num_layers,
+                intermediate_size=config.ffn_size,
+                num_attention_heads=config.num_heads,
+                num_key_value_heads=config.num_kv_heads,
+                max_position_embeddings=config.context_length,
+                rms_norm_eps=config.rms_eps,
+                rope_theta=config.rope_base,
+            )
         )
-    )
     names = [name for name in expected_shapes(config) if name != "rope_freqs.weight"]
-    state = {hf_name(name): _values(file, name) for name in names}
-    peer.load_state_dict(state)
+    state = {hf_name(name): _values(file, name).to(dtype) for name in names}
+    peer.load_state_dict(state, assign=True)
     return peer.eval()
 
 

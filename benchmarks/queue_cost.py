@@ -36,6 +36,8 @@ from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 ROWS = 32
 CONTEXT_TOKENS = 512
 ROUNDS = 3
+#: What is done before the first round.
+WARM_UP = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
 
 
 @dataclass(frozen=True)
@@ -75,18 +77,17 @@ class BareEngine:
     """The engine in this process, without a queue."""
 
     def __init__(self, load: Load, threads: int) -> None:
-        self._load = load
         settings = WorkerSettings.read(**{**load.settings(threads), "slots": ROWS})
         self._model = LoadedModel.load(settings, "cpu")
         self._engine = self._model.engine(settings, self._count)
         self._num_tokens = 0
         self._full_steps_s: list[float] = []
 
-    def tokens_per_s(self) -> float:
+    def tokens_per_s(self, sampling: SamplingParams) -> float:
         """From the first submission to the last end."""
         self._num_tokens, started_s = 0, perf_counter()
         for number in range(ROWS):
-            job = GenerationJob(prompt=PROMPTS[number % len(PROMPTS)], sampling=self._load.sampling)
+            job = GenerationJob(prompt=PROMPTS[number % len(PROMPTS)], sampling=sampling)
             self._engine.submit(*self._model.sequences(f"{started_s}-{number}", job, now_ms=0))
         while self._engine.has_work:
             before, step_started_s = self._num_tokens, perf_counter()
@@ -122,10 +123,10 @@ def measure() -> Report:
 
 def _run(load: Load, threads: int) -> Run:
     run, engine = Run(load.name, threads), BareEngine(load, threads)
-    with warm_worker(ROWS, load.sampling, **load.settings(threads)) as queue:
-        engine.tokens_per_s()
+    with warm_worker(ROWS, WARM_UP, **load.settings(threads)) as queue:
+        engine.tokens_per_s(WARM_UP)
         for _ in range(ROUNDS):
-            run.engine_tokens_per_s.append(engine.tokens_per_s())
+            run.engine_tokens_per_s.append(engine.tokens_per_s(load.sampling))
             run.queue_tokens_per_s.append(queue.tokens_per_s(ROWS, load.sampling))
         gaps_s = _gaps_s(queue, load)
     run.step_ms = engine.step_ms

@@ -91,7 +91,8 @@ BLOCKS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
 def _blocks(shape: Shape, type: GGMLType, seed: int, device: torch.device) -> np.ndarray:
     """Random ones; else drawn values, stored by the device if it can, or by the gguf package."""
     if type in HALVES:
-        return random_blocks(type, *shape, seed, device).cpu().numpy()
+        num_rows, columns = shape
+        return random_blocks(type, num_rows, columns, seed, device).cpu().numpy()
     values = random_values(shape, seed, device)
     if type in BLOCKS:
         return BLOCKS[type](values).cpu().numpy()

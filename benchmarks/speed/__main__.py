@@ -40,20 +40,26 @@ def measure(
     is_quick: bool = False,
 ) -> Report:
     """A quick one leaves out what a worker takes, and what busy processes do to a step."""
-    ceilings = Ceilings.measure()
-    console, shapes_done, runs = Console(stderr=True), set[str](), []
+    console = Console(stderr=True, log_path=False)
+    console.log("the machine's ceilings")
+    ceilings, shapes_done, runs = Ceilings.measure(), set[str](), []
     busy: list[dict[str, Any]] = []
     for file in files:
-        console.print(f"{file.shape} {file.preset} ...")
         there = [one for one in contenders if one.is_there]
         taking_part = [one for one in there if not (one.reads_any_file_alike and file.shape in shapes_done)]
         shapes_done.add(file.shape)
+        console.log(f"{file.shape} {file.preset}: writing the file")
         with TemporaryDirectory() as folder:
             path = file.write(Path(folder))
             num_bytes = path.stat().st_size
+            console.log(f"{rounds} rounds of {', '.join(one.name for one in taking_part)}")
             outcomes = measure_file(path, taking_part, threads, rounds, STEPS)
-            over_file = None if is_quick else worker_bytes_over_file(path, file.config, threads)
+            over_file = None
+            if not is_quick:
+                console.log("a worker's memory")
+                over_file = worker_bytes_over_file(path, file.config, threads)
             if not (busy or is_quick):  # the first file says it for all
+                console.log("steps beside busy processes")
                 busy = beside_busy(path, taking_part, threads)
         runs.append({**_run(file, num_bytes, ceilings, outcomes), "worker_bytes_over_file": over_file})
     return {

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.speed.contender import Contender
 
-LENGTHS, STEPS = (128,) * 8, 8
+LENGTHS, STEPS = (128,) * 8, 5
 NUM_BUSY = (0, 1, 2)
 
 ENDLESS = "while True: pass"

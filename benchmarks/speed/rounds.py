@@ -63,8 +63,8 @@ def measure_file(
     with ExitStack() as stack:
         running = [stack.enter_context(contender.start(path, threads)) for contender in contenders]
         outcomes = [Outcome(one.contender.name, one.facts) for one in running]
-        for cell in CELLS:
-            for one in running:  # fills caches and warms up
+        for cell in filter(lambda cell: cell.lengths, CELLS):
+            for one in running:  # fills caches and warms up, by prompts too
                 cell.seconds(one, 1)
         for cell in [cell for _ in range(rounds) for cell in CELLS]:
             for one, outcome in zip(running, outcomes, strict=True):

@@ -49,7 +49,7 @@ class Transformers:
     def __init__(self, path: Path, threads: int) -> None:
         torch.set_num_threads(threads)
         with GGUFModel.open(path) as file:
-            self._model = load_peer(file).to(torch.bfloat16)
+            self._model = load_peer(file, torch.bfloat16)
         self.facts: dict[str, Any] = {"version": version("transformers"), "dtype": "bfloat16"}
 
     @torch.inference_mode()
