@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.form import Form
+from llama_herd.model.freed_memory import give_back
 from llama_herd.model.kernels.huge_pages import move_into_huge_pages
 from llama_herd.model.linear import Linear
 from llama_herd.model.native_segment import NativeSegment
@@ -78,7 +79,11 @@ class WeightLoader:
             torch.set_num_threads(num_threads)
 
     def finish(self) -> None:
-        """Once all is loaded: move it, beside its first use, to where it is read fastest."""
+        """Once all is loaded: give back what that took besides.
+
+        Then move it, beside its first use, to where it is read fastest.
+        """
+        give_back()
         if self._laid_out and self.device.type == "cpu":
             move_into_huge_pages(self._laid_out)
 
