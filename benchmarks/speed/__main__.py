@@ -82,7 +82,11 @@ def _run(file: RandomFile, num_bytes: int, ceilings: Ceilings, outcomes: Iterabl
         "bytes": num_bytes,
         "floor_tokens_per_s": {cell.name: cell.num_tokens / cell.floor_s(floors) for cell in CELLS},
         "contenders": [
-            {**asdict(outcome), "tokens_per_s": {cell.name: outcome.tokens_per_s(cell) for cell in CELLS}}
+            {
+                **asdict(outcome),
+                "others_cores": outcome.others_cores,
+                "tokens_per_s": {cell.name: outcome.tokens_per_s(cell) for cell in CELLS},
+            }
             for outcome in outcomes
         ],
     }

@@ -1,5 +1,6 @@
 """The files that are measured: random weights, types mixed as in llama.cpp's presets."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,10 @@ class RandomFile:
     def write(self, folder: Path) -> Path:
         path = folder / f"{self.preset}.gguf"
         cpu = torch.device("cpu")
-        return write_random_model(path, self.config, PRESETS[self.preset], cpu, self._add_vocabulary)
+        write_random_model(path, self.config, PRESETS[self.preset], cpu, self._add_vocabulary)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())  # else it is still being written while engines take turns
+        return path
 
     def _add_vocabulary(self, writer: GGUFWriter, vocab_size: int) -> None:
         """What OpenVINO can read, which also asks for the preset."""

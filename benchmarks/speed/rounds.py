@@ -48,8 +48,14 @@ class Outcome:
     start_s: float | None = None  # from the start of the process to its first token
     peak_bytes: int | None = None
     seconds: dict[str, list[float]] = field(default_factory=dict)  # by cell, one a round
-    others_cores: float = 0.0  # that anything else kept busy meanwhile, at the worst
+    others_s: float = 0.0  # processor time that anything else took meanwhile
+    timed_s: float = 0.0
     death: str = ""
+
+    @property
+    def others_cores(self) -> float:
+        """That anything else kept busy, over all turns: the system counts in 10 ms, a turn may be less."""
+        return max(0.0, self.others_s / self.timed_s) if self.timed_s else 0.0
 
     def tokens_per_s(self, cell: Cell) -> float | None:
         """The median of the rounds."""
@@ -81,8 +87,8 @@ def _time(cell: Cell, running: Running, outcome: Outcome, steps: int) -> None:
     seconds = cell.seconds(running, steps)
     if seconds is None:
         return
-    others_s = busy_s() - busy_before_s - (_own_cpu_s(running) - own_before_s)
-    outcome.others_cores = max(outcome.others_cores, others_s / (perf_counter() - started_s))
+    outcome.others_s += busy_s() - busy_before_s - (_own_cpu_s(running) - own_before_s)
+    outcome.timed_s += perf_counter() - started_s
     outcome.seconds.setdefault(cell.name, []).append(seconds)
 
 
