@@ -210,7 +210,11 @@ static inline Floats weigh_tiles(const Attention& a, const SeenKeys& seen, int64
   // A row that has seen no key yet has no largest score either.
   const __mmask16 has_seen = _mm512_cmp_ps_mask(now, none, _CMP_NEQ_UQ);
   const Floats start = _mm512_maskz_sub_ps(has_seen, zeros(), multiply(now, all(scale)));
-  const Floats shrink = power_of_two<WEIGHT_DEGREE>(add_product(before, all(scale), start));
+  // Exactly 1 where the largest score stays: a block of which a row sees nothing must change none of its bits, and a
+  // long prompt has many blocks, each of which would take a little from the weights of those before it.
+  const __mmask16 has_grown = _mm512_cmp_ps_mask(now, before, _CMP_NEQ_UQ);
+  const Floats less = power_of_two<5>(multiply(subtract(before, now), all(scale)));
+  const Floats shrink = _mm512_mask_mov_ps(all(1.0f), has_grown, less);
   Floats total[2] = {multiply(load(totals), shrink), zeros()};
   for (int64_t tile = 2 * first; tile < 2 * end; tile++) {
     const float* of_tile = scores + tile * APART;
