@@ -11,8 +11,9 @@ from torch import Tensor
 
 from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
+from tests.model.kernels.nan_cache import NanCache
 
 pytestmark = pytest.mark.long
 
@@ -25,10 +26,10 @@ def attention(set_kernels: Kernels) -> Attention:
 
 @dataclass
 class Case:
-    """Rows that end sequences of some lengths, in a cache of NaN but for the keys that they see."""
+    """Rows that end sequences of some lengths."""
 
     q: Tensor  # (R, H, D)
-    cache: Tensor  # (2, K, pages, PAGE_TOKENS, D)
+    cache: NanCache
     seen: Seen
 
     @classmethod
@@ -42,22 +43,9 @@ class Case:
         dtype: torch.dtype = torch.float32,
         scattered: bool = True,
     ) -> "Case":
-        generator = torch.Generator().manual_seed(sum(lengths) + head_dim)
-        counts = [pages_for(length) for length in lengths]
-        num_pages = sum(counts) + 3
-        order = torch.randperm(num_pages, generator=generator) if scattered else torch.arange(num_pages)
-        tables = torch.tensor([0, *counts]).cumsum(0)[:-1]
-        seen = Seen(torch.arange(len(lengths)), torch.tensor(lengths), tables, order)
-        cache = torch.full((2, kv_heads, num_pages, PAGE_TOKENS, head_dim), torch.nan, dtype=dtype)
-        case = cls(torch.randn(len(lengths), heads, head_dim, generator=generator).to(dtype), cache, seen)
-        for row, length in enumerate(lengths):
-            numbers = torch.randn(2, kv_heads, length, head_dim, generator=generator)
-            cache[(slice(None), slice(None), *case.cells(row, range(length)))] = numbers.to(dtype)
-        return case
-
-    def cells(self, row: int, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        at = torch.tensor(positions)
-        return self.seen.pages[self.seen.tables[row] + at // PAGE_TOKENS], at % PAGE_TOKENS
+        cache = NanCache.of(lengths, dtype, kv_heads=kv_heads, head_dim=head_dim, scattered=scattered)
+        seen = Seen(torch.arange(len(lengths)), torch.tensor(lengths), cache.tables, cache.pages)
+        return cls(torch.randn(len(lengths), heads, head_dim).to(dtype), cache, seen)
 
     def only(self, row: int) -> Seen:
         seen = self.seen
@@ -67,7 +55,7 @@ class Case:
     def attend(self, attention: Attention, seen: Seen | None = None, **scoring: Any) -> Tensor:
         out = torch.full_like(self.q, torch.nan)
         scoring = {"scale": self.q.shape[-1] ** -0.5, **scoring}
-        attention(self.q, self.cache, seen or self.seen, out, **scoring)
+        attention(self.q, self.cache.storage, seen or self.seen, out, **scoring)
         return out
 
     def expected(self, row: int, *, scale: float = 0.0, window: int = 0, cap: float = 0.0) -> Tensor:
@@ -76,7 +64,7 @@ class Case:
         first = max(0, length - window) if window else 0
         q = self.q[row].double()
         heads, head_dim = q.shape
-        found = self.cache[(slice(None), slice(None), *self.cells(row, range(first, length)))].double()
+        found = self.cache.exact(self.seen.tables[row], range(first, length))
         out = torch.empty_like(q)
         for head in range(heads):
             keys, values = found[:, head // (heads // found.shape[1])]
@@ -143,7 +131,7 @@ def test_scores_of_any_size_give_what_float64_gives(attention: Attention) -> Non
     case = Case.of([1000, 300, 3])
     case.check(case.attend(attention, scale=30.0), scale=30.0)
     case.q.fill_(1e4)
-    case.cache[0] = case.cache[0].abs()
+    case.cache.storage[0].abs_()
     assert case.attend(attention).isfinite().all()
 
 
@@ -169,14 +157,14 @@ def test_threads_change_no_bit(attention: Attention, num_threads: int) -> None:
 def test_rows_of_one_sequence_see_their_own_past(attention: Attention) -> None:
     """Some tokens at once: what comes after a row is there, is NaN, and is not read."""
     case = Case.of([300])
-    cells = case.cells(0, range(297, 300))
-    after = case.cache[(slice(None), slice(None), *cells)].clone()
+    cells = case.cache.index(case.seen.tables[0], range(297, 300))
+    after = case.cache.storage[cells].clone()
     case.q = torch.randn(4, *case.q.shape[1:])
     case.seen = Seen(torch.tensor([2]), torch.tensor([297]), torch.tensor([0]), case.seen.pages)
-    case.cache[(slice(None), slice(None), *cells)] = torch.nan
+    case.cache.storage[cells] = torch.nan
     early = case.attend(attention)
     assert early[[0, 1, 3]].isnan().all()  # rows that are not asked for stay
-    case.cache[(slice(None), slice(None), *cells)] = after
+    case.cache.storage[cells] = after
     lengths = torch.tensor([300, 298, 297, 299])
     case.seen = Seen(torch.arange(4), lengths, torch.zeros(4, dtype=torch.int64), case.seen.pages)
     found = case.attend(attention)

@@ -15,8 +15,9 @@ from llama_herd.model.kernels.attention import BFLOAT16_ROUNDING, FLOAT32_ROUNDI
 from llama_herd.model.kernels.instruction_set import AMX
 from llama_herd.model.kernels.native import Kernel, Kernels
 from llama_herd.model.kernels.prefill_attention import WEIGHT_ROUNDING, PrefillAttention
-from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen, SeenSpans
+from tests.model.kernels.nan_cache import NanCache
 from tests.model.native_library import kernels_of
 
 
@@ -29,10 +30,10 @@ def attention(kernels_folder: Path) -> PrefillAttention:
 
 @dataclass
 class Case:
-    """Spans of sequences, (first position, tokens), in a cache of NaN but for the keys that they see."""
+    """Spans of sequences, (first position, tokens), each the end of its sequence."""
 
     q: Tensor  # (T, H, D)
-    cache: Tensor  # (2, K, pages, PAGE_TOKENS, D)
+    cache: NanCache
     spans: SeenSpans
 
     @classmethod
@@ -45,23 +46,14 @@ class Case:
         head_dim: int = 64,
         scattered: bool = True,
     ) -> "Case":
-        starts, counts = ([span[i] for span in spans] for i in range(2))
-        num_pages = [pages_for(start + count) for start, count in spans]
-        order = torch.randperm(sum(num_pages) + 3) if scattered else torch.arange(sum(num_pages) + 3)
-        rows, tables = (torch.tensor([0, *numbers]).cumsum(0)[:-1] for numbers in (counts, num_pages))
-        cache = torch.full((2, kv_heads, len(order), PAGE_TOKENS, head_dim), torch.nan).bfloat16()
-        q = torch.randn(sum(counts), heads, head_dim).bfloat16()
-        seen = Seen(rows, torch.tensor(starts) + 1, tables, order)
-        case = cls(q, cache, SeenSpans(seen, torch.tensor(counts)))
-        for span, (start, count) in enumerate(spans):
-            numbers = torch.randn(2, kv_heads, start + count, head_dim).bfloat16()
-            cache[(slice(None), slice(None), *case.cells(span, range(start + count)))] = numbers
-        return case
-
-    def cells(self, span: int, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        at = torch.tensor(positions)
-        seen = self.spans.first
-        return seen.pages[seen.tables[span] + at // PAGE_TOKENS], at % PAGE_TOKENS
+        starts, counts = (torch.tensor([span[i] for span in spans]) for i in range(2))
+        lengths = (starts + counts).tolist()
+        cache = NanCache.of(
+            lengths, torch.bfloat16, kv_heads=kv_heads, head_dim=head_dim, scattered=scattered
+        )
+        seen = Seen(counts.cumsum(0) - counts, starts + 1, cache.tables, cache.pages)
+        q = torch.randn(int(counts.sum()), heads, head_dim).bfloat16()
+        return cls(q, cache, SeenSpans(seen, counts))
 
     def only(self, span: int, first: int = 0, count: int = 0) -> SeenSpans:
         """Some tokens of a span; all if no number is given."""
@@ -73,7 +65,7 @@ class Case:
     def attend(self, attention: PrefillAttention, spans: SeenSpans | None = None, **scoring: Any) -> Tensor:
         out = torch.full(self.q.shape, torch.nan).bfloat16()
         scoring = {"scale": self.q.shape[-1] ** -0.5, **scoring}
-        attention.attend(self.q, self.cache, spans or self.spans, out, **scoring)
+        attention.attend(self.q, self.cache.storage, spans or self.spans, out, **scoring)
         return out
 
     def check(self, y: Tensor, *, scale: float = 0.0, window: int = 0, cap: float = 0.0) -> None:
@@ -83,7 +75,7 @@ class Case:
         seen = self.spans.first
         for span, count in enumerate(self.spans.num_tokens.tolist()):
             row, end = int(seen.rows[span]), int(seen.num_keys[span]) + count - 1
-            found = self.cache[(slice(None), slice(None), *self.cells(span, range(end)))].double()
+            found = self.cache.exact(seen.tables[span], range(end))
             after = torch.arange(end - count, end)[:, None] - torch.arange(end)  # (t, S)
             hidden = (after < 0) | (after >= window) if window else after < 0
             for head in range(H):
@@ -153,10 +145,22 @@ def test_scales_windows_and_caps_are_kept(attention: PrefillAttention, scoring: 
 def test_scores_of_any_size_give_numbers(attention: PrefillAttention) -> None:
     case = Case.of([(0, 600)])
     case.q.fill_(1e4)
-    case.cache[0] = case.cache[0].abs()
+    case.cache.storage[0].abs_()
     assert case.attend(attention).isfinite().all()
     case.q.neg_()
     assert case.attend(attention).isfinite().all()
+
+
+def test_equal_scores_weigh_the_same_wherever_they_stand(attention: PrefillAttention) -> None:
+    num_keys = 50_000
+    case = Case.of([(num_keys - 1, 1)], heads=1, kv_heads=1, head_dim=2)
+    case.q.zero_()
+    cells = case.cache.index(case.cache.tables[0], range(num_keys))
+    found = case.cache.storage[cells]
+    # Values are 1 in the first half, and 0 in the second.
+    found[1] = (torch.arange(num_keys) < num_keys // 2)[:, None]
+    case.cache.storage[cells] = found
+    assert case.attend(attention).tolist() == [[[0.5, 0.5]]]
 
 
 @pytest.mark.parametrize("scoring", [{}, {"window": 90}, {"cap": 3.0}], ids=str)
