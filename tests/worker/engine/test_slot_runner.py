@@ -44,16 +44,6 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
-    return tiny_settings.model_copy(update={"slots": 6, "kv_cache_tokens": 4096})
-
-
-@pytest.fixture
-def wide(settings: WorkerSettings) -> LoadedModel:
-    return LoadedModel.load(settings, "cpu")
-
-
 def jobs(model: LoadedModel, *modes: str, seed: int = 0, num_jobs: int = 9) -> list[Sequence]:
     """Of several lengths, some of them with the same prompt in front."""
     rng = random.Random(seed)

@@ -70,16 +70,6 @@ def watched(overlapping: Overlapping) -> Iterator[Watch]:
         yield watch
 
 
-@pytest.fixture
-def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
-    return tiny_settings.model_copy(update={"slots": 12, "kv_cache_tokens": 8192})
-
-
-@pytest.fixture
-def wide(settings: WorkerSettings) -> LoadedModel:
-    return LoadedModel.load(settings, "cpu")
-
-
 def decoding(model: LoadedModel, settings: WorkerSettings, **sampling: Any) -> Overlapping:
     """An engine all of whose rows have decoded for some steps."""
     overlapping = Overlapping(model, settings, Collector())
@@ -116,7 +106,7 @@ def test_no_step_whatsoever_waits_for_the_device_or_takes_memory_that_it_must_fi
     """Prompts, rows that are drawn apart, scores, joins, ends and forks: all but the first steps."""
     overlapping = Overlapping(wide, settings, Collector())
     host_bytes = overlapping.device.num_host_bytes
-    overlapping.engine.submit(*jobs(wide, mode, num_jobs=14))
+    overlapping.engine.submit(*jobs(wide, mode))
     with watched(overlapping) as watch:
         while overlapping.engine.has_work:
             overlapping.engine.step()
