@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
+import typer
 from typer.testing import CliRunner, Result
 
 from llama_herd.worker.cli.app import app
@@ -14,6 +16,9 @@ COMMAND = (sys.executable, "-m", "llama_herd.worker.cli")
 
 #: Variables that say where Redis is, or change how a worker starts.
 _OURS = ("HERD_", "CELERY_", "REDIS_URL")
+
+#: All commands take a twentieth of a second to make, and the runner would make them for each call.
+_made_once = mock.patch("typer.testing._get_command", cache(typer.main.get_command))
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -41,5 +46,5 @@ def start_herd(folder: Path, *arguments: str, **variables: str) -> subprocess.Po
 
 def invoke(*arguments: str, stdin: str = "", **variables: str) -> Result:
     """Run a command in this process; what its options change in the environment is put back."""
-    with mock.patch.dict(os.environ, environment(**variables), clear=True):
+    with _made_once, mock.patch.dict(os.environ, environment(**variables), clear=True):
         return CliRunner().invoke(app, arguments, input=stdin)
