@@ -17,6 +17,7 @@ WITH_TRANSFORMERS = {
     "tests/model/text/test_template_files.py",
     "tests/model/text/test_template_law.py",
     "tests/model/text/test_tokenizer_json.py",
+    "tests/worker/cli/test_inspect.py",
     "tests/worker/engine/sampling/test_logits_processors.py",
     "tests/worker/loading/test_servable_model.py",
 }
