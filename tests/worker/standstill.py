@@ -6,6 +6,7 @@ STANDSTILL=folder    `engine` in it holds up the next step, or the first after a
                      and with `swallow` goes on with it whatever a signal raises there;
                      `finisher` holds up the next results
 STANDSTILL_RATE=1/m  Celery's rate limit
+STANDSTILL_STEP_S=n  how long each step lasts at least, so that jobs may last and cost little
 """
 
 import os
@@ -22,6 +23,7 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 FOLDER = Path(os.environ["STANDSTILL"])
+STEP_S = float(os.environ.get("STANDSTILL_STEP_S", "0"))
 
 step, ask, load, settle = Engine.step, QueueChannel._brpop_start, LoadedModel.load, Delivery.settle
 
@@ -33,6 +35,7 @@ def step_unless_held(self: Engine) -> None:
         (FOLDER / "crash").unlink()
         raise RuntimeError("a bug")
     step(self)
+    sleep(STEP_S)
 
 
 def is_held(engine: Engine) -> bool:

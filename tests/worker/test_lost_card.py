@@ -11,7 +11,7 @@ from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.process import EXIT_DEVICE_LOST
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess
+from tests.worker.processes import PATIENCE_S, WorkerProcess, held
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
@@ -22,28 +22,27 @@ ERROR = "Triton Error [CUDA]: an illegal memory access was encountered"
 def test_jobs_go_on_elsewhere_and_only_those_it_computed_count_the_death(
     server: EmbeddedRedis, tmp_path: Path
 ) -> None:
-    model = write_tiny_gguf(tmp_path / "lost-card.gguf", eos=False, context_length=8192)
+    model = write_tiny_gguf(tmp_path / "lost-card.gguf", eos=False)
     fault, log = tmp_path / "fault", tmp_path / "log"
-    environment = {"LOST_CARD": str(fault)}
+    environment = {"LOST_CARD": str(fault), "STANDSTILL": str(tmp_path)}
+    include = "tests.worker.lost_card,tests.worker.standstill"
     with (
         Client(server.url, model="lost-card") as client,
-        WorkerProcess(
-            server.url, model, "lost", log, include="tests.worker.lost_card", env=environment, slots=1
-        ) as lost,
+        WorkerProcess(server.url, model, "lost", log, include=include, env=environment, slots=1) as lost,
     ):
-        long = {"max_tokens": 2_000, "temperature": 0.0}
-        computed = client.submit(prompt="one", sampling=long)
-        stream = client.stream(computed, timeout_s=PATIENCE_S)
-        assert any(isinstance(event, Token) for event in stream)
-        waiting = client.submit(prompt="two", sampling={"max_tokens": 9})
-        fault.write_text(ERROR)
+        with held(tmp_path, num_tokens=3):
+            computed = client.submit(prompt="one", sampling={"max_tokens": 100, "temperature": 0.0})
+            stream = client.stream(computed, timeout_s=PATIENCE_S)
+            assert any(isinstance(event, Token) for event in stream)
+            waiting = client.submit(prompt="two", sampling={"max_tokens": 9})
+            fault.write_text(ERROR)
         assert lost.wait_for_end() == EXIT_DEVICE_LOST
         assert "the GPU is lost, ending the worker" in lost.log
         assert ERROR in lost.log
         with WorkerProcess(server.url, model, "sound", tmp_path / "sound.log"):
             results = [client.result(job, timeout_s=PATIENCE_S) for job in (computed, waiting)]
     assert [result.finish_reason for result in results] == ["length", "length"]
-    assert [len(result.ids) for result in results] == [2_000, 9]
+    assert [len(result.ids) for result in results] == [100, 9]
     assert [result.attempts for result in results] == [2, 1]
 
 

@@ -191,7 +191,7 @@ def test_a_second_worker_gets_jobs_that_the_first_took_but_cannot_run_yet(
             "first",
             tmp_path / "first.log",
             include="tests.worker.standstill",
-            env={"STANDSTILL": str(tmp_path)},
+            env={"STANDSTILL": str(tmp_path), "STANDSTILL_STEP_S": "0.005"},
             slots=1,
             tenants=",".join(TENANTS),
         ) as first,
