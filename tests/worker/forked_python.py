@@ -45,6 +45,10 @@ class ForkedPython(context.ForkServerProcess):
         sys.argv = [*self._command]
         runpy.run_module(self._command[0], run_name="__main__", alter_sys=True)
 
+    @property
+    def log(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
     def poll(self) -> int | None:
         return self.exitcode
 

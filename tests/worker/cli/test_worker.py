@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from llama_herd.tasks.client.client import Client
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
-from tests.worker.forked_python import run_forked
+from tests.worker.forked_python import ForkedPython, run_forked, start_forked
 from tests.worker.herd_command import COMMAND, environment, invoke, start_herd
 from tests.worker.processes import PATIENCE_S, wait_until
 
@@ -23,8 +22,6 @@ pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 PROMPT = "the llama is in the herd"
 
 CHAT = "{{ bos_token }}{% for turn in messages %}{{ turn.role }}: {{ turn.content }}, {% endfor %}"
-
-Process = subprocess.Popen[str]
 
 #: As long as the model's context allows, so that there is time to interrupt it.
 LONG = ("--max-tokens", "4096")
@@ -50,14 +47,16 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def worker(url: str, endless: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def worker(url: str, endless: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedPython]:
     """One for all tests, with a Redis of its own; the last test ends it."""
     folder = tmp_path_factory.mktemp("worker")
-    arguments = ("worker", "--with-redis", "--model", str(endless), "--name", "own")
-    with start_herd(folder, *arguments, HERD_REDIS_URL=url) as process:
-        wait_until(lambda: is_healthy(url) or process.poll() is not None, "worker ready")
-        yield process
-        process.kill()
+    command = [COMMAND[-1], "worker", "--with-redis", "--model", str(endless), "--name", "own"]
+    env = environment(HERD_REDIS_URL=url, TMPDIR=str(folder))
+    process = start_forked(command, env, folder / "log", folder)
+    wait_until(lambda: is_healthy(url) or process.poll() is not None, "worker ready")
+    yield process
+    process.send_signal(signal.SIGKILL)
+    process.wait(PATIENCE_S)
 
 
 def is_healthy(url: str) -> bool:
@@ -180,16 +179,17 @@ def test_a_redis_beside_another_is_refused(url: str) -> None:
 
 
 @pytest.mark.program
-def test_ctrl_c_ends_a_worker_and_its_redis_with_it(worker: Process, client: Client) -> None:
+def test_ctrl_c_ends_a_worker_and_its_redis_with_it(worker: ForkedPython, client: Client) -> None:
+    assert worker.pid
     (status,) = client.workers()
     redis = next(
         child for child in psutil.Process(worker.pid).children() if "-server" in str(child.cmdline())
     )
     next(client.stream(client.submit(prompt=PROMPT, sampling={"max_tokens": 400})))
     os.killpg(worker.pid, signal.SIGINT)  # what Ctrl-C in a terminal does
-    _, log = worker.communicate(timeout=PATIENCE_S)
-    assert worker.returncode == 0
+    assert worker.wait(PATIENCE_S) == 0
     assert not redis.is_running()
+    log = worker.log
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     (ready,) = (line for line in lines if line["event"] == "worker ready")
     assert (ready["worker"], ready["model"], ready["queue"]) == (status.name, "endless", "herd.endless")
