@@ -79,6 +79,7 @@ def is_worker(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.program
 def test_a_demo_shows_it_all_and_leaves_nothing(start: Callable[..., Process]) -> None:
     process = start()
     others = grown_family(process)
