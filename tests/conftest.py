@@ -45,6 +45,7 @@ gc.disable()
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(20_000)
     gc.enable()
 
 
