@@ -10,6 +10,7 @@ import pytest
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.secret_files import exposed_files
 from llama_herd.tasks.settings import Settings
+from tests.logged import listening
 
 
 @pytest.fixture(autouse=True)
@@ -62,21 +63,19 @@ def test_an_env_file_that_is_no_text_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["HERD_TENANT acme", "HERD_TENANT='acme"])
-def test_a_broken_line_of_an_env_file_is_named_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str
-) -> None:
+def test_a_broken_line_of_an_env_file_is_named_once(tmp_path: Path, line: str) -> None:
     (tmp_path / ".env").write_text(f"A=1\n{line}\n")
-    assert complaint().startswith(".env: line 2 cannot be read. Fix: ")
-    assert caplog.text == ""
+    with listening() as logged:
+        assert complaint().startswith(".env: line 2 cannot be read. Fix: ")
+    assert logged.text == ""
 
 
-def test_broken_lines_of_others_are_none_of_our_business(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_lines_of_others_are_none_of_our_business(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("theirs 'x\nHERD_TENANT=acme\n")
-    assert Settings.read().tenant == "acme"
-    assert exposed_files(Settings) == {}
-    assert caplog.text == ""
+    with listening() as logged:
+        assert Settings.read().tenant == "acme"
+        assert exposed_files(Settings) == {}
+    assert logged.text == ""
 
 
 def test_an_env_file_without_an_end_is_refused(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
 from llama_herd.worker.chaos.patience import wait_until
 from tests.guarded_redis import GuardedRedis, write_users
+from tests.logged import listening
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, end, started
 
@@ -176,33 +177,31 @@ def test_without_a_key_only_this_machine_is_served(redis: Redis, redis_url: str)
         serve(settings)
 
 
-def test_no_key_and_no_prompt_is_logged(
-    gateway: GatewayThread, keys: dict[KeyRole, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
+def test_no_key_and_no_prompt_is_logged(gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:
     shown = bearer(keys[KeyRole.PRODUCER])
-    for body in (JOB, {**JOB, "nonsense": 1}, {"prompt": 5}):
-        gateway.ask("POST", "/v1/jobs", body, shown)
-        gateway.ask("POST", "/v1/completions", {"model": "tales", **body}, {**shown, "Origin": "http://x"})
-    gateway.ask("GET", "/v1/models", headers=bearer("herd-wrong-secret"))
-    assert "secret" not in caplog.text
-    assert keys[KeyRole.PRODUCER] not in caplog.text
+    with listening(logging.DEBUG) as logged:
+        for body in (JOB, {**JOB, "nonsense": 1}, {"prompt": 5}):
+            gateway.ask("POST", "/v1/jobs", body, shown)
+            foreign = {**shown, "Origin": "http://x"}
+            gateway.ask("POST", "/v1/completions", {"model": "tales", **body}, foreign)
+        gateway.ask("GET", "/v1/models", headers=bearer("herd-wrong-secret"))
+    assert "secret" not in logged.text
+    assert keys[KeyRole.PRODUCER] not in logged.text
 
 
-def test_a_bug_s_words_are_not_logged(
-    gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_s_words_are_not_logged(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be a prompt's. Its place is."""
 
     async def stumble(*_: object) -> None:
         raise ValueError("the secret prompt")
 
     monkeypatch.setattr("llama_herd.tasks.gateway.job_routes.read_object", stumble)
-    found = gateway.ask("POST", "/v1/jobs", JOB)
-    assert (found.status, found.error["code"]) == (500, "internal_error")
-    wait_until(lambda: not gateway.num_requests, "the request is over")
-    assert "ValueError at" in caplog.text
-    assert "secret" not in caplog.text
+    with listening() as logged:
+        found = gateway.ask("POST", "/v1/jobs", JOB)
+        assert (found.status, found.error["code"]) == (500, "internal_error")
+        wait_until(lambda: not gateway.num_requests, "the request is over")
+    assert "ValueError at" in logged.text
+    assert "secret" not in logged.text
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.stand_in import StandIn
 from llama_herd.worker.chaos.patience import wait_until
+from tests.logged import listening
 from tests.tasks.gateway.garbage import send_garbage
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, started, token
@@ -85,18 +86,16 @@ def read_all(client: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def test_no_http_in_the_body_of_a_stream_breaks_only_that_stream(
-    gateway: GatewayThread, herd: Herd, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_http_in_the_body_of_a_stream_breaks_only_that_stream(gateway: GatewayThread, herd: Herd) -> None:
     herd.submit("a")
     herd.claimed("a")
-    with closing(raw(gateway)) as client:
+    with listening() as logged, closing(raw(gateway)) as client:
         head = b"GET /v1/jobs/a/events HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         client.sendall(head)
         assert client.recv(99).startswith(b"HTTP/1.1 200 ")
         client.sendall(b"ZZ\r\n")
         assert b"HTTP/1.1" not in read_all(client)
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert logged.errors == []
 
 
 def test_a_body_of_two_lengths_is_the_connection_s_last(gateway: GatewayThread, herd: Herd) -> None:
@@ -136,15 +135,13 @@ def test_connections_beyond_the_limit_are_closed_at_once(redis_url: str) -> None
         assert gateway.ask("GET", "/health/live").status == 200
 
 
-def test_garbage_gets_an_error_and_nothing_else(
-    gateway: GatewayThread, stand_in: StandIn, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_garbage_gets_an_error_and_nothing_else(gateway: GatewayThread, stand_in: StandIn) -> None:
     """Two thousand are sent in tests/chaos."""
-    caplog.set_level(logging.INFO)  # as `serve` does: below it redis-py logs what is published
-    with closing(gateway.connect()) as connection:
+    # From INFO on, as `serve` does: below it redis-py logs what is published.
+    with listening(logging.INFO) as logged, closing(gateway.connect()) as connection:
         send_garbage(connection, 200)
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert "secret" not in caplog.text
+    assert logged.errors == []
+    assert "secret" not in logged.text
 
 
 def test_answers_under_way_are_counted(redis_url: str, herd: Herd) -> None:
