@@ -24,14 +24,16 @@ WITH_TRANSFORMERS = {
 
 TOGETHER = "with transformers"
 
-#: Files that only compute; all others also wait, for processes and for time to pass.
+#: Files that only compute; all others also wait, for processes and for time to pass, and these most.
 COMPUTING = (TOGETHER, "tests/worker/engine/", "tests/model/", "tests/training/")
+WAITING = "tests/worker/"
 
 
 class FileScheduler(LoadFileScheduling):  # type: ignore[misc]
     """A file at a time, in the order of the collection, but for some that keep together.
 
-    One process begins with what computes, the others with what waits: so the cores are busy all the time.
+    One process begins with what computes, one with what waits little, the others with what waits most: so
+    the cores are busy all the time.
     """
 
     def __init__(self, config: Any, log: Any = None) -> None:
@@ -43,11 +45,11 @@ class FileScheduler(LoadFileScheduling):  # type: ignore[misc]
         return TOGETHER if file in WITH_TRANSFORMERS else file
 
     def _assign_work_unit(self, node: Any) -> None:
-        computes = node is self.nodes[0]
+        computes, waits = node is self.nodes[0], node not in self.nodes[:2]
 
-        def order(file: str) -> tuple[bool, int]:
+        def order(file: str) -> tuple[bool, int, bool]:
             ranks = [rank for rank, start in enumerate(COMPUTING) if file.startswith(start)]
-            return bool(ranks) != computes, ranks[0] if ranks else 0
+            return bool(ranks) != computes, ranks[0] if ranks else 0, file.startswith(WAITING) != waits
 
         self.workqueue.move_to_end(min(self.workqueue, key=order), last=False)
         super()._assign_work_unit(node)
