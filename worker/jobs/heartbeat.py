@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 import structlog
@@ -58,8 +59,11 @@ class Heartbeat(threading.Thread):
         self._next_beat_s = 0.0
 
     def stop(self) -> None:
+        """Its last report is of a worker that stops: others give no jobs to one that is gone."""
         self._is_stopping.set()
         self.join()
+        with suppress(RedisError):
+            run(self._redis, self._reports.report_worker(self._status()))
 
     def run(self) -> None:
         while not self._is_stopping.is_set():

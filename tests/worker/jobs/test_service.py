@@ -31,6 +31,14 @@ def gate(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[threadin
     gate.set()
 
 
+def test_a_worker_that_stops_at_once_is_not_ready_any_more(service: Service, redis_url: str) -> None:
+    service.note_consuming()
+    with Client(redis_url) as client:
+        wait_until(lambda: [one.state for one in client.workers()] == ["ready"], "it is ready")
+        service.drain(0.0, lambda: None)
+        assert [one.state for one in client.workers()] == ["stopping"]
+
+
 @pytest.mark.long
 def test_a_stall_is_shown_before_the_jobs_are_given_away(
     gate: threading.Event,
