@@ -20,6 +20,8 @@ from llama_herd.model.seen import Seen, SeenSpans
 from tests.model.kernels.nan_cache import NanCache
 from tests.model.native_library import kernels_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def attention(kernels_folder: Path) -> PrefillAttention:

@@ -25,6 +25,8 @@ from tests.model.plain_kernels import with_plain_kernels
 from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence
 from tests.worker.overlapping import Overlapping, run_overlapping
 
+pytestmark = pytest.mark.long
+
 PENALTIES = {"repetition_penalty": 1.4, "presence_penalty": 0.7, "frequency_penalty": 0.3}
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {},

@@ -99,6 +99,7 @@ def test_a_steady_step_allocates_nothing_uploads_nothing_and_waits_for_nothing_b
     assert set(watch.of_host) <= set(VIEWS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_no_step_whatsoever_waits_for_the_device_or_takes_memory_that_it_must_first_be_given(
     wide: LoadedModel, settings: WorkerSettings, mode: str
