@@ -23,6 +23,7 @@ def test_what_is_built_is_built_once(kernels_folder: Path) -> None:
     assert [find(kernels_folder, set) for set in INSTRUCTION_SETS] == paths
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kernels_folder")  # skips without a compiler
 def test_processes_that_build_at_once_compile_once(tmp_path: Path) -> None:
     code = (
@@ -52,6 +53,7 @@ def test_without_a_compiler_nothing_is_built(tmp_path: Path, monkeypatch: pytest
     assert load_kernels(tmp_path).note == f"none: not built in {tmp_path}. Fix: herd kernels build"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kernels_folder")
 def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

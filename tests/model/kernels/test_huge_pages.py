@@ -40,6 +40,7 @@ def test_moved_memory_holds_what_was_written() -> None:
         assert torch.equal(one, (torch.arange(len(one)) % (251 - number)).to(torch.uint8))
 
 
+@pytest.mark.long
 def test_memory_is_filled_in_small_pages_and_then_moved() -> None:
     if not huge_pages._can_move():
         pytest.skip("this system moves no memory into huge pages")

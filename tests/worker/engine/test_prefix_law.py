@@ -52,6 +52,7 @@ def ids_and_prefilled(settings: WorkerSettings) -> tuple[dict[str, list[int]], l
     return {one.job_id: one.ids for one in sequences}, prefilled
 
 
+@pytest.mark.long
 def test_jobs_with_the_same_prefix_compute_less_than_a_page_each_and_get_the_same_ids(
     settings: WorkerSettings,
 ) -> None:
