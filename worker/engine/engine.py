@@ -29,6 +29,9 @@ NUMERIC_ERROR = Failure(
     message="the logits contain NaN or infinity: a fault of the model, or of extreme penalties of the job",
 )
 
+#: For how much of a step an idle engine expects another job after each that arrives.
+ARRIVAL_STEPS = 1 / 16
+
 #: Where outputs go: one list per step.
 Sink = Callable[[list[StepOutput]], None]
 
@@ -71,6 +74,8 @@ class Engine:
         self._flights: deque[Flight] = deque()
         self._read_s = 0.0  # when a forward was read last
         self._size_limits = SizeLimits()
+        # On the clock of time.monotonic: until when more is expected, and until when that is waited for.
+        self._arrives_until_s = self._gathers_until_s = 0.0
         self._num_steps = 0
         self._figures = StepFigures()
 
@@ -78,8 +83,23 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._flights) or self.scheduler.has_work
 
+    @property
+    def gather_s(self) -> float:
+        """How long the next step is worth putting off for jobs that arrive together with the first.
+
+        So their prompts are computed together: beside streams few of their tokens would fit into a step. An
+        engine that had nothing to do waits for a small part of a step after each, for a step in all.
+        """
+        if self._flights or not self.scheduler.may_gather:
+            return 0.0
+        return max(0.0, min(self._arrives_until_s, self._gathers_until_s) - monotonic())
+
     def submit(self, *sequences: Sequence) -> None:
         """Take sequences. From now on no other thread may touch them."""
+        now_s, step_s = monotonic(), self.scheduler.prefill.decode_s
+        if not self._sequences:
+            self._gathers_until_s = now_s + step_s
+        self._arrives_until_s = now_s + ARRIVAL_STEPS * step_s
         for sequence in sequences:
             self._sequences[sequence.info] = sequence
             self.scheduler.submit(sequence)
@@ -96,6 +116,10 @@ class Engine:
             if sequence := self._sequences.get(info):
                 sequence.abort = sequence.abort or reason
 
+    def admit(self) -> None:
+        """Admit what there is room for: it can be computed once its start is confirmed."""
+        self._begin(self.scheduler.admit())
+
     def step(self) -> None:
         """End cancelled and overdue sequences, admit, prefill and decode in one forward, draw, hand on.
 
@@ -103,7 +127,7 @@ class Engine:
         """
         num_before = len(self._flights)
         self._end_aborted()
-        self._begin(self.scheduler.admit())
+        self.admit()
         self._compute(self.scheduler.next_batch())
         for _ in range(num_before):
             self._read(self._flights.popleft())

@@ -27,7 +27,7 @@ class PrefillBudget:
         self.beside = least
         self.most = most or least
         self._least = least
-        self._decode_s = 0.0  # of a step without prompts
+        self.decode_s = 0.0  # of a step without prompts; 0 until there was one
         self._extra_s = 0.0  # sums over steps with prompts: their time beyond that, and their prompt tokens
         self._num_tokens = 0.0
 
@@ -42,9 +42,9 @@ class PrefillBudget:
         if not num_decoding:
             return
         if not num_prompt_tokens:
-            self._decode_s = KEPT * self._decode_s + (1 - KEPT) * seconds if self._decode_s else seconds
-        elif self._decode_s:
-            self._extra_s = KEPT * self._extra_s + max(0.0, seconds - self._decode_s)
+            self.decode_s = KEPT * self.decode_s + (1 - KEPT) * seconds if self.decode_s else seconds
+        elif self.decode_s:
+            self._extra_s = KEPT * self._extra_s + max(0.0, seconds - self.decode_s)
             self._num_tokens = KEPT * self._num_tokens + num_prompt_tokens
             self.beside = self._fitting
 
@@ -53,5 +53,5 @@ class PrefillBudget:
         """No more than twice as many as now: how the time grows beyond is not known yet."""
         wanted = 2 * self.beside
         if self._extra_s:
-            wanted = min(wanted, int(self._decode_s * self._num_tokens / self._extra_s))
+            wanted = min(wanted, int(self.decode_s * self._num_tokens / self._extra_s))
         return max(self._least, min(wanted, self.most))

@@ -60,6 +60,13 @@ class Scheduler:
         """Whether a step would admit or compute anything."""
         return bool(self.waiting and self._may_fit) or any(sequence.is_confirmed for sequence in self.running)
 
+    @property
+    def may_gather(self) -> bool:
+        """Whether more prompts could come into the next step, and no stream would wait for them."""
+        ready = [sequence for sequence in self.running if sequence.is_confirmed]
+        has_room = bool(self._free_slots) or len(ready) < len(self.running)
+        return has_room and all(sequence.num_uncached > 1 for sequence in ready)
+
     def submit(self, sequence: Sequence) -> None:
         self.waiting.join(sequence)
         self._may_fit = True

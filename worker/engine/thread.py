@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import monotonic
 
 import structlog
@@ -91,7 +91,7 @@ class EngineThread(threading.Thread):
             self._stats = self._engine.stats
 
     def _take_waiting(self) -> None:
-        """Run the calls that have arrived; sleep here only while the engine has nothing to do.
+        """Run the calls that have arrived; sleep here only while the engine has nothing to do, or gathers.
 
         Every call is worth a step: a new sequence, one that may be computed now, or one to end.
         """
@@ -100,6 +100,12 @@ class EngineThread(threading.Thread):
         self._take(call)
         while not self._inbox.empty():
             self._take(self._inbox.get())
+        while gather_s := self._engine.gather_s:
+            self._engine.admit()
+            try:
+                self._take(self._inbox.get(timeout=gather_s))
+            except Empty:
+                return
 
     def _take(self, call: Callable[[], None]) -> None:
         call()

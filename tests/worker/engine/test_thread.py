@@ -20,6 +20,9 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 TIMEOUT_S = 20.0
+NUM_TOKENS = 5
+#: Of a step: then jobs are taken to arrive together when less than four seconds lie between them.
+LONG_STEP_S = 60.0
 
 
 class Desk:
@@ -27,7 +30,8 @@ class Desk:
 
     def __init__(self, model: LoadedModel, settings: WorkerSettings) -> None:
         self.said: SimpleQueue[StepOutput] = SimpleQueue()
-        self.thread = EngineThread(model.engine(settings, self._say))
+        self.engine = model.engine(settings, self._say)
+        self.thread = EngineThread(self.engine)
         self.thread.start()
 
     def _say(self, outputs: list[StepOutput]) -> None:
@@ -49,7 +53,7 @@ def desk(model: LoadedModel, tiny_settings: WorkerSettings) -> Iterator[Desk]:
     desk.thread.stop()
 
 
-def sequence(model: LoadedModel, job_id: str, max_tokens: int = 5) -> Sequence:
+def sequence(model: LoadedModel, job_id: str, max_tokens: int = NUM_TOKENS) -> Sequence:
     job = GenerationJob(prompt="a tale", sampling=SamplingParams(temperature=0, max_tokens=max_tokens))
     made = model.sequences(job_id, job, now_ms=0)[0]
     made.eos_ids = frozenset()
@@ -59,6 +63,31 @@ def sequence(model: LoadedModel, job_id: str, max_tokens: int = 5) -> Sequence:
 def test_a_submitted_sequence_wakes_the_thread_and_ends(desk: Desk, model: LoadedModel) -> None:
     desk.thread.submit(sequence(model, "job"))
     assert desk.end().finish_reason == "length"
+
+
+def test_jobs_that_arrive_together_at_an_idle_engine_have_their_prompts_computed_together(
+    desk: Desk, model: LoadedModel, tiny_settings: WorkerSettings
+) -> None:
+    """The last one takes the last slot, so nothing more is waited for."""
+    desk.engine.scheduler.prefill.decode_s = LONG_STEP_S
+    for number in range(tiny_settings.slots):
+        desk.thread.submit(sequence(model, str(number)))
+        assert desk.said.get(timeout=TIMEOUT_S).has_started
+    for _ in range(tiny_settings.slots):
+        assert desk.end().finish_reason == "length"
+    assert desk.engine.stats.steps.num_rows.num_values == NUM_TOKENS
+
+
+def test_a_prompt_is_not_put_off_while_a_stream_runs(desk: Desk, model: LoadedModel) -> None:
+    engine = desk.engine
+    desk.thread.stop()
+    engine.scheduler.prefill.decode_s = LONG_STEP_S
+    engine.submit(sequence(model, "first"))
+    assert 0 < engine.gather_s < LONG_STEP_S
+    engine.step()
+    assert not engine.gather_s
+    engine.submit(sequence(model, "second"))
+    assert not engine.gather_s
 
 
 def test_an_aborted_sequence_ends_with_its_first_reason(desk: Desk, model: LoadedModel) -> None:
