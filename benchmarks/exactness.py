@@ -18,10 +18,10 @@ from benchmarks.measured import Report, Table, run_command
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.form import Form
 from llama_herd.model.kernels.native import Kernel, Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import pages_for
+from llama_herd.model.weights.form import Form
 from llama_herd.worker.loading.kernels_folder import kernels_folder
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 

@@ -15,7 +15,7 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.prefix_cache import Copy, PrefixCache
-from llama_herd.model.rope_scaling import UNSCALED, RopeScaling
+from llama_herd.model.shape.rope_scaling import UNSCALED, RopeScaling
 from llama_herd.model.sizes import longest_past
 from llama_herd.model.spans import SPAN_TOKENS
 from llama_herd.model.upload import Send, upload

@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from llama_herd.model import gguf_shape, json_shape
-from llama_herd.model.families import FAMILIES, LLAMA, Family
-from llama_herd.model.limits import (
+from llama_herd.model.reading.limits import (
     MAX_CONTEXT,
     MAX_EXPERTS,
     MAX_FFN,
@@ -18,9 +16,11 @@ from llama_herd.model.limits import (
     MAX_ROPE_BASE,
     MAX_VOCAB,
 )
-from llama_herd.model.metadata import Metadata, NotedMetadata
-from llama_herd.model.quoted import quoted
-from llama_herd.model.rope_scaling import UNSCALED, Pairs, RopeScaling, gguf_scaling
+from llama_herd.model.reading.metadata import Metadata, NotedMetadata
+from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.shape import gguf_shape, json_shape
+from llama_herd.model.shape.families import FAMILIES, LLAMA, Family
+from llama_herd.model.shape.rope_scaling import UNSCALED, Pairs, RopeScaling, gguf_scaling
 
 MOE, MOE_HELP = "mixtures of experts are not supported", "Take a dense model of the same family."
 

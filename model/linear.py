@@ -12,14 +12,14 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-from llama_herd.model.form import Form
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.tile_layout import NUMBERS
 from llama_herd.model.kernels.unloaded import UnloadedKernels
-from llama_herd.model.native_segment import NativeSegment
-from llama_herd.model.segment import BlockSegment, DenseSegment, Segment, blocks, dense
-from llama_herd.model.triton_segment import TritonSegment
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.native_segment import NativeSegment
+from llama_herd.model.weights.segment import BlockSegment, DenseSegment, Segment, blocks, dense
+from llama_herd.model.weights.triton_segment import TritonSegment
+from llama_herd.model.weights.weight import Weight
 
 
 @dataclass(frozen=True, eq=False)

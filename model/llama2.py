@@ -1,7 +1,7 @@
 """Llama 2, and the families that differ from it a little: the whole model in one file.
 
-It is weights alone; all state lives in the Cache. What sets a family apart stands in `families.py`, and each
-part takes it from there when it is loaded.
+It is weights alone; all state lives in the Cache. What sets a family apart stands in `shape/families.py`, and
+each part takes it from there when it is loaded.
 
 Shapes: T tokens of the ragged batch, R rows that want logits, H heads, K kv heads, D head dim, C hidden size,
 F ffn size, V vocabulary. How long each sequence is (S), only the cache and `attend` know.
@@ -23,14 +23,14 @@ from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.form import Form
 from llama_herd.model.kernels.elementwise import RowKernels
 from llama_herd.model.kernels.rotation import RotationKernel
 from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.native_block import NativeBlock
-from llama_herd.model.segment import Segment
 from llama_herd.model.tiling import FREE, Tiling
+from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.segment import Segment
 
 #: By their names in config.json.
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {

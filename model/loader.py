@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.form import Form
 from llama_herd.model.freed_memory import give_back
 from llama_herd.model.kernels.huge_pages import move_into_huge_pages
 from llama_herd.model.linear import Linear
-from llama_herd.model.native_segment import NativeSegment
-from llama_herd.model.segment import DenseSegment, Segment, dense
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.native_segment import NativeSegment
+from llama_herd.model.weights.segment import DenseSegment, Segment, dense
+from llama_herd.model.weights.weight import Weight
 
 T = TypeVar("T")
 #: More would only wait for the memory.

@@ -21,8 +21,8 @@ from llama_herd.model.kernels.layout import MAX_HEAD_DIM
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.rotation import rotation_call
 from llama_herd.model.linear import Linear
-from llama_herd.model.native_segment import NativeSegment
 from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.weights.native_segment import NativeSegment
 
 #: With more tokens Python's part is small.
 MAX_TOKENS = 64

@@ -10,7 +10,7 @@ WITH_TRANSFORMERS = {
     "tests/model/files/test_model_file.py",
     "tests/model/files/test_safetensors_model.py",
     "tests/model/test_config.py",
-    "tests/model/test_families.py",
+    "tests/model/shape/test_families.py",
     "tests/model/test_llama2.py",
     "tests/model/test_loading.py",
     "tests/model/text/test_chat.py",

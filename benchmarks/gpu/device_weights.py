@@ -16,7 +16,7 @@ from benchmarks.gpu.random_model import BLOCKS, random_values, stored_type, writ
 from benchmarks.random_blocks import random_blocks
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.weight import Weight
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from llama_herd.model.files.gguf_header import (
 )
 from llama_herd.model.files.gguf_layout import checked_tensors
 from llama_herd.model.files.tensor_file import OpenFile, TensorFile
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 
 __all__ = ["GGUFFile", "MetaValue", "TensorInfo"]
 

@@ -13,8 +13,8 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.bounded_reader import Array, Cursor
-from llama_herd.model.quoted import quoted
+from llama_herd.model.reading.bounded_reader import Array, Cursor
+from llama_herd.model.reading.quoted import quoted
 
 #: Version 2 has the layout of version 3; version 1 has 32-bit lengths.
 VERSIONS = (2, 3)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.bounded_reader import damaged
 from llama_herd.model.files.gguf_header import (
     OTHER_TYPE,
     REMOVED_TYPES,
@@ -16,7 +15,8 @@ from llama_herd.model.files.gguf_header import (
     align,
     type_name,
 )
-from llama_herd.model.quoted import quoted
+from llama_herd.model.reading.bounded_reader import damaged
+from llama_herd.model.reading.quoted import quoted
 
 _OTHER_ORDER = (
     "Take another file of the same model, or turn a copy of this one: gguf-convert-endian COPY little."

@@ -14,13 +14,13 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import OTHER_TYPE, TensorInfo
 from llama_herd.model.files.gguf_parts import GGUFParts
 from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
-from llama_herd.model.limits import MAX_SCALE
-from llama_herd.model.metadata import Metadata
-from llama_herd.model.quoted import quoted
-from llama_herd.model.rope_scaling import HELP as ROPE_HELP
+from llama_herd.model.reading.limits import MAX_SCALE
+from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.weight import Rows, Weight, unpermute_rows
+from llama_herd.model.weights.weight import Rows, Weight, unpermute_rows
 
 #: Llama 3.1's scaling: what the speed of each of RoPE's pairs is divided by.
 ROPE_NAME = "rope_freqs.weight"

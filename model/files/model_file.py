@@ -14,10 +14,10 @@ from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.repository import how_to_fetch
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.weight import Weight
 
 _ACCEPTED = (
     "A model is a GGUF file, or a Hugging Face folder with config.json, tokenizer.json and model.safetensors"

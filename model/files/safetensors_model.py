@@ -12,18 +12,18 @@ from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.families import LLAMA, Family
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile
 from llama_herd.model.files.shards import how_to_fetch, weight_paths
-from llama_herd.model.json_file import read_json
-from llama_herd.model.quoted import quoted
+from llama_herd.model.reading.json_file import read_json
+from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.shape.families import LLAMA, Family
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.padded_codec import PaddedCodec
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.weight import Weight
 
 CONFIG_NAME = "config.json"
 TOKENIZER_NAME = "tokenizer.json"

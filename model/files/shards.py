@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.json_file import read_json
-from llama_herd.model.metadata import Metadata
-from llama_herd.model.quoted import quoted
+from llama_herd.model.reading.json_file import read_json
+from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.reading.quoted import quoted
 
 WHOLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"

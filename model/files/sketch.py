@@ -17,7 +17,7 @@ from llama_herd.model.files.safetensors import NOTES_KEY, read_entries
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, MAX_CONFIG_BYTES
 from llama_herd.model.files.shards import MAX_SHARDS
 from llama_herd.model.files.tensor_file import OpenFile
-from llama_herd.model.json_file import read_json
+from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.text.token_facts import TokenFacts
 
 #: Of a shape, and of one of its sizes or a place in a file.

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.bounded_reader import Cursor
 from llama_herd.model.files.gguf_header import TensorInfo
-from llama_herd.model.quoted import quoted
+from llama_herd.model.reading.bounded_reader import Cursor
+from llama_herd.model.reading.quoted import quoted
 
 if TYPE_CHECKING:
     from torch import Tensor

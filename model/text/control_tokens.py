@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.joined_text import JoinedText
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson

@@ -8,7 +8,7 @@ from tokenizers import AddedToken
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.tokenizer_engine import load_engine, no_panic
 
 

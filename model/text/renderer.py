@@ -9,7 +9,7 @@ from multiprocessing import Pipe
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, ModelFileError
-from llama_herd.model.quoted import quoted
+from llama_herd.model.reading.quoted import quoted
 from llama_herd.model.text.sandbox import Answer, Limits
 from llama_herd.model.text.template_files import DEFAULT
 

@@ -7,7 +7,7 @@ from gguf import TokenType
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE
 
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.vocabulary import TOKENS_KEY, Vocabulary
 
 SCORES_KEY = "tokenizer.ggml.scores"

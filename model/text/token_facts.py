@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Self
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.json_file import read_json
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.json_file import read_json
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.template_files import folder_templates, metadata_templates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES

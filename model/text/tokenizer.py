@@ -6,8 +6,8 @@ from typing import Protocol, Self
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import BadInput, GenerationError, ModelFileError
-from llama_herd.model.metadata import OTHER_MODEL, Metadata
-from llama_herd.model.quoted import quoted
+from llama_herd.model.reading.metadata import OTHER_MODEL, Metadata
+from llama_herd.model.reading.quoted import quoted
 from llama_herd.model.text.byte_level import ByteLevelCodec
 from llama_herd.model.text.spm import SpmCodec
 from llama_herd.model.text.template_files import metadata_templates

@@ -7,8 +7,8 @@ from typing import Self, TypeGuard
 from tokenizers import AddedToken
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.json_file import read_json
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.json_file import read_json
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.byte_level import byte_level_piece
 from llama_herd.model.text.end_tokens import end_names
 from llama_herd.model.text.joined_text import JoinedText

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from benchmarks.stored_blocks import stored_blocks
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.weight import Weight
 
 
 class Requantised:

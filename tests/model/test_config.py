@@ -7,7 +7,7 @@ import pytest
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 
 GGUF: dict[str, Any] = {
     "general.architecture": "llama",

@@ -8,11 +8,11 @@ from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from benchmarks.stored_blocks import stored_blocks
-from llama_herd.model.form import Form
 from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.model.linear import Linear
-from llama_herd.model.segment import BlockSegment, DenseSegment, slab_rows
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.segment import BlockSegment, DenseSegment, slab_rows
+from llama_herd.model.weights.weight import Weight
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama, Mlp, RMSNorm
 from llama_herd.model.pages import Pages
-from llama_herd.model.segment import DenseSegment
+from llama_herd.model.weights.segment import DenseSegment
 from tests.model.forwards import (
     VOCAB_SIZE,
     greedy,

@@ -13,10 +13,10 @@ import torch
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile, open_model
-from llama_herd.model.form import Form
 from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.model.llama2 import Block, Llama
 from llama_herd.model.loader import WeightLoader
+from llama_herd.model.weights.form import Form
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.model.forwards import greedy, logits_after, random_ids, tensors_in
 from tests.model.requantised import Requantised

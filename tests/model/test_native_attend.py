@@ -11,12 +11,12 @@ from llama_herd.model.attend import Scoring, attend
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.form import Form
 from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.kernels.prefill_attention import PrefillAttention
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.spans import SHORT_TOKENS
+from llama_herd.model.weights.form import Form
 from tests.model.forwards import random_ids, reserved
 from tests.model.test_cache import filled_cache
 from tests.tiny import WIDE, tiny_config, write_tiny_gguf

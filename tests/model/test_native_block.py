@@ -12,11 +12,11 @@ from llama_herd.model.attend import Scoring
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.form import Form
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_block import MAX_TOKENS, NativeBlock
 from llama_herd.model.spans import SHORT_TOKENS
+from llama_herd.model.weights.form import Form
 from tests.model.forwards import random_ids, reserved
 from tests.tiny import WIDE, write_tiny_gguf
 

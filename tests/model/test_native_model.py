@@ -10,10 +10,10 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile, open_model
-from llama_herd.model.form import Form
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.native_segment import NativeSegment
+from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.model.forwards import greedy, logits_after, random_ids, reserved
 from tests.model.requantised import Requantised

@@ -12,7 +12,7 @@ from llama_herd.worker.loading.size_text import size_text
 
 if TYPE_CHECKING:
     from llama_herd.model.config import LlamaConfig
-    from llama_herd.model.rope_scaling import RopeScaling
+    from llama_herd.model.shape.rope_scaling import RopeScaling
     from llama_herd.model.text.token_facts import TokenFacts
     from llama_herd.worker.loading.model_summary import Memory, ModelSummary, TypeShare
 

@@ -1,8 +1,8 @@
 """The kernels that compute this process's model: native ones on a CPU, Triton's on a GPU."""
 
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.form import AnyKernels
 from llama_herd.model.kernels.unloaded import built_kernels, no_kernels
+from llama_herd.model.weights.form import AnyKernels
 from llama_herd.worker.loading.kernels_folder import kernels_folder
 from llama_herd.worker.settings import WorkerSettings
 

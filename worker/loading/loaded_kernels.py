@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.form import AnyKernels
 from llama_herd.model.kernels.gpu.load import load_triton_kernels
 from llama_herd.model.kernels.gpu.needs import Needs
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.kernels.unloaded import UnloadedKernels
+from llama_herd.model.weights.form import AnyKernels
 from llama_herd.worker.loading.kernels_folder import kernels_folder
 from llama_herd.worker.loading.memory_plan import compute_dtype
 from llama_herd.worker.loading.threads import num_threads

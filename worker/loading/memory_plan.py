@@ -7,7 +7,6 @@ from typing import Literal, Self
 from llama_herd.errors import SettingsError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.form import AnyKernels, Form, Kept
 from llama_herd.model.kernels.instruction_set import multiplies_bfloat16
 from llama_herd.model.kernels.unloaded import NO_KERNELS
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
@@ -18,6 +17,7 @@ from llama_herd.model.sizes import (
     slab_bytes,
     table_bytes,
 )
+from llama_herd.model.weights.form import AnyKernels, Form, Kept
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.loading.free_memory import free_bytes, total_bytes
 from llama_herd.worker.loading.step_memory import StepMemory

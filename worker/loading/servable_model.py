@@ -8,10 +8,10 @@ from typing import Self
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
-from llama_herd.model.form import AnyKernels
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
+from llama_herd.model.weights.form import AnyKernels
 from llama_herd.worker.loading.kernels import kernels_of
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
 from llama_herd.worker.loading.threads import num_cores

@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.corpus import mixed_texts, words
 

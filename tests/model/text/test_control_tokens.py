@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from gguf import TokenType
 
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson

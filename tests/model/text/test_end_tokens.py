@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gguf import TokenType
 
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.end_tokens import end_names
 from llama_herd.model.text.tokenizer import Tokenizer
 

@@ -13,7 +13,7 @@ from gguf import TokenType
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
 
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text import pre_tokenizers
 from llama_herd.model.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from llama_herd.model.text.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gguf import TokenType
 
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.spm import recover_merges, spm_piece
 from llama_herd.model.text.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.template_files import MAX_TEMPLATES, folder_templates, metadata_templates
 from tests.model.tiny_folder import read_tokenizer, tiny_tokenizer
 from tests.tiny import write_tiny_gguf

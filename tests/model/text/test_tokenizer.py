@@ -7,7 +7,7 @@ import pytest
 import sentencepiece
 
 from llama_herd.errors import BadInput, ModelFileError
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.corpus import mixed_texts
 from tests.model.sentence_piece import BOS_ID, CONTROL_IDS, EOS_ID, gguf_values, train_sentence_piece

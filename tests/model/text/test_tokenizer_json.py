@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.spm import recover_merges
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.corpus import mixed_texts

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Regex, pre_tokenizers
 
 from llama_herd.errors import GenerationError, ModelFileError
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.pre_tokenizers import PATTERNS
 from llama_herd.model.text.tokenizer_engine import no_panic
 from llama_herd.model.text.tokenizer_steps import check_steps
@@ -167,7 +167,7 @@ import json, sys
 from unittest import mock
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.text import tokenizer_engine
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.tokenizer import Tokenizer
 plain, split, charsmap = json.loads(sys.argv[1])
 with mock.patch.object(tokenizer_engine, "check_steps"):

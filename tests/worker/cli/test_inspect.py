@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from llama_herd.model.rope_scaling import RopeScaling
+from llama_herd.model.shape.rope_scaling import RopeScaling
 from llama_herd.worker.cli.inspect import lines_of
 from llama_herd.worker.loading.model_summary import ModelSummary
 from tests.hostile.foreign_models import FOREIGN_MODELS, NUM_TOKENS

@@ -10,8 +10,8 @@ import torch
 
 from llama_herd.model.files.model_file import open_model
 from llama_herd.model.kernels.native import load_kernels
-from llama_herd.model.native_segment import NativeSegment
-from llama_herd.model.segment import BlockSegment, DenseSegment
+from llama_herd.model.weights.native_segment import NativeSegment
+from llama_herd.model.weights.segment import BlockSegment, DenseSegment
 from llama_herd.worker.loading.kernels import kernels_of
 from llama_herd.worker.loading.kernels_folder import kernels_folder as folder_of
 from llama_herd.worker.loading.loaded_kernels import needs_of

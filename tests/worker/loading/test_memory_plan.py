@@ -11,11 +11,11 @@ from torch import Tensor
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import open_model
-from llama_herd.model.form import Form
 from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.native_segment import NativeSegment
-from llama_herd.model.segment import BlockSegment, DenseSegment, Segment
+from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.native_segment import NativeSegment
+from llama_herd.model.weights.segment import BlockSegment, DenseSegment, Segment
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.memory_plan import FORMS, MemoryPlan

@@ -9,11 +9,11 @@ from torch import Tensor
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.form import Form
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
-from llama_herd.model.triton_segment import TritonSegment
+from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.triton_segment import TritonSegment
 from tests.model.forwards import random_ids
 from tests.tiny import WIDE, write_tiny_gguf
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.kernels.gpu.block_parts import BlockParts
-from llama_herd.model.segment import slabs
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.segment import slabs
+from llama_herd.model.weights.weight import Weight
 
 if TYPE_CHECKING:
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels

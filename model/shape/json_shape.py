@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from llama_herd.model.families import Family
-from llama_herd.model.layer_windows import layer_windows, local_layers
-from llama_herd.model.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_SCALE
-from llama_herd.model.metadata import OTHER_MODEL, UNQUANTISED, Metadata, NotedMetadata
-from llama_herd.model.quoted import quoted
-from llama_herd.model.rope_scaling import UNSCALED, Pairs, RopeScaling, json_scaling
+from llama_herd.model.reading.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_SCALE
+from llama_herd.model.reading.metadata import OTHER_MODEL, UNQUANTISED, Metadata, NotedMetadata
+from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.shape.families import Family
+from llama_herd.model.shape.layer_windows import layer_windows, local_layers
+from llama_herd.model.shape.rope_scaling import UNSCALED, Pairs, RopeScaling, json_scaling
 
 #: Keys of a config.json that change the result in one family or another.
 CHANGING_JSON_KEYS = frozenset(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata
 
 #: Lists and objects within each other. A tokenizer.json has eight, a config.json four.
 MAX_DEPTH = 32

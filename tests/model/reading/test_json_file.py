@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model import json_file
 from llama_herd.model.files.safetensors_model import CONFIG_NAME
 from llama_herd.model.files.sketch import Sketch
-from llama_herd.model.json_file import MAX_DEPTH, parse_json, read_json
+from llama_herd.model.reading import json_file
+from llama_herd.model.reading.json_file import MAX_DEPTH, parse_json, read_json
 
 MAX_BYTES = 1 << 20
 

@@ -16,8 +16,8 @@ from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.tile_layout import TILE_ROWS
 from llama_herd.model.kernels.tiles import blocks_of, empty_tiles
-from llama_herd.model.segment import slabs
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.segment import slabs
+from llama_herd.model.weights.weight import Weight
 
 #: Laid out at once. More leave the cache meanwhile, fewer cost more calls.
 SLAB_BYTES = 1 << 20

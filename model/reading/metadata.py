@@ -6,9 +6,9 @@ from typing import TypeVar
 import numpy as np
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.bounded_reader import Array
-from llama_herd.model.limits import MAX_SCALE
-from llama_herd.model.quoted import quoted
+from llama_herd.model.reading.bounded_reader import Array
+from llama_herd.model.reading.limits import MAX_SCALE
+from llama_herd.model.reading.quoted import quoted
 
 #: An error quotes no more than this of what a file holds.
 MAX_PROBLEM_CHARS = 200

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from llama_herd.model.families import Family
-from llama_herd.model.layer_windows import layer_windows, local_layers
-from llama_herd.model.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_VOCAB
-from llama_herd.model.metadata import OTHER_MODEL, Metadata, NotedMetadata
-from llama_herd.model.quoted import quoted
+from llama_herd.model.reading.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_VOCAB
+from llama_herd.model.reading.metadata import OTHER_MODEL, Metadata, NotedMetadata
+from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.shape.families import Family
+from llama_herd.model.shape.layer_windows import layer_windows, local_layers
 
 #: Keys of a GGUF file after its architecture that change no result, whatever they are.
 HARMLESS_KEYS = frozenset(

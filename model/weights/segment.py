@@ -15,7 +15,7 @@ from torch.nn.functional import linear, pad
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.huge_pages import zero_bytes
 from llama_herd.model.sizes import SLAB_VALUES
-from llama_herd.model.weight import Weight
+from llama_herd.model.weights.weight import Weight
 
 
 class Segment(Protocol):

@@ -1,0 +1,1 @@
+"""How what others wrote is read: within bounds, with errors that name the place."""

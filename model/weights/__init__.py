@@ -1,0 +1,1 @@
+"""The forms in which a matrix is kept and multiplied."""
