@@ -31,7 +31,11 @@ class TaskMessage(NamedTuple):
         args, kwargs, embed = _parts(body)
         if not args and not kwargs and _is_ours(headers):
             return cls(embed=embed)
-        envelope = Envelope.of_request(headers, embed, settings.queue)
+        try:
+            envelope = Envelope.of_request(headers, embed, settings.queue)
+        except RecursionError:  # links that can be read, but are too deep to be written again
+            args, embed = ["?"], None
+            envelope = Envelope.of_request(headers, embed, settings.queue)
         if headers.get(REFUSAL) is not None:
             return cls(NO_JOB, envelope, headers[REFUSAL], embed)
         if args:
