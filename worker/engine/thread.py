@@ -100,10 +100,10 @@ class EngineThread(threading.Thread):
         self._take(call)
         while not self._inbox.empty():
             self._take(self._inbox.get())
-        while gather_s := self._engine.gather_s:
-            self._engine.admit()
+        while self._engine.gather_s:
+            self._engine.admit()  # perhaps into the last slot: then nothing more is waited for
             try:
-                self._take(self._inbox.get(timeout=gather_s))
+                self._take(self._inbox.get(timeout=self._engine.gather_s))
             except Empty:
                 return
 
