@@ -100,7 +100,7 @@ class EngineThread(threading.Thread):
         self._take(call)
         while not self._inbox.empty():
             self._take(self._inbox.get())
-        while self._engine.gather_s:
+        while self._engine.gather_s and not self._is_stopping:
             self._engine.admit()  # perhaps into the last slot: then nothing more is waited for
             try:
                 self._take(self._inbox.get(timeout=self._engine.gather_s))
