@@ -56,6 +56,7 @@ def test_the_asyncio_client_watches_too(redis_url: str, herd: Herd) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.long
 def test_the_asyncio_client_says_when_redis_is_not_there() -> None:
     async def talk() -> None:
         async with AsyncClient("redis://127.0.0.1:1/0") as client:

@@ -19,6 +19,7 @@ def test_it_is_ready_once_a_worker_serves(redis: Redis, redis_url: str, gateway:
         assert gateway.ask("GET", "/health/ready").status == 200
 
 
+@pytest.mark.long
 def test_without_redis_it_is_alive_and_not_ready() -> None:
     with EmbeddedRedis() as server, GatewayThread(server.url) as gateway:
         server.stop()

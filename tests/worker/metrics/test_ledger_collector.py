@@ -77,6 +77,7 @@ def test_models_that_anybody_may_name_are_bounded_too() -> None:
     assert {"served", OTHER} <= models
 
 
+@pytest.mark.long
 def test_a_scrape_does_not_wait_for_a_redis_that_stands_still(
     server: EmbeddedRedis, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
