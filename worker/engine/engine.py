@@ -30,7 +30,7 @@ NUMERIC_ERROR = Failure(
 )
 
 #: For how much of a step an idle engine expects another job after each that arrives.
-ARRIVAL_STEPS = 1 / 16
+ARRIVAL_STEPS = 1 / 8
 
 #: Where outputs go: one list per step.
 Sink = Callable[[list[StepOutput]], None]

@@ -21,7 +21,7 @@ from llama_herd.worker.settings import WorkerSettings
 
 TIMEOUT_S = 20.0
 NUM_TOKENS = 5
-#: Of a step: then jobs are taken to arrive together when less than four seconds lie between them.
+#: Of a step: then jobs are taken to arrive together when less than seven seconds lie between them.
 LONG_STEP_S = 60.0
 
 
