@@ -1,11 +1,10 @@
 """What Celery stores of a job is what its stream says, and nothing once the job is purged."""
 
 from collections.abc import Iterator
-from threading import Event, Thread
-from typing import Any
+from threading import Event
 
 import pytest
-from celery import Celery, group, signature
+from celery import Celery
 from celery.backends.redis import RedisBackend
 from redis import Redis
 from structlog.testing import capture_logs
@@ -13,7 +12,7 @@ from structlog.testing import capture_logs
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import End, FinishReason, Token
+from llama_herd.tasks.events import FinishReason
 from llama_herd.tasks.generate import fail, trace
 from llama_herd.tasks.ledger.answers import Settled
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -21,13 +20,11 @@ from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.broker.celery_config import insist_on_results
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import StreamReader
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tasks.herd import Herd, end, started
 
 pytestmark = pytest.mark.redis
@@ -84,183 +81,6 @@ def test_a_result_that_celery_was_not_to_keep_is_not_kept(
     finisher.settle("late", [])
     finisher.stop()
     assert not herd.redis.exists(herd.ledger.result_key("late"))
-
-
-def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
-    app = make_app(Settings(redis_url=redis_url))
-    insist_on_results(app)
-    storing = Thread(target=app.backend.store_result, args=("job", {"text": "a tale"}, "SUCCESS"))
-    redis.config_set("maxmemory", 1)
-    try:
-        storing.start()
-        wait_until(lambda: "errorstat_OOM" in redis.info("errorstats"), "a result refused")
-    finally:
-        redis.config_set("maxmemory", 0)
-    storing.join()
-    assert app.backend.get_state("job") == "SUCCESS"
-
-
-#: Refusals after which Celery by itself would have given a link up.
-MANY = 20
-
-
-def num_refused(redis: Any) -> int:
-    """Commands that Redis had no room for."""
-    return int(redis.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
-
-
-def ended_well(job_id: str = "job", text: str = "") -> Result:
-    tokens = [Token(seq=1, job=job_id, epoch=1, i=0, ids=(1,), text=text)] if text else []
-    last = End(seq=len(tokens) + 1, job=job_id, epoch=1, finish_reason="length", n=len(tokens), attempts=1)
-    return Result.from_events([*tokens, last])
-
-
-def traced(app: Celery, outcome: Result, **embed: Any) -> None:
-    """Let Celery's tracer tell how a job ended."""
-    request = {"id": outcome.job, "delivery_info": {}}
-    trace(app.tasks[TASK_NAME], request, embed, outcome)
-
-
-@pytest.fixture
-def worker_app(redis_url: str) -> Celery:
-    return app_of_worker(redis_url)
-
-
-def app_of_worker(redis_url: str) -> Celery:
-    app = make_app(Settings(redis_url=redis_url))
-    insist_on_results(app)
-    app.loader.import_default_modules()
-    app.finalize()
-    return app
-
-
-@pytest.mark.long
-def test_a_redis_that_goes_before_a_result_is_stored_makes_no_failure_of_it() -> None:
-    """Celery looks first whether there is a result already."""
-    with EmbeddedRedis(appendonly=True) as server:
-        app = app_of_worker(server.url)
-        assert app.backend.get_state("job") == "PENDING"
-        server.stop()
-        telling = Thread(target=traced, args=(app, ended_well()))
-        with capture_logs() as lines:
-            telling.start()
-            wait_until(lambda: lines, "the result is not taken")
-        server.start()
-        telling.join()
-        assert app.backend.get_state("job") == "SUCCESS"
-
-
-@pytest.mark.long
-def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(worker_app: Celery, redis: Redis) -> None:
-    links = {"callbacks": [worker_app.signature("then", queue="next")]}
-    telling = Thread(target=traced, args=(worker_app, ended_well()), kwargs=links)
-    redis.config_resetstat()
-    redis.config_set("maxmemory", 1)
-    try:
-        telling.start()
-        wait_until(lambda: num_refused(redis) > MANY, "a link refused again and again")
-    finally:
-        redis.config_set("maxmemory", 0)
-    telling.join()
-    assert worker_app.backend.get_state("job") == "SUCCESS"
-    assert redis.llen("next") == 1
-
-
-def test_a_link_into_a_key_that_is_no_queue_fails_the_task_at_once(worker_app: Celery, redis: Redis) -> None:
-    redis.set("next", "somebody else's")
-    traced(worker_app, ended_well(), callbacks=[worker_app.signature("then", queue="next")])
-    assert worker_app.backend.get_state("job") == "FAILURE"
-    assert "WRONGTYPE" in str(worker_app.backend.get_result("job"))
-
-
-MIB = 1024 * 1024
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("limit", "num_chars", "state"),
-    [
-        (MIB, MIB // 2, "SUCCESS"),
-        (MIB, 2 * MIB, "FAILURE"),
-        (8 * MIB, 2 * MIB, "SUCCESS"),
-        (8 * MIB, 9 * MIB, "FAILURE"),
-        (512 * MIB, 9 * MIB, "SUCCESS"),
-    ],
-)
-def test_a_result_that_is_too_large_for_redis_is_a_failure_that_names_both_numbers(
-    worker_app: Celery, redis: Redis, limit: int, num_chars: int, state: str
-) -> None:
-    redis.config_set("proto-max-bulk-len", limit)
-    try:
-        traced(worker_app, ended_well(text="x" * num_chars))
-    finally:
-        redis.config_set("proto-max-bulk-len", 512 * MIB)
-    assert worker_app.backend.get_state("job") == state
-    if state == "FAILURE":
-        told = str(worker_app.backend.get_result("job"))
-        assert f"proto-max-bulk-len of {limit:,} bytes" in told
-        assert f"{num_chars:,}"[:2] in told
-        assert "xxx" not in told
-
-
-@pytest.mark.long
-def test_a_link_that_is_too_large_for_redis_fails_the_task(worker_app: Celery, redis: Redis) -> None:
-    """A link carries the result, and as base64."""
-    redis.config_set("proto-max-bulk-len", MIB)
-    links = [worker_app.signature("then", queue="next")]
-    try:
-        traced(worker_app, ended_well(text="x" * (MIB - 10_000)), callbacks=links)
-    finally:
-        redis.config_set("proto-max-bulk-len", 512 * MIB)
-    assert worker_app.backend.get_state("job") == "FAILURE"
-    assert "proto-max-bulk-len" in str(worker_app.backend.get_result("job"))
-    assert not redis.exists("next")
-
-
-def test_a_part_of_a_chord_that_redis_refuses_is_raised_without_its_text(worker_app: Celery) -> None:
-    chord = worker_app.signature("then", queue="next")
-    request = {"id": "job", "delivery_info": {}, "group": "g", "group_index": "x"}
-    outcome = ended_well(text="a secret")
-    with pytest.raises(GenerationError, match="not a valid float") as caught:
-        trace(worker_app.tasks[TASK_NAME], request, {"chord": chord}, outcome)
-    assert "secret" not in str(caught.value)
-    assert worker_app.backend.get_state("job") == "SUCCESS"
-
-
-@pytest.mark.parametrize(
-    "links", [{"errbacks": "abc"}, {"callbacks": {"task": "then"}}, {"chain": [1]}, {"chord": ["then"]}]
-)
-def test_links_in_a_form_that_is_not_celerys_send_nothing(
-    worker_app: Celery, redis: Redis, links: dict[str, Any]
-) -> None:
-    """Each letter of a text would be taken for a task, a million of them in a message of a megabyte."""
-    with pytest.raises(GenerationError, match=next(iter(links))):
-        traced(worker_app, ended_well(), **links)
-    assert redis.keys() == []
-
-
-def linked(name: str, num: int) -> dict[str, Any]:
-    several = group([signature("then", queue="next")] * (num - 1))
-    kinds: dict[str, dict[str, Any]] = {
-        "names": {"callbacks": ["then"] * num},
-        "errbacks": {"errbacks": [dict(signature("then"))] * num},
-        "group": {"callbacks": [several]},
-        "chain": {"chain": [signature("then"), several]},
-    }
-    return kinds[name]
-
-
-@pytest.mark.parametrize("name", ["names", "errbacks", "group", "chain"])
-def test_more_links_than_a_worker_may_send_send_nothing(worker_app: Celery, redis: Redis, name: str) -> None:
-    """A message has room for thirty thousand, each of which is a message to send."""
-    with pytest.raises(GenerationError, match="links 1,001 tasks, and 1,000 are allowed"):
-        traced(worker_app, ended_well(), **linked(name, 1001))
-    assert redis.keys() == []
-
-
-def test_of_a_long_chain_the_first_is_sent(worker_app: Celery, redis: Redis) -> None:
-    traced(worker_app, ended_well(), chain=[worker_app.signature("then", queue="next")] * 1001)
-    assert redis.llen("next") == 1
 
 
 class Told(Delivery):
