@@ -90,9 +90,10 @@ class Engine:
         So their prompts are computed together: beside streams few of their tokens would fit into a step. An
         engine that had nothing to do waits for a small part of a step after each, for a step in all.
         """
-        if not self._sequences or self._flights or not self.scheduler.may_gather:
+        left_s = min(self._arrives_until_s, self._gathers_until_s) - monotonic()
+        if left_s <= 0 or not self._sequences or self._flights or not self.scheduler.may_gather:
             return 0.0
-        return max(0.0, min(self._arrives_until_s, self._gathers_until_s) - monotonic())
+        return left_s
 
     def submit(self, *sequences: Sequence) -> None:
         """Take sequences. From now on no other thread may touch them."""
