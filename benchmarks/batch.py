@@ -25,7 +25,7 @@ from redis import Redis
 
 from benchmarks.batch_peer import THREADS
 from benchmarks.conditions import conditions
-from benchmarks.measured import ROOT, Report, Table, for_readers, run_command, with_section
+from benchmarks.measured import ROOT, Report, Table, for_readers, run_command
 from llama_herd.worker.local.environment import child_environment
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
@@ -227,8 +227,13 @@ def tables(report: Report) -> Iterator[Table]:
     yield against_peers(report)
 
 
+def for_readme(report: Report) -> str:
+    """The table of the peers."""
+    return for_readers(report, [against_peers(report)])
+
+
 def against_peers(report: Report) -> Table:
-    """The table of the README."""
+    """Rows a second, memory and what faults cost, beside those of the peers."""
     model, killed = report["bundled_model"], report["killed"]
     memory = (model["command_peak_bytes"] + model["worker_bytes"]) / 1e6
     loss = f"{killed['lost_s']:.1f} s"
@@ -244,13 +249,7 @@ def against_peers(report: Report) -> Table:
 
 
 def main() -> None:
-    is_kept = "--write" in sys.argv
-    run_command(measure, tables, __doc__ or "")
-    if is_kept:
-        readme = ROOT / "README.md"
-        report = json.loads((ROOT / "benchmarks" / "results" / "batch.json").read_text())
-        text = for_readers(report, [against_peers(report)])
-        readme.write_text(with_section(readme.read_text(), "batch", text))
+    run_command(measure, tables, __doc__ or "", lambda report: for_readers(report, [against_peers(report)]))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
 ROWS = 32
+MEDIUM_Q4_0 = "1.1B Q4_0"
 CONTEXT_TOKENS = 512
 ROUNDS = 3
 #: What is done before the first round.
@@ -110,7 +111,7 @@ def measure() -> Report:
         medium = RandomFile("1.1B", MEDIUM, "Q4_0")
         loads = (
             Load(BUNDLED_MODEL.stem, BUNDLED_MODEL, 192),
-            Load("1.1B Q4_0", medium.write(Path(folder)), 64),
+            Load(MEDIUM_Q4_0, medium.write(Path(folder)), 64),
         )
         runs = [_run(load, threads) for load in loads for threads in sorted({max(1, cores - 1), cores})]
     return {
@@ -191,5 +192,20 @@ def tables(report: Report) -> Iterator[Table]:
     yield Table(head, rows, f"Tokens a second of {report['rows']} jobs")
 
 
+def for_readme(report: Report) -> str:
+    """What the queue costs a model of a size that is used."""
+    cores = report["conditions"]["cores"]
+    shares = ", ".join(
+        f"{100 * run['share']:.3g} % on {run['threads']} of {cores} cores"
+        for run in report["runs"]
+        if run["model"] == MEDIUM_Q4_0
+    )
+    return (
+        f"Through Redis, Celery and the token channel, {report['rows']} jobs of {MEDIUM_Q4_0} reach of the\n"
+        f"engine's tokens a second: {shares}\n"
+        "([more](docs/measured.md#the-cost-of-the-queue))."
+    )
+
+
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "")
+    run_command(measure, tables, __doc__ or "", for_readme)

@@ -9,14 +9,10 @@ The floor is the weights' bytes (float32 in memory) read once a step at the meas
 import argparse
 import json
 from math import prod
-from pathlib import Path
 from time import perf_counter
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.conditions import conditions, read_bandwidth
+from benchmarks.measured import README, RESULTS, Report, Table, for_readers, write_section
 from benchmarks.peer import generate, load_peer
 from benchmarks.shapes import PROMPTS
 from benchmarks.warm_worker import warm_worker
@@ -28,8 +24,7 @@ from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
-ROOT = Path(__file__).parent.parent
-RESULT = ROOT / "benchmarks" / "results" / "throughput.json"
+RESULT = RESULTS / "throughput.json"
 
 ROWS = (1, 8, 32)
 JOBS_PER_ROW = 4
@@ -88,7 +83,7 @@ def _num_weights_read(config: LlamaConfig) -> int:
     return sum(prod(shape) for name, shape in expected_shapes(config).items() if name not in unread)
 
 
-def measure() -> dict[str, Any]:
+def measure() -> Report:
     bandwidth = read_bandwidth()
     with GGUFModel.open(BUNDLED_MODEL) as file:
         step_bytes = 4 * _num_weights_read(file.config)
@@ -113,50 +108,23 @@ def measure() -> dict[str, Any]:
     }
 
 
-def show(report: dict[str, Any]) -> None:
-    table = Table(title=f"{report['model']}: tokens a second", caption=json.dumps(report["conditions"]))
-    for name in report["runs"][0]:
-        table.add_column(name.removesuffix("_tokens_per_s"), justify="right")
-    for run in report["runs"]:
-        table.add_row(*map(str, run.values()))
-    Console().print(table)
-
-
-def table_for_readers(report: dict[str, Any]) -> str:
-    """The runs as a table of the README."""
-    names = list(report["runs"][0])
-    head = " | ".join(name.removesuffix("_tokens_per_s") for name in names)
-    rows = [" | ".join(f"{run[name]:,.0f}" for name in names) for run in report["runs"]]
-    made = report["conditions"]
-    where = f"{made['cpu']}, {made['cores']} cores, {made['threads']} threads, torch {made['torch']}"
-    lines = [f"| {line} |" for line in (head, "|".join("---:" for _ in names), *rows)]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{report['model']}, {report['max_tokens']} tokens a job; {where}; commit {made['commit']}.",
-        ]
-    )
-
-
-def write_into_readme(report: dict[str, Any]) -> None:
-    """Put the table between the README's marks."""
-    readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition("<!-- throughput -->")
-    _, _, after = rest.partition("<!-- /throughput -->")
-    table = table_for_readers(report)
-    readme.write_text(f"{before}<!-- throughput -->\n{table}\n<!-- /throughput -->{after}")
+def for_readme(report: Report) -> str:
+    """The runs, a row each."""
+    head = [name.removesuffix("_tokens_per_s") for name in report["runs"][0]]
+    rows = [list(run.values()) for run in report["runs"]]
+    title = f"Tokens a second of {report['model']}, {report['max_tokens']} tokens a job"
+    return for_readers(report, [Table(head, rows, title)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--write", action="store_true", help="write the report and the README's table")
-    arguments = parser.parse_args()
+    is_kept = parser.parse_args().write
     report = measure()
-    show(report)
-    if arguments.write:
+    print(for_readme(report))
+    if is_kept:
         RESULT.write_text(json.dumps(report, indent=2) + "\n")
-        write_into_readme(report)
+        write_section(README, "throughput", for_readme(report))
 
 
 if __name__ == "__main__":

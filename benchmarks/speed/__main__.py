@@ -1,4 +1,4 @@
-"""`python -m benchmarks.speed [--quick] [--write]`, see the package."""
+"""`python -m benchmarks.speed [NAME] [--quick] [--write]`, see the package."""
 
 import argparse
 import json
@@ -13,14 +13,14 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.conditions import conditions
-from benchmarks.measured import ROOT, Report, for_readers, keep, with_section
+from benchmarks.measured import README, ROOT, Report, for_readers, keep, write_section
 from benchmarks.speed.busy import beside_busy
 from benchmarks.speed.contender import CONTENDERS, Contender
 from benchmarks.speed.files import FILES, QUICK_FILES, RandomFile
 from benchmarks.speed.machine import Ceilings
 from benchmarks.speed.peers import PEERS
 from benchmarks.speed.rounds import CELLS, Outcome, measure_file
-from benchmarks.speed.tables import readme_table, tables
+from benchmarks.speed.tables import first_token, readme_table, tables
 from benchmarks.speed.worker_memory import worker_bytes_over_file
 
 PICTURE = ROOT / "docs" / "speed.svg"
@@ -102,19 +102,25 @@ def draw(report: Report) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("name", nargs="?", default="", help="of a further processor")
     parser.add_argument("--quick", action="store_true", help="one file, two rounds")
     parser.add_argument("--write", action="store_true", help="keep report, tables and plot")
     given = parser.parse_args()
     report = measure(QUICK_FILES, QUICK_ROUNDS, is_quick=True) if given.quick else measure(FILES, ROUNDS)
+    report["schedule"] = given.name
     text = for_readers(report, tables(report))
     print(text)
     if given.write:
         keep(report, text)
+    if given.write and not given.name:
         draw(report)
-        readme = ROOT / "README.md"
-        table = for_readers(report, [readme_table(report)])
-        picture = f"![{PICTURE_SAYS}](docs/{PICTURE.name})"
-        readme.write_text(with_section(readme.read_text(), "speed", f"{table}\n\n{picture}"))
+        write_section(README, "speed", for_readme(report))
+
+
+def for_readme(report: Report) -> str:
+    """A table of the ratios, the plot, and what a start takes."""
+    picture = f"![{PICTURE_SAYS}](docs/{PICTURE.name})"
+    return "\n\n".join([for_readers(report, [readme_table(report)]), picture, first_token(report)])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.measured import Report, Table
+from benchmarks.measured import Report, Table, figure
 from benchmarks.speed.busy import NUM_BUSY
 from benchmarks.speed.contender import OURS
 from benchmarks.speed.rounds import CELLS
@@ -41,6 +41,16 @@ def readme_table(report: Report) -> Table:
             if any(best.values()):
                 rows.append([f"× {peer}", *(_ratio(ours[cell.name], best[cell.name]) for cell in CELLS)])
     return Table(["tokens/s", *(cell.name for cell in CELLS)], rows)
+
+
+def first_token(report: Report) -> str:
+    """How soon the first token comes of the largest file in blocks."""
+    run = max((run for run in report["runs"] if run["preset"] != "BF16"), key=lambda run: run["bytes"])
+    name, size_gb, start_s, weights_s, *_ = map(figure, _of_file(run))
+    return (
+        f"The first token of {name}, {size_gb} GB, comes {start_s} s after the start of the process. Its\n"
+        f"weights take {weights_s} s of that."
+    )
 
 
 def _of_file(run: dict[str, Any]) -> list[str | float]:

@@ -1,10 +1,14 @@
-"""The page of measurements: sections are replaced and nothing else."""
+"""The page of measurements and the README: sections are replaced and nothing else, and stand on reports."""
 
+import json
 import re
+from collections.abc import Callable
 
 import pytest
 
-from benchmarks.measured import PAGE, RESULTS, Table, with_section
+from benchmarks import batch, queue_cost, throughput
+from benchmarks.measured import PAGE, README, RESULTS, Report, Table, with_section
+from benchmarks.speed import __main__ as speed
 
 pytestmark = pytest.mark.long
 
@@ -37,3 +41,18 @@ def test_the_page_begins_with_what_to_read_and_leaves_no_section_out() -> None:
     guide, *sections = PAGE.read_text().split("\n## ")
     anchors = {section.partition("\n")[0].lower().replace(" ", "-") for section in sections}
     assert set(re.findall(r"\(#([\w-]+)\)", guide)) == anchors
+
+
+@pytest.mark.parametrize(
+    ("name", "for_readme"),
+    [
+        ("speed", speed.for_readme),
+        ("queue_cost", queue_cost.for_readme),
+        ("throughput", throughput.for_readme),
+        ("batch", batch.for_readme),
+    ],
+)
+def test_the_readme_says_what_the_reports_say(name: str, for_readme: Callable[[Report], str]) -> None:
+    report = json.loads((RESULTS / f"{name}.json").read_text())
+    page = README.read_text()
+    assert with_section(page, name, for_readme(report)) == page
