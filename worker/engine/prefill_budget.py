@@ -1,4 +1,4 @@
-"""How many prompt tokens a step computes beside rows that decode: as many as take the time of the rest."""
+"""The budget of prompt tokens follows what steps take: as many as double the time of a step without."""
 
 from typing import Self
 
@@ -16,20 +16,24 @@ KEPT = 0.9
 class PrefillBudget:
     """Prompt tokens of a step.
 
-    A step with prompts is to take no more than twice the time of one without, so that streams go on evenly.
-    How many tokens that allows depends on the model, the processor and the number of rows: weights that are
-    read for the rows anyway multiply some prompt tokens for next to nothing. So it is learnt from the steps,
-    between `least` and `most`; where these are equal it is fixed.
+    A step with prompts is to take no more than twice the time of one in which all running sequences decode,
+    so that streams go on evenly. How many tokens that allows depends on the model, the processor and the
+    number of rows: weights that are read for the rows anyway multiply some prompt tokens for next to
+    nothing. So it is learnt from the steps, between `least` and `most`; where these are equal it is fixed.
+
+    A prompt token and a row that decodes are taken to cost the same. So what a step without prompts takes
+    is known for any number of rows, also where prompts always wait and there is no such step any more.
     """
 
     def __init__(self, least: int, most: int | None = None) -> None:
         self.alone = ALONE_FACTOR * least
-        self.beside = least
         self.most = most or least
         self._least = least
+        self._tried = least  # prompt tokens of the last step with some
         self.decode_s = 0.0  # of a step without prompts; 0 until there was one
-        self._extra_s = 0.0  # sums over steps with prompts: their time beyond that, and their prompt tokens
-        self._num_tokens = 0.0
+        self._decode_rows = 0.0  # how many rows it had
+        # Sums over steps with prompts, for the line through such a step that fits their times best.
+        self._products = self._squares = 0.0
 
     @classmethod
     def of(cls, prefill_tokens: int, device_kind: str) -> Self:
@@ -42,16 +46,22 @@ class PrefillBudget:
         if not num_decoding:
             return
         if not num_prompt_tokens:
-            self.decode_s = KEPT * self.decode_s + (1 - KEPT) * seconds if self.decode_s else seconds
+            kept = KEPT if self.decode_s else 0.0
+            self.decode_s = kept * self.decode_s + (1 - kept) * seconds
+            self._decode_rows = kept * self._decode_rows + (1 - kept) * num_decoding
         elif self.decode_s:
-            self._extra_s = KEPT * self._extra_s + max(0.0, seconds - self.decode_s)
-            self._num_tokens = KEPT * self._num_tokens + num_prompt_tokens
-            self.beside = self._fitting
+            more_tokens = num_prompt_tokens + num_decoding - self._decode_rows
+            self._products = KEPT * self._products + more_tokens * (seconds - self.decode_s)
+            self._squares = KEPT * self._squares + more_tokens**2
+            self._tried = num_prompt_tokens
 
-    @property
-    def _fitting(self) -> int:
-        """No more than twice as many as now: how the time grows beyond is not known yet."""
-        wanted = 2 * self.beside
-        if self._extra_s:
-            wanted = min(wanted, int(self.decode_s * self._num_tokens / self._extra_s))
+    def beside(self, num_running: int) -> int:
+        """Prompt tokens of a step with so many sequences, those whose prompts are not complete included.
+
+        No more than twice as many as in the last one: how the time grows beyond is not known yet.
+        """
+        wanted = 2 * self._tried if self._squares else self._least
+        if self._products > 0:
+            as_a_step = self.decode_s * self._squares / self._products
+            wanted = min(wanted, int(as_a_step + num_running - self._decode_rows))
         return max(self._least, min(wanted, self.most))

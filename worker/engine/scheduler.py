@@ -94,7 +94,7 @@ class Scheduler:
         ]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
         is_alone = len(prefilling) == len(running)
-        budget = self.prefill.alone if is_alone else self.prefill.beside
+        budget = self.prefill.alone if is_alone else self.prefill.beside(len(running))
         shares = dict.fromkeys(running, 1) | _shares(prefilling, budget)
         return [Row.of(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
 
