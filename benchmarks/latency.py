@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median_low
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from benchmarks.conditions import conditions
-from benchmarks.load import Bench, Load
+from benchmarks.load import Bench, Load, Run
 from benchmarks.measured import Report, Table, run_command
 from benchmarks.shapes import LONG_BUNDLED, RANDOM_59M, Shape
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -45,8 +44,6 @@ PLANS = (
         poisson=(16, 24, WHOLE),
     ),
 )
-
-Run = dict[str, Any]
 
 
 def measure_plan(plan: Plan, folder: Path) -> dict[str, list[Run]]:

@@ -1,4 +1,4 @@
-"""An engine of one token budget under two loads, and how long its streams wait."""
+"""An engine of one token budget under three loads, and how long its streams wait."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -16,6 +16,8 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 SEED = 1
+
+Run = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Bench:
         self._engine = model.engine(settings.model_copy(update={"prefill_tokens": budget}), self.watch)
         self._random = Random(SEED)
 
-    def beside(self) -> dict[str, Any]:
+    def beside(self) -> Run:
         """A long prompt joins when all other slots stream; what comes before its first token counts."""
         load, num_streams = self._load, self._load.slots - 1
         for number in range(num_streams):
@@ -62,7 +64,7 @@ class Bench:
         gaps_s = self.watch.itl_s(since_s=joined_s, until_s=first_s)
         return {"ttft_long_ms": round(1000 * (first_s - joined_s)), **self._gaps(gaps_s)}
 
-    def poisson(self) -> dict[str, Any]:
+    def poisson(self) -> Run:
         """Jobs come at random; each is submitted between two steps, as soon as it is due."""
         started_s, due = perf_counter(), deque(self._arrivals())
         while due or self._engine.has_work:
@@ -80,6 +82,26 @@ class Bench:
             "ttft_long_ms": percentiles_ms(self.watch.ttft_s("long")),
             **self._gaps(self.watch.itl_s()),
             "tokens_per_s": round(num_tokens / (perf_counter() - started_s), 1),
+        }
+
+    def saturated(self) -> Run:
+        """All jobs come at once, after a warm-up of one as in a worker; lengths of outputs differ."""
+        load = self._load
+        self._submit("warm-up", load.short_prompt, max_tokens=8)
+        while self._engine.has_work:
+            self._engine.step()
+        started_s, num_steps = perf_counter(), 0
+        for number in range(load.num_jobs):
+            num_tokens = self._random.randint(load.max_tokens // 2, load.max_tokens * 3 // 2)
+            self._submit(f"short-{number}", load.short_prompt, max_tokens=num_tokens)
+        while self._engine.has_work:
+            self._engine.step()
+            num_steps += 1
+        num_tokens = sum(map(len, self.watch.token_s.values())) - len(self.watch.token_s["warm-up"])
+        return {
+            "tokens_per_s": round(num_tokens / (perf_counter() - started_s), 1),
+            "decoding_rows": round(num_tokens / num_steps, 1),
+            "itl_ms": percentiles_ms(self.watch.itl_s(since_s=started_s)),
         }
 
     def _arrivals(self) -> Iterator[tuple[float, str, int]]:
@@ -114,7 +136,7 @@ class Bench:
         self._engine.abort([one.info for one in self._engine.scheduler.running], "dropped")
         self._engine.step()
 
-    def _gaps(self, itl_s: list[float]) -> dict[str, Any]:
+    def _gaps(self, itl_s: list[float]) -> Run:
         """Times between tokens, and the median of the steps that only decode."""
         itl_ms, step_ms = percentiles_ms(itl_s), 1000 * median(self.watch.step_s)
         return {
