@@ -15,6 +15,7 @@ from llama_herd.model.llama2 import rotate
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES, kv_bytes_per_token, table_bytes
 from llama_herd.model.spans import SPAN_TOKENS
+from tests.closeness import assert_close
 from tests.tiny import tiny_config
 
 
@@ -171,7 +172,7 @@ def test_rope_multiplies_pairs_as_complex_numbers() -> None:
     turned = torch.complex(x[..., :half].double(), x[..., half:].double()) * turn
     expected = torch.cat((turned.real, turned.imag), dim=-1)
     rotated = rotate(x, Cache(config, num_pages=8).rope(positions))
-    torch.testing.assert_close(rotated.double(), expected, atol=1e-4, rtol=0)
+    assert_close(rotated.double(), expected, atol=1e-4, rtol=0)
 
 
 def test_rope_tables_stay_float32_under_bfloat16() -> None:
@@ -197,7 +198,7 @@ def test_attention_equals_the_plain_formula(consecutive: bool, num_kv_heads: int
         plain_attention(q[span.rows.start : span.rows.stop], *written(cache, chunk), chunk.start)
         for chunk, span in zip(chunks, batch.spans, strict=True)
     ]
-    torch.testing.assert_close(attend(q, cache, 0, batch), torch.cat(expected), atol=1e-5, rtol=0)
+    assert_close(attend(q, cache, 0, batch), torch.cat(expected), atol=1e-5, rtol=0)
 
 
 def test_scattered_pages_attend_as_consecutive_ones_do() -> None:
@@ -208,7 +209,7 @@ def test_scattered_pages_attend_as_consecutive_ones_do() -> None:
     q = torch.randn(601, config.num_heads, config.head_dim)
     runs = attend(q, filled_cache(ordered, config, consecutive=True), 0, Batch.of(ordered))
     pages = attend(q, filled_cache(scattered, config, consecutive=False), 0, Batch.of(scattered))
-    torch.testing.assert_close(pages, runs, atol=1e-5, rtol=0)
+    assert_close(pages, runs, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("consecutive", [True, False])

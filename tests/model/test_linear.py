@@ -13,6 +13,7 @@ from llama_herd.model.linear import Linear
 from llama_herd.model.weights.form import Form
 from llama_herd.model.weights.segment import BlockSegment, DenseSegment, slab_rows
 from llama_herd.model.weights.weight import Weight
+from tests.closeness import assert_close
 
 CPU = torch.device("cpu")
 
@@ -30,7 +31,7 @@ def dequantised(weight: Weight) -> Tensor:
 def test_a_linear_multiplies_by_the_stored_rows(type: GGMLType) -> None:
     weight = stored(torch.randn(24, 64), type)
     x = torch.randn(5, 64)
-    torch.testing.assert_close(Linear.load([weight], CPU, torch.float32)(x), x @ dequantised(weight).T)
+    assert_close(Linear.load([weight], CPU, torch.float32)(x), x @ dequantised(weight).T)
 
 
 def test_weights_of_mixed_types_are_one_matmul_in_order() -> None:
@@ -45,7 +46,7 @@ def test_segments_of_different_layouts_give_their_columns_in_order() -> None:
     first, second = torch.randn(8, 32), torch.randn(4, 32)
     x = torch.randn(5, 32)
     linear = Linear((DenseSegment(first), DenseSegment(second)))
-    torch.testing.assert_close(linear(x), x @ torch.cat((first, second)).T)
+    assert_close(linear(x), x @ torch.cat((first, second)).T)
 
 
 @pytest.mark.parametrize("type", SUPPORTED_TYPES, ids=lambda type: type.name)
@@ -55,7 +56,7 @@ def test_blocks_multiply_and_look_up_as_their_numbers_do(type: GGMLType) -> None
     numbers = Linear.load([weight], CPU, torch.float32)
     blocks = Linear.load([weight], CPU, torch.float32, form=Form.QUANTIZED)
     assert isinstance(blocks.segments[0], DenseSegment if type is GGMLType.F32 else BlockSegment)
-    torch.testing.assert_close(blocks(x), numbers(x), atol=1e-4, rtol=1e-5)
+    assert_close(blocks(x), numbers(x), atol=1e-4, rtol=1e-5)
     ids = torch.tensor([0, 2048, 7, 7, 1023, 1024])
     assert blocks.segments[0].rows(ids).equal(numbers.segments[0].rows(ids))
 
@@ -67,7 +68,7 @@ def test_blocks_of_mixed_types_are_segments_in_order() -> None:
     kinds = [getattr(segment, "type", None) for segment in linear.segments]
     assert kinds == [GGMLType.Q4_0, GGMLType.Q8_0, None, GGMLType.Q4_0]
     x = torch.randn(5, 64)
-    torch.testing.assert_close(linear(x), x @ torch.cat([dequantised(weight) for weight in weights]).T)
+    assert_close(linear(x), x @ torch.cat([dequantised(weight) for weight in weights]).T)
 
 
 def test_in_fixed_tiles_a_row_has_the_same_bits_alone_and_among_others() -> None:
@@ -80,7 +81,7 @@ def test_in_fixed_tiles_a_row_has_the_same_bits_alone_and_among_others() -> None
 
 def test_a_bias_is_added() -> None:
     matrix, bias, x = torch.randn(8, 32), torch.randn(8), torch.randn(5, 32)
-    torch.testing.assert_close(Linear((DenseSegment(matrix),), bias)(x), x @ matrix.T + bias)
+    assert_close(Linear((DenseSegment(matrix),), bias)(x), x @ matrix.T + bias)
 
 
 def test_rows_beyond_one_slab_are_kept() -> None:

@@ -15,6 +15,7 @@ from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama, Mlp, RMSNorm
 from llama_herd.model.pages import Pages
 from llama_herd.model.weights.segment import DenseSegment
+from tests.closeness import assert_close
 from tests.model.forwards import (
     VOCAB_SIZE,
     greedy,
@@ -72,7 +73,7 @@ def test_the_shape_comes_from_the_file(tmp_path: Path, shape: dict[str, Any]) ->
     path = write_tiny_gguf(tmp_path / "tiny.gguf", **shape)
     ids = random_ids(100)
     ours = logits_after(load_tiny(path), ids)
-    torch.testing.assert_close(ours, oracle_logits(path, ids, **shape), atol=1e-4, rtol=0)
+    assert_close(ours, oracle_logits(path, ids, **shape), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("change", [{"rms_eps": 0.1}, {"rope_base": 100.0}], ids=str)
@@ -96,7 +97,7 @@ def test_a_tied_model_uses_its_embedding_twice(tmp_path: Path) -> None:
     llama = load_tiny(path)
     ids = random_ids(40)
     assert llama.output.segments == (llama.embedding,)
-    torch.testing.assert_close(logits_after(llama, ids), oracle_logits(path, ids), atol=5e-5, rtol=0)
+    assert_close(logits_after(llama, ids), oracle_logits(path, ids), atol=5e-5, rtol=0)
 
 
 @pytest.mark.long
@@ -120,9 +121,9 @@ def test_every_checkpoint_equals_transformers_hidden_state(
     x = llama.embedding.rows(batch.ids)
     assert len(states) == len(llama.blocks) + 1
     for layer, block in enumerate(llama.blocks):
-        torch.testing.assert_close(x, states[layer][0], atol=2e-5, rtol=0)
+        assert_close(x, states[layer][0], atol=2e-5, rtol=0)
         x = block(x, cache.rope(batch.positions), batch, cache)
-    torch.testing.assert_close(llama.norm(x), states[-1][0], atol=2e-5, rtol=0)
+    assert_close(llama.norm(x), states[-1][0], atol=2e-5, rtol=0)
 
 
 # However tokens are cut into batches and pages
@@ -134,15 +135,13 @@ def test_cached_decode_equals_full_recompute_at_every_step(llama: Llama, cache: 
     for position, token_id in enumerate(ids):
         batch = Batch.of([Chunk(pages, position, [token_id], True)])
         recomputed = logits_after(llama, ids[: position + 1])
-        torch.testing.assert_close(llama.forward(batch, cache)[0], recomputed, atol=1e-5, rtol=0)
+        assert_close(llama.forward(batch, cache)[0], recomputed, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 3, 7, 64, 199])
 def test_prefill_in_chunks_gives_the_same_logits(llama: Llama, chunk_tokens: int) -> None:
     ids = random_ids(200)
-    torch.testing.assert_close(
-        prefill_by(llama, ids, chunk_tokens), prefill_by(llama, ids, 200), atol=1e-5, rtol=0
-    )
+    assert_close(prefill_by(llama, ids, chunk_tokens), prefill_by(llama, ids, 200), atol=1e-5, rtol=0)
 
 
 def test_a_prompt_longer_than_a_span_gives_the_same_logits_as_in_chunks(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_a_prompt_longer_than_a_span_gives_the_same_logits_as_in_chunks(tmp_path
     for start in range(0, 1_100, 100):
         batch = Batch.of([Chunk(pages, start, ids[start : start + 100], True)])
         logits = llama.forward(batch, cache)
-    torch.testing.assert_close(logits[0], whole, atol=2e-5, rtol=0)
+    assert_close(logits[0], whole, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("consecutive", [True, False])
@@ -171,7 +170,7 @@ def test_a_ragged_batch_equals_each_sequence_alone(llama: Llama, cache: Cache, c
         chunks.append(Chunk(pages, num_cached, ids[num_cached:], True))
     together = llama.forward(Batch.of(chunks), cache)
     alone = torch.stack([logits_after(llama, ids) for ids in texts])
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+    assert_close(together, alone, atol=1e-5, rtol=0)
 
 
 def test_rows_that_want_no_logits_get_none(llama: Llama, cache: Cache) -> None:
@@ -208,14 +207,14 @@ def test_two_runs_are_bit_equal(gqa_file: Path, llama: Llama) -> None:
 def test_rms_norm_equals_the_plain_formula(eps: float) -> None:
     x, weight = torch.randn(2, 7, 64), torch.randn(64)
     expected = x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + eps) * weight
-    torch.testing.assert_close(RMSNorm(weight, eps)(x), expected, atol=1e-6, rtol=1e-6)
+    assert_close(RMSNorm(weight, eps)(x), expected, atol=1e-6, rtol=1e-6)
 
 
 def test_rms_norm_stands_float16_extremes() -> None:
     """6e4 squared is far beyond float16, so the sum must be taken in float32."""
     x = torch.tensor([[6e4, -6e4, 6e4, 0.0]], dtype=torch.float16)
     expected = x.double() / x.double().square().mean().sqrt()
-    torch.testing.assert_close(RMSNorm(torch.ones(4), 1e-5)(x), expected.half())
+    assert_close(RMSNorm(torch.ones(4), 1e-5)(x), expected.half())
 
 
 def test_the_mlp_is_swiglu() -> None:
@@ -223,7 +222,7 @@ def test_the_mlp_is_swiglu() -> None:
     gate = gate[0]
     x = torch.randn(5, 16)
     mlp = Mlp(Linear((DenseSegment(torch.cat((gate, up))),)), Linear((DenseSegment(down),)))
-    torch.testing.assert_close(mlp(x), (silu(x @ gate.T) * (x @ up.T)) @ down.T, atol=1e-6, rtol=1e-6)
+    assert_close(mlp(x), (silu(x @ gate.T) * (x @ up.T)) @ down.T, atol=1e-6, rtol=1e-6)
 
 
 def test_bfloat16_stays_near_float32_and_gives_float32_logits(gqa_file: Path, llama: Llama) -> None:

@@ -18,6 +18,7 @@ from llama_herd.model.llama2 import Block, Llama
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.weights.form import Form
 from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.closeness import assert_close
 from tests.model.forwards import greedy, logits_after, random_ids, tensors_in
 from tests.model.requantised import Requantised
 from tests.tiny import WIDE, load_tiny, oracle_logits, write_tiny_gguf
@@ -46,9 +47,7 @@ def test_stored_types_give_the_logits_of_their_dequantised_values(
     wide_file: Callable[[str, bool], Path], type: str
 ) -> None:
     path, ids = wide_file(type, False), random_ids(40)
-    torch.testing.assert_close(
-        logits_after(load_tiny(path), ids), oracle_logits(path, ids, **WIDE), atol=5e-5, rtol=0
-    )
+    assert_close(logits_after(load_tiny(path), ids), oracle_logits(path, ids, **WIDE), atol=5e-5, rtol=0)
 
 
 def test_loading_reports_the_bytes_of_each_weight(gqa_file: Path) -> None:
@@ -107,9 +106,7 @@ def test_the_bundled_model_says_the_same_from_blocks_as_from_numbers(types: str)
         )
     prompts = [random_ids(5, seed) for seed in range(4)]
     assert greedy(packed, prompts, 32) == greedy(dense, prompts, 32)
-    torch.testing.assert_close(
-        logits_after(packed, prompts[0]), logits_after(dense, prompts[0]), atol=1e-4, rtol=0
-    )
+    assert_close(logits_after(packed, prompts[0]), logits_after(dense, prompts[0]), atol=1e-4, rtol=0)
     assert (
         sum(tensor.nbytes for tensor in tensors_in(packed)) < sum(t.nbytes for t in tensors_in(dense)) * 0.51
     )
@@ -123,9 +120,7 @@ def test_blocks_give_the_logits_of_their_numbers(
     path, ids = wide_file(type, tied), random_ids(40)
     with GGUFModel.open(path) as file:
         packed = Llama.load(file, form=Form.QUANTIZED)
-    torch.testing.assert_close(
-        logits_after(packed, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0
-    )
+    assert_close(logits_after(packed, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0)
 
 
 def test_a_file_that_is_cut_ends_its_loading_and_harms_no_model_that_is_loaded(

@@ -17,6 +17,7 @@ from llama_herd.model.kernels.prefill_attention import PrefillAttention
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.spans import SHORT_TOKENS
 from llama_herd.model.weights.form import Form
+from tests.closeness import assert_close
 from tests.model.forwards import random_ids, reserved
 from tests.model.test_cache import filled_cache
 from tests.tiny import WIDE, tiny_config, write_tiny_gguf
@@ -77,7 +78,7 @@ def test_it_takes_the_short_spans_of_a_batch_and_says_the_same(
     q = torch.randn(len(batch.ids), config.num_heads, config.head_dim)
     counted: Any = Counted(kernels.attention)
     found = attend(q, cache, 0, batch, scoring, counted)
-    torch.testing.assert_close(found, attend(q, cache, 0, batch, scoring), atol=1e-5, rtol=0)
+    assert_close(found, attend(q, cache, 0, batch, scoring), atol=1e-5, rtol=0)
     short = [len(chunk.ids) for chunk in chunks if len(chunk.ids) <= SHORT_TOKENS]
     assert counted.num_rows == ([sum(short)] if short else [])
 
@@ -96,7 +97,7 @@ def test_one_with_tiles_takes_the_long_spans_too(
     q = torch.randn(len(batch.ids), config.num_heads, config.head_dim).bfloat16()
     counted: Any = CountedSpans(kernels.prefill_attention)
     found = attend(q, cache, 0, batch, scoring, kernels.attention, counted)
-    torch.testing.assert_close(found, attend(q, cache, 0, batch, scoring), atol=2**-6, rtol=2**-6)
+    assert_close(found, attend(q, cache, 0, batch, scoring), atol=2**-6, rtol=2**-6)
     long = [span.num_tokens for span in batch.spans if span.num_tokens > SHORT_TOKENS]
     assert counted.num_tokens == ([long] if long else [])
 
@@ -130,4 +131,4 @@ def test_a_model_says_the_same(kernels: Kernels, tmp_path: Path, dtype: torch.dt
             logits.append(llama.forward(Batch.of(chunks), cache))
     tolerance = 5e-5 if dtype is torch.float32 else 0.1
     for native, plain in zip(logits[:4], logits[4:], strict=True):
-        torch.testing.assert_close(native, plain, atol=tolerance, rtol=0)
+        assert_close(native, plain, atol=tolerance, rtol=0)

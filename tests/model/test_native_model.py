@@ -15,6 +15,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.weights.form import Form
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.closeness import assert_close
 from tests.model.forwards import greedy, logits_after, random_ids, reserved
 from tests.model.requantised import Requantised
 from tests.tiny import WIDE, load_tiny, write_tiny_gguf
@@ -42,7 +43,7 @@ def test_in_float32_it_says_the_same_as_its_numbers(kernels: Kernels, types: str
     prompts = [random_ids(5, seed) for seed in range(4)]
     assert greedy(native, prompts, 32) == greedy(dense, prompts, 32)
     ids = random_ids(40)
-    torch.testing.assert_close(logits_after(native, ids), logits_after(dense, ids), atol=1e-4, rtol=0)
+    assert_close(logits_after(native, ids), logits_after(dense, ids), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("types", ["Q4_K Q6_K", "Q4_0 Q6_K Q8_0 Q5_1 Q4_K F16 Q4_0"])
@@ -52,9 +53,7 @@ def test_types_may_differ_within_a_layer(kernels: Kernels, tmp_path: Path, types
         native = Llama.load(file, form=Form.FASTEST.with_kernels(kernels))
     kinds = [[type(segment) for segment in block.attention.qkv.segments] for block in native.blocks]
     assert any(len(found) > 1 and NativeSegment in found for found in kinds)
-    torch.testing.assert_close(
-        logits_after(native, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0
-    )
+    assert_close(logits_after(native, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0)
 
 
 @pytest.mark.long
@@ -83,7 +82,7 @@ def test_256_rows_are_as_right_as_one(kernels: Kernels, dtype: torch.dtype) -> N
     texts = [random_ids(5 + row % 12, row) for row in range(256)]
     expected, found = prefilled_and_decoded(exact, texts), prefilled_and_decoded(native, texts)
     if dtype is torch.float32:
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+        assert_close(found, expected, atol=1e-4, rtol=0)
         return
     dense = prefilled_and_decoded(bundled("Q4_0", Form.DENSE, dtype), texts)
     away = [(one - expected).square().mean(dim=-1) for one in (found, dense)]  # (forwards, R) each

@@ -13,6 +13,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.closeness import assert_close
 from tests.model.float64 import logits64
 from tests.tiny import stored_weights, write_tiny_gguf
 
@@ -89,4 +90,4 @@ def test_every_logit_is_near_a_plain_forward_in_float64(
         llama = Llama.load(file, dtype=dtype, tiling=tiling)
     rng = random.Random(path.stem)
     for ours, right in zip(logits_by_sequence(llama, dtype, texts, rng), exact, strict=True):
-        torch.testing.assert_close(ours.double(), right, atol=tolerance, rtol=0)
+        assert_close(ours.double(), right, atol=tolerance, rtol=0)

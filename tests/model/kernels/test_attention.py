@@ -13,6 +13,7 @@ from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
+from tests.closeness import assert_close
 from tests.model.kernels.nan_cache import NanCache
 
 pytestmark = pytest.mark.long
@@ -77,7 +78,7 @@ class Case:
     def check(self, y: Tensor, **scoring: Any) -> None:
         tolerance = 1e-5 if y.dtype is torch.float32 else 2**-8
         for row in range(len(y)):
-            torch.testing.assert_close(
+            assert_close(
                 y[row].double(),
                 self.expected(row, **scoring),
                 atol=tolerance,

@@ -6,6 +6,7 @@ import torch
 from llama_herd.model.kernels.elementwise import Elementwise, exact_norm, exact_swiglu, is_close
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Mlp, RMSNorm
+from tests.closeness import assert_close
 
 pytestmark = pytest.mark.long
 
@@ -72,13 +73,13 @@ def test_layers_say_what_they_say_without(native: Elementwise, dtype: torch.dtyp
     x, weight = torch.randn(9, 64).to(dtype), torch.randn(64)
     rounding = 1e-6 if dtype is torch.float32 else 2**-7
     plain, found = RMSNorm(weight, 1e-5)(x), RMSNorm(weight, 1e-5, native)(x)
-    torch.testing.assert_close(found, plain, atol=rounding, rtol=rounding)
+    assert_close(found, plain, atol=rounding, rtol=rounding)
 
     def same(x: torch.Tensor) -> torch.Tensor:
         return x
 
     mlp: list[torch.Tensor] = [Mlp(same, same, native=kernel)(x) for kernel in (None, native)]  # type: ignore[arg-type]
-    torch.testing.assert_close(mlp[1], mlp[0], atol=rounding, rtol=rounding)
+    assert_close(mlp[1], mlp[0], atol=rounding, rtol=rounding)
     assert Mlp(same, same, torch.neg, native)(x).equal(-x[:, :32] * x[:, 32:])  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.rotation import Rotation
 from llama_herd.model.llama2 import rotate
+from tests.closeness import assert_close
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.long
@@ -42,8 +43,8 @@ def test_what_is_turned_and_kept_is_what_torch_turns_and_keeps(
     assert rotation.takes(qkv, layer)
     rotation(qkv, *rope, layer, batch.cells)
     rounding = 1e-6 if dtype is torch.float32 else 2**-7
-    torch.testing.assert_close(qkv[:, :H], turned[:, :H], atol=rounding, rtol=rounding)
-    torch.testing.assert_close(native.storage, plain.storage, atol=rounding, rtol=rounding)
+    assert_close(qkv[:, :H], turned[:, :H], atol=rounding, rtol=rounding)
+    assert_close(native.storage, plain.storage, atol=rounding, rtol=rounding)
     assert native.storage[1].equal(plain.storage[1])
 
 

@@ -13,6 +13,7 @@ from llama_herd.model.files.model_file import open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
 from llama_herd.model.tiling import FIXED, Tiling
+from tests.closeness import assert_close
 from tests.model.forwards import greedy, logits_after, random_ids, reserved
 from tests.model.tiny_family import TINY_FAMILIES
 
@@ -121,7 +122,7 @@ def test_greedy_ids_equal_transformers_for_20_prompts_of_64_tokens(
 def test_every_logit_is_that_of_transformers(llama: Llama, oracle: "PreTrainedModel") -> None:
     ids = random_ids(150)
     expected = all_logits(oracle, ids)
-    torch.testing.assert_close(logits_of_all(llama, ids, 150), expected, atol=1e-4, rtol=0)
+    assert_close(logits_of_all(llama, ids, 150), expected, atol=1e-4, rtol=0)
 
 
 #: Of each length of a chunk, and of pages that follow each other and do not, one pair with every other.
@@ -139,7 +140,7 @@ def test_cached_tokens_count_as_in_a_full_forward(
 ) -> None:
     ids = random_ids(num_tokens)
     cut = logits_of_all(llama, ids, chunk_tokens, consecutive=consecutive)
-    torch.testing.assert_close(cut, logits_of_all(llama, ids, num_tokens), atol=2e-5, rtol=0)
+    assert_close(cut, logits_of_all(llama, ids, num_tokens), atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("consecutive", [True, False])
@@ -158,7 +159,7 @@ def test_a_ragged_batch_equals_each_sequence_alone(llama: Llama, consecutive: bo
         chunks.append(Chunk(pages, num_cached, ids[num_cached:], 1))
     together = llama.forward(Batch.of(chunks), cache)
     alone = torch.stack([logits_after(llama, ids) for ids in texts])
-    torch.testing.assert_close(together, alone, atol=2e-5, rtol=0)
+    assert_close(together, alone, atol=2e-5, rtol=0)
 
 
 @quick("gguf")

@@ -13,6 +13,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.closeness import assert_close
 
 PROMPT_IDS = tuple(5 + 7 * i % 80 for i in range(150))
 TOLERANCE = 1e-4
@@ -56,7 +57,7 @@ def test_prompt_logprobs_are_those_of_a_full_forward(
     assert [score.token_id for score in scores] == list(PROMPT_IDS[1:])
     logprobs = torch.tensor([score.logprob for score in scores])
     rows = torch.arange(len(PROMPT_IDS) - 1)
-    torch.testing.assert_close(logprobs, expected[rows, torch.tensor(PROMPT_IDS[1:])], atol=TOLERANCE, rtol=0)
+    assert_close(logprobs, expected[rows, torch.tensor(PROMPT_IDS[1:])], atol=TOLERANCE, rtol=0)
     for row, score in enumerate(scores):
         values, ids = expected[row].topk(2)
         assert [token_id for token_id, _ in score.top] == ids.tolist()

@@ -14,6 +14,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
 from llama_herd.model.weights.form import Form
 from llama_herd.model.weights.triton_segment import TritonSegment
+from tests.closeness import assert_close
 from tests.model.forwards import random_ids
 from tests.tiny import WIDE, write_tiny_gguf
 
@@ -73,5 +74,5 @@ def test_it_says_what_its_numbers_say(
     assert fused.embedding.parts.num_bytes == sizes["token_embd.weight"]
     found = logits(fused, dtype, device)
     if dtype is torch.float32:
-        torch.testing.assert_close(found, exact, atol=5e-5, rtol=0)
+        assert_close(found, exact, atol=5e-5, rtol=0)
     assert (found - exact).norm() <= 1.5 * (dense - exact).norm() + 1e-3

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.logits_processors import apply_rules
+from tests.closeness import assert_close
 from tests.worker.engine.sampling.rows import row
 
 V = 12
@@ -34,21 +35,21 @@ def oracle(penalty: float) -> Callable[[Tensor, Tensor], Tensor]:
 @pytest.mark.long
 def test_repetition_penalty_equals_transformers() -> None:
     expected = oracle(1.7)(torch.tensor([[*PROMPT, *OUTPUT]]), logits()[None].clone())[0]
-    torch.testing.assert_close(ruled(repetition_penalty=1.7), expected)
+    assert_close(ruled(repetition_penalty=1.7), expected)
 
 
 def test_presence_and_frequency_penalties_count_the_output_only() -> None:
     expected = logits()
     expected[3] -= 0.5 + 0.25
     expected[4] -= 0.5 + 0.25 * 3
-    torch.testing.assert_close(ruled(presence_penalty=0.5, frequency_penalty=0.25), expected)
+    assert_close(ruled(presence_penalty=0.5, frequency_penalty=0.25), expected)
 
 
 def test_penalties_look_at_the_last_tokens_only() -> None:
     expected = logits()
     expected[4] -= 2.0
-    torch.testing.assert_close(ruled(presence_penalty=2.0, repeat_last_n=2), expected)
-    torch.testing.assert_close(ruled(presence_penalty=2.0, repeat_last_n=0), logits())
+    assert_close(ruled(presence_penalty=2.0, repeat_last_n=2), expected)
+    assert_close(ruled(presence_penalty=2.0, repeat_last_n=0), logits())
 
 
 @pytest.mark.long
@@ -56,14 +57,14 @@ def test_the_repetition_penalty_looks_at_as_many_as_transformers_is_shown() -> N
     for num_last in (0, 1, 4, 6, 8, 99):
         last = [*PROMPT, *OUTPUT][-num_last:] if num_last else []
         expected = oracle(1.5)(torch.tensor([last], dtype=torch.int64), logits()[None].clone())[0]
-        torch.testing.assert_close(ruled(repetition_penalty=1.5, repeat_last_n=num_last), expected)
+        assert_close(ruled(repetition_penalty=1.5, repeat_last_n=num_last), expected)
 
 
 def test_biases_are_added() -> None:
     expected = logits()
     expected[7] += 5
     expected[1] -= 100
-    torch.testing.assert_close(ruled(logit_bias={"7": 5.0, 1: -100.0}), expected)
+    assert_close(ruled(logit_bias={"7": 5.0, 1: -100.0}), expected)
 
 
 @pytest.mark.parametrize(("num_ids", "is_held_back"), [(0, True), (3, True), (4, False)])
