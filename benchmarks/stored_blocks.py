@@ -1,5 +1,7 @@
 """Blocks of every type: quantised by the gguf package, or random where it can only read them."""
 
+from functools import cache
+
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as GGMLType
@@ -22,12 +24,18 @@ _SCALES_AT = {
 }
 
 
+#: Values that gguf is given as one row: it takes few rows at a time, which costs more than their values.
+_SMALL = 1 << 17
+
+
 def stored_blocks(values: np.ndarray, type: GGMLType) -> np.ndarray:
     """Rows of blocks of uint8: of these values, or random ones whose values are about as large."""
+    rows = values.reshape(1, -1) if values.ndim == 2 and values.size <= _SMALL else values
     try:
-        return np.asarray(gguf.quants.quantize(values, type).view(np.uint8))
+        blocks = np.asarray(gguf.quants.quantize(rows, type).view(np.uint8))
     except NotImplementedError:
         return _random_blocks(values, type)
+    return blocks if rows is values else blocks.reshape(len(values), -1)
 
 
 def _random_blocks(values: np.ndarray, type: GGMLType) -> np.ndarray:
@@ -35,10 +43,17 @@ def _random_blocks(values: np.ndarray, type: GGMLType) -> np.ndarray:
     rng = np.random.default_rng(len(values))
     shape = (len(values), values.shape[1] // block_values, block_bytes)
     blocks = rng.integers(0, 256, shape, dtype=np.uint8)
-    _set_scales(blocks, type, 1.0)
-    unscaled = gguf.quants.dequantize(blocks.reshape(len(values), -1), type)
-    _set_scales(blocks, type, float(values.std() / np.sqrt(np.square(unscaled).mean())))
+    _set_scales(blocks, type, float(values.std() / _unscaled_size(type)))
     return blocks.reshape(len(values), -1)
+
+
+@cache
+def _unscaled_size(type: GGMLType) -> float:
+    """Of the values of random blocks whose scales are 1, the root mean square."""
+    _, block_bytes = gguf.GGML_QUANT_SIZES[type]
+    blocks = np.random.default_rng(0).integers(0, 256, (256, block_bytes), dtype=np.uint8)
+    _set_scales(blocks, type, 1.0)
+    return float(np.sqrt(np.square(gguf.quants.dequantize(blocks, type)).mean()))
 
 
 def _set_scales(blocks: np.ndarray, type: GGMLType, scale: float) -> None:
