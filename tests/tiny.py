@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import gguf
 import numpy as np
@@ -170,30 +171,32 @@ def unpermute_rows(weight: Tensor, num_heads: int) -> Tensor:
 def oracle(path: Path, **config_changes: Any) -> "LlamaForCausalLM":
     """transformers' model of a tiny file, by way of the gguf package alone: none of our loading code."""
     from transformers import LlamaConfig as TransformersConfig, LlamaForCausalLM
+    from transformers.initialization import no_init_weights
 
     config = tiny_config(**config_changes)
     stored = stored_weights(path)
-    model = LlamaForCausalLM(
-        TransformersConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.ffn_size,
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
-            num_key_value_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            max_position_embeddings=config.context_length,
-            rms_norm_eps=config.rms_eps,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_base},
-            tie_word_embeddings="output.weight" not in stored,
-            attn_implementation="eager",
-            pad_token_id=UNK_ID,
-            bos_token_id=BOS_ID,
-            eos_token_id=EOS_ID,
-        )
+    described = TransformersConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.ffn_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        max_position_embeddings=config.context_length,
+        rms_norm_eps=config.rms_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_base},
+        tie_word_embeddings="output.weight" not in stored,
+        attn_implementation="eager",
+        pad_token_id=UNK_ID,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
     )
+    with no_init_weights():
+        model = LlamaForCausalLM(described)
     state = {_transformers_name(name): weight for name, weight in stored.items()}
     model.load_state_dict(state, strict="output.weight" in stored)
+    model.tie_weights()
     return model.eval()
 
 
@@ -206,16 +209,23 @@ def oracle_logits(path: Path, ids: list[int], **shape: Any) -> Tensor:
 
 def stored_weights(path: Path) -> dict[str, Tensor]:
     """The float32 values in a tiny file by GGUF name, rows of Q and K back in transformers' order."""
-    reader = gguf.GGUFReader(path)
+    reader = _reader(path)
     heads = {
         "attn_q": int(reader.get_field("llama.attention.head_count").contents()),
         "attn_k": int(reader.get_field("llama.attention.head_count_kv").contents()),
     }
     weights = {}
     for tensor in reader.tensors:
-        values = torch.tensor(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+        as_one_row = gguf.quants.dequantize(tensor.data.reshape(1, -1), tensor.tensor_type)
+        values = torch.tensor(as_one_row.reshape(tuple(tensor.shape)[::-1]))
         weights[tensor.name] = unpermute_rows(values, heads.get(_kind(tensor.name), 0))
     return weights
+
+
+def _reader(path: Path) -> gguf.GGUFReader:
+    """Of bytes that are read: numpy's mapped files make each of its many small slices slow."""
+    with mock.patch("numpy.memmap", lambda path, mode: np.fromfile(path, np.uint8)):
+        return gguf.GGUFReader(path)
 
 
 def _kind(name: str) -> str:
