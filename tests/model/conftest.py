@@ -1,7 +1,9 @@
 """Settings of all model tests, and the tiny model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
 from tests.model.native_library import kernels_of
-from tests.tiny import load_tiny, write_tiny_gguf
+from tests.tiny import WIDE, load_tiny, write_tiny_gguf
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +44,18 @@ def set_kernels(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels
 @pytest.fixture(scope="session")
 def gqa_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(tmp_path_factory.mktemp("gqa") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def wide_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Gives the file of a type whose rows have blocks of any type; made once."""
+
+    @cache
+    def path(type: str, **changes: Any) -> Path:
+        folder = tmp_path_factory.mktemp("wide")
+        return write_tiny_gguf(folder / "tiny.gguf", type=type, **{**WIDE, **changes})
+
+    return path
 
 
 @pytest.fixture(scope="session")

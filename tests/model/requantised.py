@@ -13,11 +13,12 @@ from llama_herd.model.weights.weight import Weight
 
 
 class Requantised:
-    """Gives the matrices of `file` in these types, one after the other."""
+    """Gives the matrices of `file` in these types, one after the other; each the same at every call."""
 
     def __init__(self, file: ModelFile, types: str) -> None:
         self._file = file
         self._types = cycle(GGMLType[name] for name in types.split())
+        self._given: dict[str, Weight] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -26,6 +27,11 @@ class Requantised:
         return name in self._file
 
     def weight(self, name: str) -> Weight:
+        if name not in self._given:
+            self._given[name] = self._requantised(name)
+        return self._given[name]
+
+    def _requantised(self, name: str) -> Weight:
         stored = self._file.weight(name)
         if len(stored.shape) == 1:
             return stored

@@ -1,5 +1,6 @@
 """A layer in one native call says to the bit what its parts say one by one."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from llama_herd.model.native_block import MAX_TOKENS, NativeBlock
 from llama_herd.model.spans import SHORT_TOKENS
 from llama_herd.model.weights.form import Form
 from tests.model.forwards import random_ids, reserved
-from tests.tiny import WIDE, write_tiny_gguf
 
 pytestmark = pytest.mark.long
 
@@ -45,8 +45,7 @@ def steps(llama: Llama, dtype: torch.dtype, num_rows: int, num_tokens: int = 1) 
     cache = Cache(llama.config, num_pages=3 * num_rows, dtype=dtype)
     prompts = [random_ids(1 + 7 * row % 150, row) for row in range(num_rows)]
     pages = [reserved(cache, str(row), 160) for row in range(num_rows)]
-    for held, ids in zip(pages, prompts, strict=True):
-        llama.forward(Batch.of([Chunk(held, 0, ids, 1)]), cache)
+    llama.forward(Batch.of([Chunk(held, 0, ids, 1) for held, ids in zip(pages, prompts, strict=True)]), cache)
     logits = []
     for step in range(2):
         new = [random_ids(num_tokens, step)] * num_rows
@@ -74,9 +73,9 @@ def num_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("types", ["Q4_0", "Q4_K Q6_K Q8_0"])
 def test_it_says_what_its_parts_say(
-    kernels: Kernels, tmp_path: Path, num_calls: list[int], types: str, dtype: torch.dtype
+    kernels: Kernels, wide_file: Callable[..., Path], num_calls: list[int], types: str, dtype: torch.dtype
 ) -> None:
-    llama = load(write_tiny_gguf(tmp_path / "tiny.gguf", type=types, **WIDE), kernels, dtype)
+    llama = load(wide_file(types), kernels, dtype)
     kinds = [len(block.attention.qkv.segments) for block in llama.blocks]
     assert (max(kinds) > 1) == (" " in types)
     for num_rows, num_tokens in ((1, 1), (5, 1), (20, 1), (3, SHORT_TOKENS)):
@@ -89,9 +88,9 @@ def test_it_says_what_its_parts_say(
 
 
 def test_a_prompt_and_many_rows_are_computed_part_by_part(
-    kernels: Kernels, tmp_path: Path, num_calls: list[int]
+    kernels: Kernels, wide_file: Callable[..., Path], num_calls: list[int]
 ) -> None:
-    llama = load(write_tiny_gguf(tmp_path / "tiny.gguf", type="Q4_0", **WIDE), kernels, torch.float32)
+    llama = load(wide_file("Q4_0"), kernels, torch.float32)
     cache = Cache(llama.config, num_pages=NUM_ROWS)
     pages = [reserved(cache, str(row), 10) for row in range(NUM_ROWS)]
     llama.forward(Batch.of([Chunk(held, 0, [7], 1) for held in pages]), cache)
@@ -99,8 +98,8 @@ def test_a_prompt_and_many_rows_are_computed_part_by_part(
     assert num_calls == []
 
 
-def test_windows_scales_and_caps_go_with_it(kernels: Kernels, tmp_path: Path) -> None:
-    llama = load(write_tiny_gguf(tmp_path / "tiny.gguf", type="Q4_0", **WIDE), kernels, torch.float32)
+def test_windows_scales_and_caps_go_with_it(kernels: Kernels, wide_file: Callable[..., Path]) -> None:
+    llama = load(wide_file("Q4_0"), kernels, torch.float32)
     scoring, blocks = Scoring(scale=0.3, window=24, cap=3.0), []
     for block in llama.blocks:
         assert block.native is not None
@@ -117,10 +116,10 @@ def test_windows_scales_and_caps_go_with_it(kernels: Kernels, tmp_path: Path) ->
     "family", [{"post_norms": True}, {"qk_norm": True}, {"activation": "gelu_pytorch_tanh"}], ids=str
 )
 def test_a_layer_of_another_kind_has_no_such_call(
-    kernels: Kernels, tmp_path: Path, family: dict[str, Any]
+    kernels: Kernels, wide_file: Callable[..., Path], family: dict[str, Any]
 ) -> None:
     """What the call leaves out would be wrong in silence."""
-    llama = load(write_tiny_gguf(tmp_path / "tiny.gguf", type="Q4_0", **WIDE), kernels, torch.float32)
+    llama = load(wide_file("Q4_0"), kernels, torch.float32)
     config, block = llama.config, llama.blocks[0]
     norms = (block.attention_norm.weight, block.mlp_norm.weight)
     linears = (block.attention.qkv, block.attention.output, block.mlp.gate_up, block.mlp.down)

@@ -1,10 +1,12 @@
 """A whole model that native kernels multiply says what its numbers say."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
+from torch import Tensor
 
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
@@ -18,7 +20,7 @@ from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.closeness import assert_close
 from tests.model.forwards import greedy, logits_after, random_ids, reserved
 from tests.model.requantised import Requantised
-from tests.tiny import WIDE, load_tiny, write_tiny_gguf
+from tests.tiny import load_tiny
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +31,39 @@ def kernels(kernels_folder: Path) -> Kernels:
     return kernels
 
 
-def bundled(types: str, form: Form, dtype: torch.dtype) -> Llama:
+class Bundled:
+    """The bundled model in other types, natively and as its numbers; each made once."""
+
+    def __init__(self, file: ModelFile, kernels: Kernels) -> None:
+        self._file = file
+        self._native = Form.FASTEST.with_kernels(kernels)
+        self._files: dict[str, ModelFile] = {}
+        self._models: dict[tuple[str, Form, torch.dtype], Llama] = {}
+
+    def native(self, types: str, dtype: torch.dtype) -> Llama:
+        return self._model(types, self._native, dtype)
+
+    def dense(self, types: str, dtype: torch.dtype) -> Llama:
+        return self._model(types, Form.DENSE, dtype)
+
+    def _model(self, types: str, form: Form, dtype: torch.dtype) -> Llama:
+        key = (types, form, dtype)
+        if key not in self._models:
+            file = self._files.setdefault(types, cast(ModelFile, Requantised(self._file, types)))
+            self._models[key] = Llama.load(file, dtype=dtype, form=form)
+        return self._models[key]
+
+
+@pytest.fixture(scope="module")
+def bundled(kernels: Kernels) -> Iterator[Bundled]:
     with open_model(BUNDLED_MODEL) as file:
-        return Llama.load(cast(ModelFile, Requantised(file, types)), dtype=dtype, form=form)
+        yield Bundled(file, kernels)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("types", ["Q4_0", "Q8_0", "Q4_0 Q8_0 Q5_0"])
-def test_in_float32_it_says_the_same_as_its_numbers(kernels: Kernels, types: str) -> None:
-    native = bundled(types, Form.FASTEST.with_kernels(kernels), torch.float32)
-    dense = bundled(types, Form.DENSE, torch.float32)
+def test_in_float32_it_says_the_same_as_its_numbers(bundled: Bundled, types: str) -> None:
+    native, dense = bundled.native(types, torch.float32), bundled.dense(types, torch.float32)
     assert isinstance(native.embedding, NativeSegment)
     prompts = [random_ids(5, seed) for seed in range(4)]
     assert greedy(native, prompts, 32) == greedy(dense, prompts, 32)
@@ -47,8 +72,10 @@ def test_in_float32_it_says_the_same_as_its_numbers(kernels: Kernels, types: str
 
 
 @pytest.mark.parametrize("types", ["Q4_K Q6_K", "Q4_0 Q6_K Q8_0 Q5_1 Q4_K F16 Q4_0"])
-def test_types_may_differ_within_a_layer(kernels: Kernels, tmp_path: Path, types: str) -> None:
-    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf", type=types, **WIDE), random_ids(40)
+def test_types_may_differ_within_a_layer(
+    kernels: Kernels, wide_file: Callable[..., Path], types: str
+) -> None:
+    path, ids = wide_file(types), random_ids(40)
     with GGUFModel.open(path) as file:
         native = Llama.load(file, form=Form.FASTEST.with_kernels(kernels))
     kinds = [[type(segment) for segment in block.attention.qkv.segments] for block in native.blocks]
@@ -59,11 +86,10 @@ def test_types_may_differ_within_a_layer(kernels: Kernels, tmp_path: Path, types
 @pytest.mark.long
 @pytest.mark.parametrize("num_tokens", [1, 5, 40])
 def test_in_bfloat16_it_is_within_six_times_of_what_bfloat16_itself_rounds(
-    kernels: Kernels, num_tokens: int
+    bundled: Bundled, num_tokens: int
 ) -> None:
-    exact = bundled("Q4_0", Form.DENSE, torch.float32)
-    native = bundled("Q4_0", Form.FASTEST.with_kernels(kernels), torch.bfloat16)
-    dense = bundled("Q4_0", Form.DENSE, torch.bfloat16)
+    exact = bundled.dense("Q4_0", torch.float32)
+    native, dense = bundled.native("Q4_0", torch.bfloat16), bundled.dense("Q4_0", torch.bfloat16)
     away = dict.fromkeys(("native", "dense"), 0.0)
     for seed in range(4):
         ids = random_ids(num_tokens, seed)
@@ -76,22 +102,25 @@ def test_in_bfloat16_it_is_within_six_times_of_what_bfloat16_itself_rounds(
 
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_256_rows_are_as_right_as_one(kernels: Kernels, dtype: torch.dtype) -> None:
-    native = bundled("Q4_0", Form.FASTEST.with_kernels(kernels), dtype)
-    exact = bundled("Q4_0", Form.DENSE, torch.float32)
-    texts = [random_ids(5 + row % 12, row) for row in range(256)]
-    expected, found = prefilled_and_decoded(exact, texts), prefilled_and_decoded(native, texts)
+def test_256_rows_are_as_right_as_one(bundled: Bundled, exact_rows: Tensor, dtype: torch.dtype) -> None:
+    found, expected = prefilled_and_decoded(bundled.native("Q4_0", dtype)), exact_rows
     if dtype is torch.float32:
         assert_close(found, expected, atol=1e-4, rtol=0)
         return
-    dense = prefilled_and_decoded(bundled("Q4_0", Form.DENSE, dtype), texts)
+    dense = prefilled_and_decoded(bundled.dense("Q4_0", dtype))
     away = [(one - expected).square().mean(dim=-1) for one in (found, dense)]  # (forwards, R) each
     assert away[0].mean() <= 6**2 * away[1].mean()
     assert away[0].max() <= 6**2 * away[1].max()
 
 
-def prefilled_and_decoded(llama: Llama, texts: list[list[int]]) -> torch.Tensor:
+@pytest.fixture(scope="module")
+def exact_rows(bundled: Bundled) -> Tensor:
+    return prefilled_and_decoded(bundled.dense("Q4_0", torch.float32))
+
+
+def prefilled_and_decoded(llama: Llama) -> Tensor:
     """Logits (4, R, V) after all texts but their last three tokens, in one batch, and after each of these."""
+    texts = [random_ids(4 + row % 5, row) for row in range(256)]
     dtype = llama.embedding.rows(torch.tensor([0])).dtype
     cache = Cache(llama.config, len(texts), dtype=dtype)
     pages = [reserved(cache, str(row), len(text)) for row, text in enumerate(texts)]
@@ -104,11 +133,11 @@ def prefilled_and_decoded(llama: Llama, texts: list[list[int]]) -> torch.Tensor:
 
 @pytest.mark.parametrize("types", ["BF16", "F16", "F16 Q4_0 Q5_1"])
 def test_numbers_in_bfloat16_are_multiplied_natively_and_in_float32_by_torch(
-    kernels: Kernels, tmp_path: Path, types: str
+    kernels: Kernels, wide_file: Callable[..., Path], types: str
 ) -> None:
     if not kernels.has_numbers:
         pytest.skip("no tiles")
-    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf", type=types, **WIDE), random_ids(40)
+    path, ids = wide_file(types), random_ids(40)
     form = Form.FASTEST.with_kernels(kernels)
     with GGUFModel.open(path) as file:
         native = Llama.load(file, form=form, dtype=torch.bfloat16)
