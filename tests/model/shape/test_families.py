@@ -1,5 +1,7 @@
 """The law of every family: equal to transformers, from a Hugging Face folder and from a GGUF file."""
 
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ FILES = [(name, kind) for name in TINY_FAMILIES for kind in ("folder", "gguf")]
 WIDE = "gemma2, wide"
 #: Longer than any window, and than a page.
 LENGTHS = (100, 70, 40, 9, 1)
+#: Chunks of many lengths, of one token where a text begins, a window is full and a page ends.
+MIXED = (1, 1, 7, 7, 6, *[1] * 4, *[7] * 5, *[1] * 4, 64, 1, 1)
 
 pytestmark = pytest.mark.long
 
@@ -68,9 +72,17 @@ def path(case: tuple[str, str], oracle: "PreTrainedModel", files: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def llamas() -> dict[Path, Llama]:
+    """Our models, loaded when they are asked for."""
+    return {}
+
+
 @pytest.fixture
-def llama(path: Path) -> Llama:
-    return load(path)
+def llama(path: Path, llamas: dict[Path, Llama]) -> Llama:
+    if path not in llamas:
+        llamas[path] = load(path)
+    return llamas[path]
 
 
 def load(path: Path, tiling: Tiling | None = None) -> Llama:
@@ -93,15 +105,20 @@ def assert_greedy_equal(
         assert completion == best[len(prompt) - 1 : -1]
 
 
-def logits_of_all(llama: Llama, ids: list[int], chunk_tokens: int, *, consecutive: bool = True) -> Tensor:
-    """Logits (S, V) after each of `ids`, which come `chunk_tokens` at a time."""
+def logits_of_all(
+    llama: Llama, ids: list[int], chunk_tokens: int | Sequence[int], *, consecutive: bool = True
+) -> Tensor:
+    """Logits (S, V) after each of `ids`, which come so many at a time, by turns if there are several."""
     cache = Cache(llama.config, num_pages=8)
     cache.pages = Pages(8, consecutive=consecutive)
     pages, logits = reserved(cache, "alone", len(ids)), []
-    for start in range(0, len(ids), chunk_tokens):
-        some = ids[start : start + chunk_tokens]
+    lengths = cycle([chunk_tokens] if isinstance(chunk_tokens, int) else chunk_tokens)
+    start = 0
+    while start < len(ids):
+        some = ids[start : start + next(lengths)]
         batch = Batch.of([Chunk(pages, start, some, len(some))], span_tokens=llama.tiling.span_tokens)
         logits.append(llama.forward(batch, cache))
+        start += len(some)
     return torch.cat(logits)
 
 
@@ -125,18 +142,17 @@ def test_every_logit_is_that_of_transformers(llama: Llama, oracle: "PreTrainedMo
     assert_close(logits_of_all(llama, ids, 150), expected, atol=1e-4, rtol=0)
 
 
-#: Of each length of a chunk, and of pages that follow each other and do not, one pair with every other.
-CUTS = [
-    pytest.param(*cut, consecutive, marks=[pytest.mark.slow] * (consecutive != (cut == (7, 150))))
-    for cut in ((1, 70), (7, 150), (64, 150))
-    for consecutive in (True, False)
-]
-
-
-@pytest.mark.parametrize(("chunk_tokens", "num_tokens", "consecutive"), CUTS)
+@pytest.mark.parametrize("consecutive", [True, False])
+@pytest.mark.parametrize(
+    ("chunk_tokens", "num_tokens"),
+    [
+        pytest.param(MIXED, 150, id="mixed"),
+        *(pytest.param(*cut, marks=pytest.mark.slow) for cut in ((1, 70), (7, 150), (64, 150))),
+    ],
+)
 @quick("gguf")
 def test_cached_tokens_count_as_in_a_full_forward(
-    llama: Llama, chunk_tokens: int, num_tokens: int, consecutive: bool
+    llama: Llama, chunk_tokens: int | Sequence[int], num_tokens: int, consecutive: bool
 ) -> None:
     ids = random_ids(num_tokens)
     cut = logits_of_all(llama, ids, chunk_tokens, consecutive=consecutive)
@@ -162,9 +178,13 @@ def test_a_ragged_batch_equals_each_sequence_alone(llama: Llama, consecutive: bo
     assert_close(together, alone, atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize(
+    "chunk_tokens",
+    [pytest.param(MIXED, id="mixed"), *(pytest.param(length, marks=pytest.mark.slow) for length in (1, 7))],
+)
 @quick("gguf")
-def test_deterministic_logits_are_bit_equal_however_tokens_come(path: Path) -> None:
+def test_deterministic_logits_are_bit_equal_however_tokens_come(
+    path: Path, chunk_tokens: int | Sequence[int]
+) -> None:
     llama, ids = load(path, FIXED), random_ids(70)
-    whole = logits_of_all(llama, ids, 70)
-    assert logits_of_all(llama, ids, 1).equal(whole)
-    assert logits_of_all(llama, ids, 7).equal(whole)
+    assert logits_of_all(llama, ids, chunk_tokens).equal(logits_of_all(llama, ids, 70))
