@@ -11,6 +11,7 @@ from llama_herd.model.text.tokenizer import Tokenizer
 
 #: The CPU time ends what never ends, however long that takes on a busy machine.
 LIMITS = Limits(cpu_s=0.2, wall_s=30.0)
+SHORT_LIMITS = LIMITS._replace(cpu_s=0.1)  # for what goes over them
 
 
 class MadeTemplates:
@@ -35,14 +36,15 @@ def turn(role: str, content: object) -> dict[str, object]:
     return {"role": role, "content": content}
 
 
-def conversation(*contents: str, system: str | None = None) -> Chat:
+def conversation(*contents: str, system: str | None = None, template: str | None = None) -> Chat:
     """Turns of user and assistant, after a system message if there is one."""
     turns = [turn(("user", "assistant")[number % 2], content) for number, content in enumerate(contents)]
-    return Chat(turns if system is None else [turn("system", system), *turns])
+    head = [] if system is None else [turn("system", system)]
+    return Chat([*head, *turns], template=template)
 
 
-def error_of(template: ChatTemplates, *contents: str) -> GenerationError:
+def error_of(templates: ChatTemplates, *contents: str, template: str | None = None) -> GenerationError:
     with pytest.raises(GenerationError) as caught:
-        template.encode(conversation(*contents))
+        templates.encode(conversation(*contents, template=template))
     assert caught.value.code == "template_error"
     return caught.value

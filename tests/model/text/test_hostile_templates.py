@@ -16,11 +16,17 @@ from llama_herd.model.text.sandbox import Limits
 from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.text.helper_processes import helpers
-from tests.model.text.made_templates import LIMITS, MadeTemplates, conversation, error_of
+from tests.model.text.made_templates import (
+    LIMITS,
+    SHORT_LIMITS,
+    MadeTemplates,
+    conversation,
+    error_of,
+)
 
 MEMORY, CPU, LENGTH = (
     "needs more than 67,108,864 bytes",
-    "more than 0.2 s of CPU time",
+    "more than 0.1 s of CPU time",
     "1,048,576 characters",
 )
 ANY = f"{MEMORY}|{CPU}|{LENGTH}"  # whichever a machine meets first
@@ -96,7 +102,8 @@ def test_a_template_that_goes_over_a_limit_ends_one_prompt_and_no_other(
     templates: MadeTemplates, tokenizer: Tokenizer, harm: str, message: str
 ) -> None:
     template = templates.make(
-        "{% set n = messages | length %}{% if messages[0].content == 'bad' %}" + harm + "{% endif %}fine"
+        "{% set n = messages | length %}{% if messages[0].content == 'bad' %}" + harm + "{% endif %}fine",
+        SHORT_LIMITS if CPU in message else LIMITS,
     )
     (before,) = helpers()
     rss_before = psutil.Process().memory_info().rss
