@@ -2,6 +2,9 @@
 
 import random
 import string
+from functools import cache
+
+import pytest
 
 SYLLABLES = ("ka", "lo", "mi", "ter", "ben", "stra", "ing", "the", "o", "und", "é", "ño", "ла", "ма", "山")
 STRANGE = (
@@ -65,9 +68,15 @@ def mixed_text(rng: random.Random) -> str:
     return "".join(parts)
 
 
-def mixed_texts() -> list[str]:
+@cache
+def mixed_texts(num_texts: int = 1_500) -> tuple[str, ...]:
+    """The strange ones, and so many others."""
     rng = random.Random(1)
-    return ["", *STRANGE, *(mixed_text(rng) for _ in range(5_000))]
+    return ("", *STRANGE, *(mixed_text(rng) for _ in range(num_texts)))
+
+
+#: How many texts equal an oracle.
+NUM_TEXTS = pytest.mark.parametrize("num_texts", [1_500, pytest.param(20_000, marks=pytest.mark.slow)])
 
 
 def cut_text(rng: random.Random) -> str:

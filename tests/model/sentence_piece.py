@@ -2,6 +2,7 @@
 
 import io
 import random
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ CONTROL_IDS = {UNK_ID, BOS_ID, EOS_ID}
 USER_DEFINED = "<|tool|>"
 
 
+@cache
 def train_sentence_piece() -> sentencepiece.SentencePieceProcessor:
     """A small model with Llama's settings, trained on words of a few languages."""
     rng = random.Random(0)

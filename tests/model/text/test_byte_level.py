@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,20 +10,20 @@ import pytest
 from gguf import TokenType
 from tokenizers import AddedToken, Regex, Tokenizer as Engine
 from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from tokenizers.pre_tokenizers import ByteLevel, Sequence as Steps, Split
 from tokenizers.trainers import BpeTrainer
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.tokenizer import Tokenizer
-from tests.model.corpus import mixed_texts, words
+from tests.model.corpus import NUM_TEXTS, mixed_texts, words
 
 CONTROL = ("<s>", "</s>", "<|end|>")
 USER_DEFINED = "<|tool|>"
 
 
 @pytest.fixture(scope="session")
-def texts() -> list[str]:
+def texts() -> Sequence[str]:
     return mixed_texts()
 
 
@@ -34,7 +35,7 @@ def engine() -> Engine:
         r"|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
     engine = Engine(BPE())
-    engine.pre_tokenizer = Sequence([Split(Regex(pattern), "isolated"), ByteLevel(False, use_regex=False)])
+    engine.pre_tokenizer = Steps([Split(Regex(pattern), "isolated"), ByteLevel(False, use_regex=False)])
     rng = random.Random(0)
     trainer = BpeTrainer(vocab_size=600, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
     engine.train_from_iterator([words(rng, 12) + " 1234 ..." for _ in range(1_000)], trainer)
@@ -73,17 +74,19 @@ def tokenizer(values: dict[str, Any]) -> Tokenizer:
 
 
 @pytest.mark.long
-def test_ids_equal_the_engines(tokenizer: Tokenizer, engine: Engine, texts: list[str]) -> None:
+@NUM_TEXTS
+def test_ids_equal_the_engines(tokenizer: Tokenizer, engine: Engine, num_texts: int) -> None:
+    texts = mixed_texts(num_texts)
     wrong = [text for text in texts if tokenizer.encode(text, add_bos=False) != engine.encode(text).ids]
     assert wrong == []
 
 
-def test_a_text_comes_back_as_it_is(tokenizer: Tokenizer, texts: list[str]) -> None:
+def test_a_text_comes_back_as_it_is(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
     for text in texts:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_no_text_becomes_a_control_token(tokenizer: Tokenizer, texts: list[str]) -> None:
+def test_no_text_becomes_a_control_token(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
     control_ids = {tokenizer.bos_id, *tokenizer.eos_ids}
     assert len(control_ids) == 3
     for text in [*texts, "".join(CONTROL)]:
@@ -148,11 +151,12 @@ def damaged(values: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("num_files", [200, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_a_damaged_vocabulary_is_refused_or_makes_no_control_token(
-    values: dict[str, Any], texts: list[str]
+    values: dict[str, Any], texts: Sequence[str], num_files: int
 ) -> None:
     rng, errors = random.Random(0), list[str]()
-    for _ in range(400):
+    for _ in range(num_files):
         changed = {key: value for key, value in damaged(values, rng).items() if value is not None}
         try:
             tokenizer = Tokenizer.from_metadata(Metadata(changed, "my.gguf"))
@@ -163,7 +167,7 @@ def test_a_damaged_vocabulary_is_refused_or_makes_no_control_token(
             ids = tokenizer.encode(text, add_bos=False)
             assert tokenizer.eos_ids.isdisjoint(ids)
             assert len(ids) <= len(text.encode())
-    assert 100 < len(errors) < 300
+    assert num_files / 4 < len(errors) < num_files * 3 / 4
     assert all(error.startswith("my.gguf: tokenizer.ggml.") and len(error) < 400 for error in errors)
 
 

@@ -1,5 +1,6 @@
 """The tokenizer equals sentencepiece, gives back what it got, and lets no text become a control token."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import sentencepiece
 from llama_herd.errors import BadInput, ModelFileError
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.tokenizer import Tokenizer
-from tests.model.corpus import mixed_texts
+from tests.model.corpus import NUM_TEXTS, mixed_texts
 from tests.model.sentence_piece import BOS_ID, CONTROL_IDS, EOS_ID, gguf_values, train_sentence_piece
 
 
 @pytest.fixture(scope="session")
-def texts() -> list[str]:
+def texts() -> Sequence[str]:
     return mixed_texts()
 
 
@@ -34,21 +35,23 @@ def spm(spm_values: dict[str, Any]) -> Tokenizer:
 
 
 @pytest.mark.long
+@NUM_TEXTS
 def test_ids_equal_sentencepieces(
-    spm: Tokenizer, sentence_piece: sentencepiece.SentencePieceProcessor, texts: list[str]
+    spm: Tokenizer, sentence_piece: sentencepiece.SentencePieceProcessor, num_texts: int
 ) -> None:
+    texts = mixed_texts(num_texts)
     wrong = [text for text in texts if spm.encode(text, add_bos=False) != sentence_piece.encode(text)]
     assert wrong == []
 
 
-def test_a_text_comes_back_with_a_space_before_it(spm: Tokenizer, texts: list[str]) -> None:
+def test_a_text_comes_back_with_a_space_before_it(spm: Tokenizer, texts: Sequence[str]) -> None:
     for text in texts:
         expected = (" " + text if text else "").replace("▁", " ")
         assert spm.decode(spm.encode(text, add_bos=False)) == expected
 
 
 def test_decoding_equals_sentencepieces(
-    spm: Tokenizer, sentence_piece: sentencepiece.SentencePieceProcessor, texts: list[str]
+    spm: Tokenizer, sentence_piece: sentencepiece.SentencePieceProcessor, texts: Sequence[str]
 ) -> None:
     """But for the leading space, which sentencepiece drops."""
     for text in texts:
@@ -56,7 +59,7 @@ def test_decoding_equals_sentencepieces(
         assert spm.decode(ids).removeprefix(" ") == sentence_piece.decode(ids)
 
 
-def test_no_text_becomes_a_control_token(spm: Tokenizer, texts: list[str]) -> None:
+def test_no_text_becomes_a_control_token(spm: Tokenizer, texts: Sequence[str]) -> None:
     for text in texts:
         assert CONTROL_IDS.isdisjoint(spm.encode(text, add_bos=False))
 

@@ -17,7 +17,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.spm import recover_merges
 from llama_herd.model.text.tokenizer import Tokenizer
-from tests.model.corpus import mixed_texts
+from tests.model.corpus import NUM_TEXTS, mixed_texts
 from tests.model.sentence_piece import (
     BOS_ID,
     CONTROL_IDS,
@@ -67,15 +67,16 @@ CONFIG = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False},
 
 
 @pytest.mark.long
+@NUM_TEXTS
 def test_ids_and_pieces_equal_the_gguf_twins(
-    spm_engine: Engine, sentence_piece: sentencepiece.SentencePieceProcessor, tmp_path: Path
+    spm_engine: Engine, sentence_piece: sentencepiece.SentencePieceProcessor, tmp_path: Path, num_texts: int
 ) -> None:
     twin = Tokenizer.from_metadata(Metadata(gguf_values(sentence_piece)))
     tokenizer = read_tokenizer(save(spm_engine, tmp_path, tokenizer_config=CONFIG))
     assert tokenizer.pieces == twin.pieces
     assert (tokenizer.bos_id, tokenizer.eos_ids) == (twin.bos_id, twin.eos_ids)
     # After a user-defined token this kind of file begins with a space again, sentencepiece does not.
-    texts = [text for text in mixed_texts() if USER_DEFINED not in text]
+    texts = [text for text in mixed_texts(num_texts) if USER_DEFINED not in text]
     assert [text for text in texts if tokenizer.encode(text) != twin.encode(text)] == []
 
 
@@ -182,6 +183,7 @@ def test_a_special_token_outside_the_vocabulary_is_named(
 
 
 @pytest.mark.long
+@NUM_TEXTS
 @pytest.mark.parametrize(
     ("family", "special"),
     [
@@ -197,6 +199,7 @@ def test_ids_equal_those_of_transformers_own_families(
     tmp_path: Path,
     family: str,
     special: tuple[str, ...],
+    num_texts: int,
 ) -> None:
     """As it builds them where there is no tokenizer.json: with the steps of each."""
     import transformers
@@ -216,5 +219,5 @@ def test_ids_equal_those_of_transformers_own_families(
     tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
     engine = oracle.backend_tokenizer
     engine.encode_special_tokens = True
-    for text in mixed_texts():
+    for text in mixed_texts(num_texts):
         assert tokenizer.encode(text, add_bos=False) == engine.encode(text, add_special_tokens=False).ids

@@ -137,7 +137,7 @@ def test_of_a_key_that_stands_twice_the_library_takes_what_was_checked(tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("times", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [500, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("regex", [*sorted(PATTERNS), *SIMPLE_PATTERNS])
 def test_a_pattern_that_is_taken_is_quick_on_runs_of_any_character(regex: str, times: int) -> None:
     check_steps(Metadata({**PLAIN, "pre_tokenizer": split(regex)}))
@@ -146,7 +146,7 @@ def test_a_pattern_that_is_taken_is_quick_on_runs_of_any_character(regex: str, t
     for run in (" ", "\n", "a", "A", "一", "1", "'", "#", "\r\n", "́", " a", "a ", "\t ", "Aa"):
         for end in ("", "x", "#", " ", "\n", "1"):
             cutter.pre_tokenize_str(run * times + end)
-    assert process_time() - started_s < times / 500
+    assert process_time() - started_s < times / 2_000
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja"])
