@@ -4,7 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 
@@ -53,8 +60,11 @@ class PagesMachine(RuleBasedStateMachine):
         return "." * num_pages in runs
 
 
-PagesMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
-test_pages_are_conserved_under_random_reserve_and_release = pytest.mark.long(PagesMachine.TestCase)
+@pytest.mark.long
+@pytest.mark.parametrize("num_runs", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_pages_are_conserved_under_random_reserve_and_release(num_runs: int) -> None:
+    limits = settings(max_examples=num_runs, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(PagesMachine, settings=limits)
 
 
 @pytest.mark.parametrize(("num_tokens", "num_pages"), [(1, 1), (64, 1), (65, 2), (128, 2), (129, 3)])

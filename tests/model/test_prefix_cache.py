@@ -2,7 +2,14 @@
 
 import pytest
 from hypothesis import settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 from llama_herd.model.prefix_cache import Copy, Digest, PrefixCache, Reservation, page_digest, root_digest
@@ -101,8 +108,11 @@ class PrefixMachine(RuleBasedStateMachine):
             assert computed == owner.digests[: owner.num_computed]
 
 
-PrefixMachine.TestCase.settings = settings(max_examples=75, stateful_step_count=40, deadline=None)
-test_what_is_found_was_computed_whatever_happens = pytest.mark.long(PrefixMachine.TestCase)
+@pytest.mark.long
+@pytest.mark.parametrize("num_runs", [25, pytest.param(300, marks=pytest.mark.slow)])
+def test_what_is_found_was_computed_whatever_happens(num_runs: int) -> None:
+    limits = settings(max_examples=num_runs, stateful_step_count=40, deadline=None)
+    run_state_machine_as_test(PrefixMachine, settings=limits)
 
 
 @pytest.fixture(params=[True, False], ids=["consecutive", "scattered"])

@@ -163,7 +163,8 @@ def test_a_header_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.
 def test_random_damage_raises_nothing_but_model_file_errors(
     tmp_path: Path, type: str, num_files: int
 ) -> None:
-    good = write_tiny_gguf(tmp_path / "good.gguf", type=type, num_layers=1, **WIDE).read_bytes()
+    shape = WIDE if "K" in type else {}
+    good = write_tiny_gguf(tmp_path / "good.gguf", type=type, num_layers=1, **shape).read_bytes()
     header_bytes = len(good) - GGUFModel.open(tmp_path / "good.gguf").num_bytes
     path, rng, messages = tmp_path / "damaged.gguf", random.Random(0), []
     for _ in range(num_files):
