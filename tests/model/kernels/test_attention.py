@@ -60,20 +60,17 @@ class Case:
         return out
 
     def expected(self, row: int, *, scale: float = 0.0, window: int = 0, cap: float = 0.0) -> Tensor:
-        """By the formula, one head at a time: float64 (H, D)."""
+        """By the formula: float64 (H, D)."""
         length = int(self.seen.num_keys[row])
         first = max(0, length - window) if window else 0
         q = self.q[row].double()
-        heads, head_dim = q.shape
-        found = self.cache.exact(self.seen.tables[row], range(first, length))
-        out = torch.empty_like(q)
-        for head in range(heads):
-            keys, values = found[:, head // (heads // found.shape[1])]
-            scores = (keys @ q[head]) * (scale or head_dim**-0.5)
-            if cap:
-                scores = cap * torch.tanh(scores / cap)
-            out[head] = scores.softmax(dim=0) @ values
-        return out
+        keys, values = self.cache.exact(self.seen.tables[row], range(first, length))  # (K, keys, D) each
+        groups = q.view(len(keys), -1, q.shape[1])  # those of as many heads as look at the same keys
+        scores = groups @ keys.transpose(1, 2) * (scale or q.shape[1] ** -0.5)
+        if cap:
+            scores = cap * torch.tanh(scores / cap)
+        out: Tensor = scores.softmax(dim=2) @ values
+        return out.view_as(q)
 
     def check(self, y: Tensor, **scoring: Any) -> None:
         tolerance = 1e-5 if y.dtype is torch.float32 else 2**-8

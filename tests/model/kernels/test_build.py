@@ -58,9 +58,12 @@ def test_without_a_compiler_nothing_is_built(tmp_path: Path, monkeypatch: pytest
 def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_FLAGS", (*module._FLAGS, "-DTILE_ROWS=@"))
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "library.cpp").write_text('extern "C" int one() { return two; }\n')
+    monkeypatch.setattr(module, "SOURCES", sources)
     with pytest.raises(BadInput, match=r"(?s)g\+\+ failed on the kernels for amx:.*error: "):
-        build(tmp_path)
+        build(tmp_path / "built")
     assert list(tmp_path.rglob("*.so")) == []
 
 
