@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from llama_herd.worker.cli.app import app
+from tests.worker.forked_python import ForkedPython, start_piped
 
 COMMAND = (sys.executable, "-m", "llama_herd.worker.cli")
 
@@ -44,7 +45,15 @@ def start_herd(folder: Path, *arguments: str, **variables: str) -> subprocess.Po
     )
 
 
-def invoke(*arguments: str, stdin: str = "", **variables: str) -> Result:
+def fork_herd(folder: Path, *arguments: str, **variables: str) -> ForkedPython:
+    """As start_herd, but no new Python: for what a command does once it runs, in a fifth of the time."""
+    env = environment(TMPDIR=str(folder), **variables)
+    process = start_piped([COMMAND[-1], *arguments], env, folder)
+    process.stdin.close()
+    return process
+
+
+def invoke(*arguments: str, stdin: str | bytes = "", **variables: str) -> Result:
     """Run a command in this process; what its options change in the environment is put back."""
     with _made_once, mock.patch.dict(os.environ, environment(**variables), clear=True):
         return CliRunner().invoke(app, arguments, input=stdin)

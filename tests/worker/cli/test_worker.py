@@ -14,7 +14,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tiny import write_tiny_gguf
 from tests.worker.forked_python import ForkedPython, run_forked, start_forked
-from tests.worker.herd_command import COMMAND, environment, invoke, start_herd
+from tests.worker.herd_command import COMMAND, environment, fork_herd, invoke
 from tests.worker.processes import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
@@ -47,9 +47,14 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def worker(url: str, endless: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedPython]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the worker runs."""
+    return tmp_path_factory.mktemp("worker")
+
+
+@pytest.fixture(scope="module")
+def worker(url: str, endless: Path, folder: Path) -> Iterator[ForkedPython]:
     """One for all tests, with a Redis of its own; the last test ends it."""
-    folder = tmp_path_factory.mktemp("worker")
     command = [COMMAND[-1], "worker", "--with-redis", "--model", str(endless), "--name", "own"]
     env = environment(HERD_REDIS_URL=url, TMPDIR=str(folder))
     process = start_forked(command, env, folder / "log", folder)
@@ -131,9 +136,7 @@ def test_a_watcher_reads_the_same_events_from_any_point(url: str, client: Client
 @pytest.mark.usefixtures("worker")
 def test_ctrl_c_cancels_the_job_and_keeps_its_text(url: str, client: Client, tmp_path: Path) -> None:
     arguments = ("generate", *LONG, "--model", "endless", PROMPT)
-    with start_herd(tmp_path, *arguments, HERD_REDIS_URL=url) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    with fork_herd(tmp_path, *arguments, HERD_REDIS_URL=url) as process:
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         rest, complaint = process.stdout.read(), process.stderr.read()
@@ -179,8 +182,9 @@ def test_a_redis_beside_another_is_refused(url: str) -> None:
 
 
 @pytest.mark.program
-def test_ctrl_c_ends_a_worker_and_its_redis_with_it(worker: ForkedPython, client: Client) -> None:
-    assert worker.pid
+def test_ctrl_c_ends_a_worker_and_its_redis_with_it(
+    worker: ForkedPython, client: Client, folder: Path
+) -> None:
     (status,) = client.workers()
     redis = next(
         child for child in psutil.Process(worker.pid).children() if "-server" in str(child.cmdline())
@@ -189,7 +193,7 @@ def test_ctrl_c_ends_a_worker_and_its_redis_with_it(worker: ForkedPython, client
     os.killpg(worker.pid, signal.SIGINT)  # what Ctrl-C in a terminal does
     assert worker.wait(PATIENCE_S) == 0
     assert not redis.is_running()
-    log = worker.log
+    log = (folder / "log").read_text()
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     (ready,) = (line for line in lines if line["event"] == "worker ready")
     assert (ready["worker"], ready["model"], ready["queue"]) == (status.name, "endless", "herd.endless")

@@ -34,9 +34,7 @@ def test_workers_that_start_at_the_same_instant_plan_no_more_than_there_is(
     model = write_tiny_gguf(tmp_path / "long.gguf", num_layers=16, context_length=32_768)
     workers = [ForkedLoader(model, folder.parent) for _ in range(3)]
     try:
-        for worker in workers:
-            worker.wait_until_imported()
-        pids = {worker.pid for worker in workers if worker.pid}
+        pids = {worker.process.pid for worker in workers}
         available = machine_bytes() + sum(map(free_memory.resident_bytes, pids))
         for worker in workers:
             worker.load()
@@ -48,9 +46,9 @@ def test_workers_that_start_at_the_same_instant_plan_no_more_than_there_is(
         assert set(PlanNotes("cpu").others()) == pids
     finally:
         for worker in workers:
-            worker.kill()
+            worker.process.kill()
     for worker in workers:
-        worker.join()
+        worker.process.wait()
     assert free_bytes("cpu") > available / 2
 
 
