@@ -3,6 +3,7 @@
 A package may bring one that nobody asked for: gguf loads sentencepiece where that is installed.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -18,5 +19,5 @@ def openmp_runtimes(maps: Path = MAPS) -> list[str]:
     if not maps.exists():
         return []
     lines = maps.read_text().splitlines()
-    paths = {Path(fields[5]) for line in lines if len(fields := line.split(maxsplit=5)) == 6}
-    return sorted(str(path) for path in paths if RUNTIME.match(path.name))
+    files = {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6}
+    return sorted(file for file in files if RUNTIME.match(os.path.basename(file)))
