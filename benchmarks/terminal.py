@@ -6,8 +6,8 @@ import pty
 import struct
 import subprocess
 import termios
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -35,19 +35,28 @@ class Terminal:
         self, command: Sequence[str], env: Mapping[str, str] = os.environ, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
         """Start the one command that this terminal belongs to, so that Ctrl-C is for it."""
-        known = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=known | {"TERM": "xterm-256color"},
-            stdin=self._slave,
-            stdout=self._slave,
-            stderr=self._slave,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        with self.streams() as (stdin, stdout, stderr):
+            return subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=self.environment(env),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
+
+    @contextmanager
+    def streams(self) -> Iterator[tuple[int, int, int]]:
+        """The streams of the one command that this terminal belongs to; the block starts it."""
+        yield (self._slave,) * 3
         os.close(self._slave)
-        return process
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """What a command on this terminal sees of an environment."""
+        known = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
+        return known | {"TERM": "xterm-256color"}
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())

@@ -21,20 +21,15 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param("import llama_herd.tasks", marks=pytest.mark.long),
-        pytest.param(
-            "import llama_herd.tasks.client.client, llama_herd.tasks.client.async_client",
-            marks=pytest.mark.long,
-        ),
+def test_a_client_brings_neither_torch_nor_celery() -> None:
+    """Not in any way to import it: all of them in one interpreter."""
+    ways = (
+        "import llama_herd.tasks",
+        "import llama_herd.tasks.client.client, llama_herd.tasks.client.async_client",
         "from llama_herd.tasks import *",
         "from llama_herd import *",
-    ],
-)
-def test_a_client_brings_neither_torch_nor_celery(code: str) -> None:
-    assert not modules_after(code) & HEAVY
+    )
+    assert not modules_after("\n".join(ways)) & HEAVY
 
 
 def test_the_celery_app_brings_no_torch() -> None:

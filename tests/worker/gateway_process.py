@@ -1,13 +1,12 @@
 """`herd gateway` as a child process."""
 
 import re
-import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.redis_server import END_WITH_PARENT
+from tests.worker.forked_python import start_forked
 from tests.worker.herd_command import COMMAND, environment
 
 _ADDRESS = re.compile(r"herd: gateway at (https?://[^\s,]+)")
@@ -21,17 +20,7 @@ class GatewayProcess:
         self._env = environment(HERD_REDIS_URL=redis_url, **{"HERD_GATEWAY_PORT": "0", **variables})
 
     def __enter__(self) -> Self:
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*COMMAND, "gateway"],
-                env=self._env,
-                cwd=self.log_path.parent,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=END_WITH_PARENT,
-            )
+        self.process = start_forked([COMMAND[-1], "gateway"], self._env, self.log_path, self.log_path.parent)
         wait_until(lambda: _ADDRESS.search(self.log) or self.process.poll() is not None, "the gateway is up")
         return self
 

@@ -22,6 +22,7 @@ from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.node import FOLDER, bring_packages, needs_node
 from tests.worker.gateway_process import GatewayProcess
+from tests.worker.herd_command import start_herd
 from tests.worker.processes import WorkerProcess
 
 if TYPE_CHECKING:
@@ -275,7 +276,11 @@ def test_curl_submits_and_follows_a_job(url: str) -> None:
 
 
 def test_a_gateway_ends_in_order(server: EmbeddedRedis, tmp_path: Path) -> None:
-    with GatewayProcess(server.url, tmp_path / "log") as gateway:
-        gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.process.wait(20) == 0
-        assert "Traceback" not in gateway.log
+    """A new Python, to its very end."""
+    with start_herd(tmp_path, "gateway", HERD_REDIS_URL=server.url, HERD_GATEWAY_PORT="0") as gateway:
+        assert gateway.stderr is not None
+        assert any("gateway at http://" in line for line in gateway.stderr)
+        gateway.send_signal(signal.SIGTERM)
+        output, errors = gateway.communicate(timeout=20)
+    assert gateway.returncode == 0
+    assert "Traceback" not in output + errors

@@ -1,13 +1,14 @@
 """What a worker does before and besides its work."""
 
-import subprocess
-import sys
+import os
+from pathlib import Path
 
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import lead_links_home
 from llama_herd.worker.process import EXIT_THREAD_DIED
+from tests.worker.forked_python import run_forked
 
 DIE = """
 import threading, time
@@ -20,13 +21,12 @@ threading.Event().wait(30)
 """
 
 
-def test_a_worker_that_loses_a_thread_ends_and_says_which() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", DIE], capture_output=True, text=True, timeout=30, check=False
-    )
+def test_a_worker_that_loses_a_thread_ends_and_says_which(tmp_path: Path) -> None:
+    (tmp_path / "dies.py").write_text(DIE)
+    ended = run_forked(["dies"], os.environ, tmp_path)
     assert ended.returncode == EXIT_THREAD_DIED
-    assert "intake" in ended.stdout + ended.stderr
-    assert "KeyError" in ended.stdout + ended.stderr
+    assert "intake" in ended.output
+    assert "KeyError" in ended.output
 
 
 def test_a_task_that_the_worker_does_not_have_goes_where_its_app_would_send_it() -> None:

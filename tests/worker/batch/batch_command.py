@@ -10,7 +10,8 @@ from typing import Any
 from typer.testing import Result
 
 from benchmarks.terminal import Terminal
-from tests.worker.herd_command import COMMAND, environment, invoke, start_herd
+from tests.worker.forked_python import ForkedPython
+from tests.worker.herd_command import COMMAND, environment, fork_herd, invoke, start_herd
 
 Answer = dict[str, Any]
 
@@ -39,15 +40,23 @@ class BatchCommand:
         files = (str(self.folder / "in.jsonl"), "-o", str(self.output))
         return invoke("batch", *files, *options, HERD_REDIS_URL=self.url)
 
-    def start(self, *options: str, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *options: str, **variables: str) -> ForkedPython:
         """In a process of its own."""
-        arguments = ("batch", "in.jsonl", "-o", "out.jsonl", *options)
-        return start_herd(self.folder, *arguments, HERD_REDIS_URL=self.url, **variables)
+        return fork_herd(self.folder, *self._arguments(*options), HERD_REDIS_URL=self.url, **variables)
 
-    def start_on(self, terminal: Terminal, *options: str) -> subprocess.Popen[bytes]:
+    def start_anew(self, *options: str, **variables: str) -> subprocess.Popen[str]:
+        """The same, as a new Python."""
+        return start_herd(self.folder, *self._arguments(*options), HERD_REDIS_URL=self.url, **variables)
+
+    def start_on(self, terminal: Terminal, *options: str) -> ForkedPython:
         """With somebody at it."""
-        arguments = [*COMMAND, "batch", "in.jsonl", "-o", "out.jsonl", *options]
-        return terminal.start(arguments, environment(HERD_REDIS_URL=self.url), self.folder)
+        command = [COMMAND[-1], *self._arguments(*options)]
+        env = terminal.environment(environment(HERD_REDIS_URL=self.url))
+        with terminal.streams() as streams:
+            return ForkedPython(command, env, self.folder, *streams)
+
+    def _arguments(self, *options: str) -> tuple[str, ...]:
+        return ("batch", "in.jsonl", "-o", "out.jsonl", *options)
 
     def answers(self) -> list[Answer]:
         return read(self.output)

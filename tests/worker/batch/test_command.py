@@ -19,7 +19,7 @@ from llama_herd.worker.batch.runner import HOPELESS_ROWS
 from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.worker.batch.batch_command import BatchCommand, rows
-from tests.worker.herd_command import invoke, start_herd
+from tests.worker.herd_command import fork_herd, invoke
 
 pytestmark = [pytest.mark.redis, pytest.mark.long]
 
@@ -208,8 +208,7 @@ def test_a_running_batch_is_seen_from_elsewhere(command: BatchCommand, worker: S
         shown = invoke("status", HERD_REDIS_URL=command.url).stdout
         assert f"batch {command.run_id} of in.jsonl: 0 of 30 rows, 0 failed, 30 under way" in shown
         watching = ("batch", "--watch", command.run_id, "--json")
-        with start_herd(command.folder, *watching, HERD_REDIS_URL=command.url) as watcher:
-            assert watcher.stdout is not None
+        with fork_herd(command.folder, *watching, HERD_REDIS_URL=command.url) as watcher:
             first = json.loads(watcher.stdout.readline())
             worker.go_on()
             rest, _ = watcher.communicate(timeout=30)
@@ -235,7 +234,6 @@ def test_a_model_that_nobody_serves_is_named_once(command: BatchCommand, worker:
     foreign = [{"prompt": "x", "model": "gpt"} for _ in range(3)]
     command.write([*rows(3), *foreign])
     with command.start("--window", "16") as process:
-        assert process.stdout is not None
         lines = [process.stdout.readline(), process.stdout.readline()]
         wait_until(lambda: len(command.answers()) == 3, "the others have their answers")
         process.send_signal(signal.SIGTERM)
@@ -264,7 +262,6 @@ def test_a_redis_that_goes_and_comes_is_said_once_and_nothing_is_lost(tmp_path: 
         with command.start("--window", "20") as process, Client(server.url) as client:
             wait_until(lambda: client.status().pending == 20, "window full")
             server.stop()
-            assert process.stdout is not None
             assert any("cannot be reached" in line for line in iter(process.stdout.readline, ""))
             server.start()
             with StandIn(server.url):

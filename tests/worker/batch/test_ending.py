@@ -1,7 +1,6 @@
 """A command that ends before its rows do: by signals, by a person, from elsewhere."""
 
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,13 +16,14 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.worker.chaos.patience import wait_until
 from tests.worker.batch.batch_command import BatchCommand, rows
 from tests.worker.batch.killing import size
+from tests.worker.forked_python import ForkedPython, start_piped
 from tests.worker.herd_command import COMMAND, environment, invoke
 
 pytestmark = [pytest.mark.redis, pytest.mark.long]
 
 
 @contextmanager
-def under_way(command: BatchCommand, worker: StandIn) -> Iterator[tuple[subprocess.Popen[str], Client]]:
+def under_way(command: BatchCommand, worker: StandIn) -> Iterator[tuple[ForkedPython, Client]]:
     """The command with 16 of 40 rows under way; nobody answers until `worker.go_on`."""
     command.write(rows(40))
     worker.hold()
@@ -119,12 +119,9 @@ def test_a_second_ctrl_c_leaves_the_jobs_running(command: BatchCommand, worker: 
 
 def test_a_slow_pipe_holds_up_neither_answers_nor_signals(command: BatchCommand, worker: StandIn) -> None:
     env = environment(HERD_REDIS_URL=command.url)
-    arguments = [*COMMAND, "batch", "-", "-o", "out.jsonl"]
-    with subprocess.Popen(
-        arguments, cwd=command.folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        process.stdin.write(b'{"prompt": "first"}\n{"prompt": "sec')
+    arguments = [COMMAND[-1], "batch", "-", "-o", "out.jsonl"]
+    with start_piped(arguments, env, command.folder) as process:
+        process.stdin.write('{"prompt": "first"}\n{"prompt": "sec')
         process.stdin.flush()
         wait_until(lambda: size(command.output) > 0, "the first row has its answer")
         assert command.names() == ["line-1"]

@@ -25,7 +25,7 @@ def command(tmp_path: Path) -> BatchCommand:
 
 def test_one_command_brings_all_that_it_needs_and_leaves_none_of_it(command: BatchCommand) -> None:
     command.write(rows(3))
-    with command.start("--local", "--model", "tiny.gguf", HERD_TENANTS="acme") as process:
+    with command.start_anew("--local", "--model", "tiny.gguf", HERD_TENANTS="acme") as process:
         wait_until(lambda: len(children_of(process.pid)) >= 2 or process.poll() is not None, "all started")
         children = children_of(process.pid)
         output, errors = process.communicate(timeout=60)
@@ -52,7 +52,7 @@ def test_ctrl_c_ends_all_that_it_brought_without_a_question(command: BatchComman
 def test_a_worker_that_cannot_start_ends_it(command: BatchCommand) -> None:
     command.write(rows(1))
     (command.folder / "tiny.gguf").write_bytes(b"no model")
-    with command.start("--local", "--model", "tiny.gguf") as process:
+    with command.start_anew("--local", "--model", "tiny.gguf") as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "ended with exit code 2" in errors

@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,9 @@ from celery.canvas import Signature
 from redis import Redis
 
 from llama_herd.tasks.message import TASK_NAME, queue_name
-from llama_herd.worker.local.redis_server import END_WITH_PARENT, EmbeddedRedis
-from tests.worker.herd_command import COMMAND, environment
+from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.worker.forked_python import start_forked
+from tests.worker.herd_command import invoke
 from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
@@ -44,16 +43,9 @@ def note(self, *args):
 def their_worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder: Path = tmp_path_factory.mktemp("theirs")
     (folder / "theirs.py").write_text(THEIRS)
-    command = [sys.executable, "-m", "celery", "-A", "theirs", "worker", "-P", "solo", "-Q", "celery,special"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [*command, "-l", "info", "--without-mingle", "--without-gossip"],
-            cwd=folder,
-            env={**os.environ, "URL": server.url},
-            stdout=log,
-            stderr=log,
-            preexec_fn=END_WITH_PARENT,
-        )
+    command = ["celery", "-A", "theirs", "worker", "-P", "solo", "-Q", "celery,special", "-l", "info"]
+    command += ["--without-mingle", "--without-gossip"]
+    process = start_forked(command, {**os.environ, "URL": server.url}, folder / "log", folder)
     try:
         wait_until(lambda: "ready" in (folder / "log").read_text(), "the other worker is up", PATIENCE_S)
         yield
@@ -136,14 +128,8 @@ def test_a_task_that_nobody_has_becomes_a_dead_letter_that_names_it(
     app.send_task("theirs.lost", queue=QUEUE)
     with Redis.from_url(server.url) as redis:
         wait_until(lambda: redis.exists("herd:default:dead"), "there is a dead letter")
-    listed = subprocess.run(
-        [*COMMAND, "dead", "list"],
-        env=environment(HERD_REDIS_URL=server.url),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
+    listed = invoke("dead", "list", HERD_REDIS_URL=server.url)
+    assert listed.exit_code == 0
     assert "unknown task theirs.lost" in listed.stdout
     with Redis.from_url(server.url) as redis:
         redis.delete("herd:default:dead")

@@ -1,8 +1,8 @@
 """Children that are started again when they die, and end together; and which of them `--gpus` asks for."""
 
 import json
+import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from llama_herd.errors import DeviceError
 from llama_herd.worker.cli.children import DEFAULT_BACKOFF, Backoff, run_together
 from llama_herd.worker.cli.worker import card_commands
 from llama_herd.worker.process import EXIT_DEVICE_LOST
+from tests.worker.forked_python import start_piped
 from tests.worker.herd_command import environment
 
 
@@ -118,17 +119,18 @@ sys.exit(run_together({"dead": dead, "sleeper": sleeper}, Backoff(first_s=600, m
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_them_also_while_one_waits_for_its_start(number: signal.Signals) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stderr=subprocess.PIPE, text=True)
-    try:
-        assert parent.stderr is not None
-        entry = json.loads(parent.stderr.readline())
-        assert (entry["event"], entry["child"]) == ("child died, restarting it", "dead")
-        parent.send_signal(number)
-        assert parent.wait(timeout=30) == 128 + 15, "as the sleeper, which has no handler"
-    finally:
-        parent.kill()
-        parent.communicate()
+def test_a_signal_ends_them_also_while_one_waits_for_its_start(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    with start_piped(["parent"], os.environ, tmp_path) as parent:
+        try:
+            entry = json.loads(parent.stderr.readline())
+            assert (entry["event"], entry["child"]) == ("child died, restarting it", "dead")
+            parent.send_signal(number)
+            assert parent.wait(timeout=30) == 128 + 15, "as the sleeper, which has no handler"
+        finally:
+            parent.kill()
 
 
 @pytest.fixture
@@ -161,11 +163,10 @@ def test_each_chosen_card_has_a_port_of_its_own() -> None:
 @pytest.mark.usefixtures("_two_cards")
 def test_a_cards_worker_waits_for_a_redis_that_is_away(tmp_path: Path) -> None:
     """If it ended, with 2, it would not be started again."""
-    command = [part.replace("cuda:0", "cpu") for part in card_commands("0")["gpu0"]]
-    variables = environment(HERD_REDIS_URL="redis://127.0.0.1:1/0")
-    with subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True) as worker:
+    python, option, *command = [part.replace("cuda:0", "cpu") for part in card_commands("0")["gpu0"]]
+    assert (python, option) == (sys.executable, "-m")
+    with start_piped(command, environment(HERD_REDIS_URL="redis://127.0.0.1:1/0"), tmp_path) as worker:
         try:
-            assert worker.stderr is not None
             assert any("waiting for Redis" in line for line in worker.stderr)
         finally:
             worker.kill()

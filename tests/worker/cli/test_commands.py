@@ -16,7 +16,7 @@ from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.local.terminal import harmless
-from tests.worker.herd_command import COMMAND, environment, invoke
+from tests.worker.herd_command import environment, invoke
 
 #: No Redis listens on port 1.
 NO_REDIS = {"HERD_REDIS_URL": "redis://user:secret@127.0.0.1:1/0"}
@@ -185,15 +185,9 @@ def test_settings_marks_defaults_and_masks_secrets() -> None:
 
 
 def test_standard_input_that_is_no_text_is_refused() -> None:
-    done = subprocess.run(
-        [*COMMAND, "generate", "-"],
-        env=environment(**NO_REDIS),
-        input=b"a \xff",
-        capture_output=True,
-        timeout=50,
-    )
-    assert done.returncode == 2
-    assert done.stderr == b"herd: standard input is not UTF-8 text: byte 2 is invalid\n"
+    done = invoke("generate", "-", stdin=b"a \xff", **NO_REDIS)
+    assert done.exit_code == 2
+    assert done.stderr == "herd: standard input is not UTF-8 text: byte 2 is invalid\n"
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:

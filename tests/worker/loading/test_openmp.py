@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 
 from llama_herd.worker.loading.openmp import openmp_runtimes
 from tests.tiny import WIDE, write_tiny_gguf
+from tests.worker.forked_python import run_forked
 from tests.worker.loading.openmp_twice import NUM_THREADS
 
 
@@ -40,13 +39,11 @@ def test_with_a_second_one_at_work_a_model_says_the_same(tmp_path: Path, kernels
     second = tmp_path / "libgomp-second.so.1"
     shutil.copy(own, second)
     model = write_tiny_gguf(tmp_path / "tiny.gguf", type="Q4_0", **WIDE)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.worker.loading.openmp_twice", second],
-        env={**os.environ, "HERD_MODEL": str(model), "HERD_KERNELS_DIR": str(kernels_folder)},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    (runtimes, ids), (later_runtimes, later_ids), num_threads, kernels = json.loads(done.stdout)
+    env = {**os.environ, "HERD_MODEL": str(model), "HERD_KERNELS_DIR": str(kernels_folder)}
+    done = run_forked(["tests.worker.loading.openmp_twice", str(second)], env, tmp_path)
+    assert done.returncode == 0, done.output
+    said = json.loads(done.output.splitlines()[-1])
+    (runtimes, ids), (later_runtimes, later_ids), num_threads, kernels = said
     assert own in runtimes
     assert later_runtimes == sorted([*runtimes, str(second)])
     assert num_threads == NUM_THREADS
