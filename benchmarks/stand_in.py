@@ -56,13 +56,16 @@ class StandIn:
         self._is_stopping = Flag()
         self._may_answer = Flag()
         self._may_answer.set()
+        self._is_held = Flag()
         self._thread = Thread(target=self.run, daemon=True)
         #: Ids in the order in which they were answered.
         self.answered: list[str] = []
 
     def hold(self) -> None:
-        """Take no jobs for a while."""
+        """Take no jobs for a while; returns when it no longer asks for any."""
+        self._is_held.clear()
         self._may_answer.clear()
+        self._is_held.wait()
 
     def go_on(self) -> None:
         self._may_answer.set()
@@ -77,6 +80,7 @@ class StandIn:
                 if self._may_answer.is_set():
                     self._answer(self._messages())
                 else:
+                    self._is_held.set()
                     self._may_answer.wait(0.01)
 
     def __enter__(self) -> Self:
