@@ -29,7 +29,7 @@ from tests.worker.processes import PATIENCE_S, WorkerProcess, held, wait_until
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
 #: Long enough to be killed or stopped in the middle, and to be finished by another worker.
-LONG = {"max_tokens": 450, "temperature": 0.7, "seed": 11}
+LONG = {"max_tokens": 160, "temperature": 0.7, "seed": 11}
 
 SHORT: dict[str, Any] = {"prompt": "a tale", "sampling": {"max_tokens": 9}}
 
@@ -263,7 +263,7 @@ def owner_of(client: Client, job_id: str) -> str:
 def test_a_stopped_worker_hands_over_what_it_cannot_finish(
     client: Client, server: EmbeddedRedis, pair: list[WorkerProcess], tmp_path: Path, num_jobs: int
 ) -> None:
-    with held(tmp_path, num_tokens=200):
+    with held(tmp_path, num_tokens=60):
         job_ids = submit_long(client, num_jobs)
         leaving = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
         leaving.signal(signal.SIGTERM)
@@ -285,7 +285,7 @@ def test_a_killed_workers_jobs_go_on_elsewhere_with_nothing_lost_and_nothing_twi
     client: Client, pair: list[WorkerProcess], worker: WorkerProcess, tmp_path: Path, num_jobs: int
 ) -> None:
     reference = client.result(client.submit(prompt="tale 0", sampling=LONG, model="endless"))
-    with held(tmp_path, num_tokens=200):
+    with held(tmp_path, num_tokens=60):
         job_ids = submit_long(client, num_jobs)
         victim = next(one for one in pair if one.name == owner_of(client, job_ids[0]))
         victim.kill()
