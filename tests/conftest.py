@@ -4,13 +4,14 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
-from redis import Redis
+from redis import Redis, utils as redis_utils
 from structlog.dev import ConsoleRenderer, plain_traceback
 
 from llama_herd.errors import BadInput
@@ -38,6 +39,9 @@ structlog.configure(
         ConsoleRenderer(exception_formatter=plain_traceback),
     ]
 )
+
+# redis-py reads its own version from the disk for each connection: a third of what one costs.
+redis_utils.get_lib_version = cache(redis_utils.get_lib_version)
 
 # While all is loaded nothing is garbage; and what is loaded then, half a million objects, never will be.
 gc.disable()
