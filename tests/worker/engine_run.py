@@ -1,8 +1,10 @@
 """A run of an engine, and what it says of each job."""
 
 from collections import defaultdict
+from copy import copy
 from typing import Any
 
+from llama_herd.model.cache import Cache
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
@@ -35,6 +37,15 @@ class Collector(list[StepOutput]):
             if output.finish_reason:
                 found[output.sequence.job_id].append(output.finish_reason)
         return found
+
+
+def with_empty_cache(model: LoadedModel) -> LoadedModel:
+    """The same weights beside a cache of their own, as large as the model's."""
+    again, was = copy(model), model.cache
+    again.cache = Cache(
+        model.llama.config, was.pages.num_pages, was.device, was.storage.dtype, max_length=was.max_length
+    )
+    return again
 
 
 def sequence(model: LoadedModel, job_id: str, prompt: str = "a tale", **sampling: Any) -> Sequence:

@@ -1,16 +1,36 @@
-"""The tiny model with room for more jobs at once, each test's own: what one has computed no other finds."""
+"""The tiny model, as it is and with room for more jobs at once.
+
+Weights never change, so they are loaded once a file. The cache is each test's own: what one has computed no
+other finds.
+"""
 
 import pytest
 
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.worker.engine_run import with_empty_cache
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_settings: WorkerSettings) -> LoadedModel:
+    return LoadedModel.load(tiny_settings, "cpu")
 
 
 @pytest.fixture
+def model(loaded: LoadedModel) -> LoadedModel:
+    return with_empty_cache(loaded)
+
+
+@pytest.fixture(scope="module")
 def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
     return tiny_settings.model_copy(update={"slots": 6, "kv_cache_tokens": 4096})
 
 
-@pytest.fixture
-def wide(settings: WorkerSettings) -> LoadedModel:
+@pytest.fixture(scope="module")
+def loaded_wide(settings: WorkerSettings) -> LoadedModel:
     return LoadedModel.load(settings, "cpu")
+
+
+@pytest.fixture
+def wide(loaded_wide: LoadedModel) -> LoadedModel:
+    return with_empty_cache(loaded_wide)

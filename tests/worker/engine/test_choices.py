@@ -37,8 +37,8 @@ def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
 
 
 @pytest.fixture
-def fixed(settings: WorkerSettings) -> LoadedModel:
-    return LoadedModel.load(settings, "cpu")
+def fixed(wide: LoadedModel) -> LoadedModel:
+    return wide
 
 
 def sequences(

@@ -13,7 +13,7 @@ from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence
+from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence, with_empty_cache
 
 
 def mixed_jobs(model: LoadedModel, seed: int) -> list[Sequence]:
@@ -243,7 +243,7 @@ def test_a_cancelled_prefill_leaves_nothing_half_computed_to_others(
     model: LoadedModel, tiny_settings: WorkerSettings
 ) -> None:
     alone = run(model, tiny_settings, [sequence(model, "alone", PREFIX + "x")]).ids["alone"]
-    fresh = LoadedModel.load(tiny_settings, "cpu")
+    fresh = with_empty_cache(model)
     engine = fresh.engine(tiny_settings, sink := Collector())
     doomed = sequence(fresh, "doomed", PREFIX + "y")
     engine.submit(sequence(fresh, "stream", ignore_eos=True))

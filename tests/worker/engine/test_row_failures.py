@@ -19,7 +19,7 @@ from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence
+from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence, with_empty_cache
 
 
 def test_a_failed_step_ends_its_batch_with_an_error_and_nobody_else(
@@ -100,7 +100,7 @@ def test_a_row_whose_logits_are_no_numbers_fails_alone(
 ) -> None:
     prompts = {f"job-{n}": PREFIX + str(n) for n in range(3)}
     reference = run(model, tiny_settings, [sequence(model, *job) for job in prompts.items()]).ids
-    fresh = LoadedModel.load(tiny_settings, "cpu")
+    fresh = with_empty_cache(model)
     sink = Collector()
     engine = fresh.engine(tiny_settings, sink)
     sequences = [sequence(fresh, *job) for job in prompts.items()]

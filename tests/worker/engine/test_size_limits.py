@@ -36,10 +36,9 @@ class NarrowRunner(ModelRunner):
         return super().run(rows)
 
 
-@pytest.fixture
-def wide(tiny_settings: WorkerSettings) -> LoadedModel:
-    settings = tiny_settings.model_copy(update={"deterministic": True, "kv_cache_tokens": NUM_ROWS * 256})
-    return LoadedModel.load(settings, "cpu")
+@pytest.fixture(scope="module")
+def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
+    return tiny_settings.model_copy(update={"deterministic": True, "kv_cache_tokens": NUM_ROWS * 256})
 
 
 def started(model: LoadedModel, runner: ModelRunner, max_tokens: int = 120) -> tuple[Engine, Collector]:
