@@ -17,6 +17,8 @@ from llama_herd.worker.engine.graph_device import Replay
 
 #: Fills what may not be read yet: no id, no number.
 RUBBISH = 0x81
+#: So much of a memory's front, which is used first: to touch megabytes for the first time takes milliseconds.
+NUM_RUBBISH = 1 << 17
 
 
 class TooEarlyError(AssertionError):
@@ -64,7 +66,8 @@ class StandInDevice:
 
     def host_memory(self, num_bytes: int) -> Tensor:
         self.num_host_bytes += num_bytes
-        memory = torch.full((num_bytes,), RUBBISH, dtype=torch.uint8)
+        memory = torch.zeros(num_bytes, dtype=torch.uint8)
+        memory[:NUM_RUBBISH] = RUBBISH
         self._memories.append(memory)
         return memory
 

@@ -14,7 +14,7 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 #: A prompt of several pages.
-PREFIX = "once upon a time in a village far away " * 6
+PREFIX = "once upon a time in a village far away " * 5
 
 
 class Collector(list[StepOutput]):

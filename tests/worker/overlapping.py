@@ -1,5 +1,7 @@
 """An engine whose steps overlap, on a device that stands in for a card."""
 
+from dataclasses import replace
+
 from benchmarks.stand_in_device import StandInDevice
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
@@ -34,6 +36,11 @@ class Overlapping:
         self.engine = Engine(
             self.runner, self.cache.prefixes, max_rows=settings.slots, prefill=prefill, sink=sink
         )
+
+
+def with_layers(llama: Llama, num_layers: int) -> Llama:
+    """Its first layers alone, where it does not matter what is drawn; also none."""
+    return replace(llama, blocks=llama.blocks[:num_layers])
 
 
 def run_overlapping(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence]) -> Collector:

@@ -23,7 +23,7 @@ def model(loaded: LoadedModel) -> LoadedModel:
 
 @pytest.fixture(scope="module")
 def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
-    return tiny_settings.model_copy(update={"slots": 6, "kv_cache_tokens": 4096})
+    return tiny_settings.model_copy(update={"slots": 6, "kv_cache_tokens": 4096, "context_tokens": 256})
 
 
 @pytest.fixture(scope="module")

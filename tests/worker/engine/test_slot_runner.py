@@ -5,6 +5,7 @@ The device is a stand-in that lets the host see nothing too early; the model is 
 
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -18,74 +19,44 @@ from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.model.plain_kernels import with_plain_kernels
-from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence
-from tests.worker.overlapping import Overlapping, run_overlapping
+from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence, with_empty_cache
+from tests.worker.overlapping import Overlapping, run_overlapping, with_layers
+from tests.worker.ways_to_draw import MODES, PENALTIES, jobs, logprobs, said
 
 pytestmark = pytest.mark.long
 
-PENALTIES = {"repetition_penalty": 1.4, "presence_penalty": 0.7, "frequency_penalty": 0.3}
-MODES: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "plain": {"temperature": 0.9},
-    "filters": {"temperature": 1.2, "min_p": 0.01, "top_k": 60, "top_p": 0.9},
-    "nucleus": {"temperature": 1.2, "top_p": 0.7},
-    "penalties": PENALTIES,
-    "a window": {"temperature": 0.8, **PENALTIES, "repeat_last_n": 9},
-    "biases": {"temperature": 0.8, "logit_bias": {40: 4.0, 41: 4.0}},
-    "biases and penalties": {"logit_bias": {40: 9.0, 41: 9.0}, **PENALTIES},
-    "late ends": {"temperature": 0.8, "logit_bias": {2: 5.0}, "min_tokens": 7, "stop_token_ids": [40]},
-    "late ends alone": {"min_tokens": 7, "stop_token_ids": [40, 41, 44, 290]},
-    "stops": {"temperature": 0.9, "stop": ["e", "ll"]},
-    "logprobs": {"temperature": 0.8, "logprobs": True, "top_logprobs": 3},
-    "scored prompt": {"prompt_logprobs": 2, "logprobs": True},
-    "several outputs": {"temperature": 1.0, "n": 3},
-}
+#: Enough for steps that go wrong.
+FEW = ("penalties", "biases", "plain")
+#: Sequences of which each mode has one, or as many as it asks for.
+ALL = len(MODES) + 2
 
 
-def jobs(model: LoadedModel, *modes: str, seed: int = 0, num_jobs: int = 9) -> list[Sequence]:
-    """Of several lengths, some of them with the same prompt in front."""
-    rng = random.Random(seed)
-    found = []
-    for number in range(num_jobs):
-        mode = {"temperature": 0.0, **MODES[modes[number % len(modes)]]}
-        params = SamplingParams.model_validate({"max_tokens": rng.randint(8, 30), "seed": number, **mode})
-        prompt = rng.choice(["", PREFIX]) + "once upon a time " * rng.randint(0, 4) + "a tale"
-        job = GenerationJob(prompt=prompt, sampling=params)
-        found += model.sequences(f"job-{number}", job, now_ms=0)
-    return found
+def seeds(num_quick: int, num_all: int) -> list[Any]:
+    """All of them with the slow tests."""
+    return [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= num_quick)) for seed in range(num_all)]
 
 
-def said(sink: list[StepOutput]) -> dict[tuple[str, int], list[object]]:
-    """All that is told of each sequence, but not when; no log-probabilities."""
-    found: dict[tuple[str, int], list[object]] = {}
-    for output in sink:
-        lines = found.setdefault((output.sequence.job_id, output.sequence.choice), [])
-        for token in (*output.tokens, *(output.prompt_scores or ())):
-            lines.append((token.token_id, token.logprob is None, [token_id for token_id, _ in token.top]))
-        lines += [output.text] if output.text else []
-        lines += [output.finish_reason, output.stop_reason] if output.finish_reason else []
-    return found
+@pytest.fixture(scope="module")
+def step_by_step(loaded_wide: LoadedModel, settings: WorkerSettings) -> Callable[..., Collector]:
+    """What is said of `jobs` when each step is read before the next one; once, whoever asks for it."""
+    together = settings.model_copy(update={"slots": 24, "prefill_tokens": 1000})
 
+    @cache
+    def found(*modes: str, seed: int = 0, num_sequences: int = 9) -> Collector:
+        model = with_empty_cache(loaded_wide)
+        return run(model, together, jobs(model, *modes, seed=seed, num_sequences=num_sequences))
 
-def logprobs(sink: list[StepOutput]) -> dict[str, list[float]]:
-    """All log-probabilities that are told of each job."""
-    found: dict[str, list[float]] = {}
-    for output in sink:
-        for token in (*output.tokens, *(output.prompt_scores or ())):
-            numbers = found.setdefault(output.sequence.job_id, [])
-            numbers += [token.logprob or 0.0, *(value for _, value in token.top)]
     return found
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_way_to_draw_gives_what_it_gives_step_by_step(
-    wide: LoadedModel, settings: WorkerSettings, mode: str
+    wide: LoadedModel, settings: WorkerSettings, step_by_step: Callable[..., Collector], mode: str
 ) -> None:
-    expected = run(wide, settings, jobs(wide, mode))
+    expected = step_by_step(mode)
     sink = run_overlapping(wide, settings, jobs(wide, mode))
     assert said(sink) == said(expected)
     assert {name: pytest.approx(numbers, abs=1e-4) for name, numbers in logprobs(expected).items()} == (
@@ -93,22 +64,22 @@ def test_each_way_to_draw_gives_what_it_gives_step_by_step(
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 4))
 def test_all_ways_to_draw_in_one_batch_give_the_same(
-    wide: LoadedModel, settings: WorkerSettings, seed: int
+    wide: LoadedModel, settings: WorkerSettings, step_by_step: Callable[..., Collector], seed: int
 ) -> None:
-    expected = run(wide, settings, jobs(wide, *MODES, seed=seed, num_jobs=20))
-    assert said(run_overlapping(wide, settings, jobs(wide, *MODES, seed=seed, num_jobs=20))) == said(expected)
+    sink = run_overlapping(wide, settings, jobs(wide, *MODES, seed=seed, num_sequences=ALL))
+    assert said(sink) == said(step_by_step(*MODES, seed=seed, num_sequences=ALL))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3, 6))
 def test_jobs_that_come_and_go_at_any_step_get_the_same(
-    wide: LoadedModel, settings: WorkerSettings, seed: int
+    wide: LoadedModel, settings: WorkerSettings, step_by_step: Callable[..., Collector], seed: int
 ) -> None:
-    expected = said(run(wide, settings, jobs(wide, *MODES, seed=seed, num_jobs=16)))
+    alone = said(step_by_step(*MODES, seed=seed, num_sequences=ALL))
     rng, sink = random.Random(seed), Collector()
     overlapping = Overlapping(wide, settings, sink)
-    engine, waiting = overlapping.engine, jobs(wide, *MODES, seed=seed, num_jobs=16)
+    engine, waiting = overlapping.engine, jobs(wide, *MODES, seed=seed, num_sequences=ALL)
     cancelled = {one.job_id for one in waiting if rng.random() < 0.3}
     while waiting or engine.has_work:
         while waiting and rng.random() < 0.5:
@@ -122,24 +93,23 @@ def test_jobs_that_come_and_go_at_any_step_get_the_same(
     for name, lines in said(sink).items():
         if "cancelled" in lines:
             ids = [line for line in lines if isinstance(line, tuple)]
-            assert ids == [line for line in expected[name] if isinstance(line, tuple)][: len(ids)]
+            assert ids == [line for line in alone[name] if isinstance(line, tuple)][: len(ids)]
         else:
-            assert lines == expected[name]
+            assert lines == alone[name]
 
 
 @pytest.mark.parametrize("prefill_tokens", [7, 40, 1000])
 def test_packed_prompts_beside_rows_that_decode_give_the_same(
-    wide: LoadedModel, settings: WorkerSettings, prefill_tokens: int
+    wide: LoadedModel, settings: WorkerSettings, step_by_step: Callable[..., Collector], prefill_tokens: int
 ) -> None:
     """In chunks, after cached prefixes, and among outputs that share a prompt."""
-    expected = said(run(wide, settings, jobs(wide, *MODES, num_jobs=20)))
     llama, prompts = with_plain_kernels(wide.llama)
     sink = Collector()
     budget = settings.model_copy(update={"prefill_tokens": prefill_tokens})
     overlapping = Overlapping(wide, budget, sink, llama)
-    overlapping.engine.submit(*jobs(wide, *MODES, num_jobs=20))
+    overlapping.engine.submit(*jobs(wide, *MODES, num_sequences=ALL))
     finish(overlapping.engine)
-    assert said(sink) == expected
+    assert said(sink) == said(step_by_step(*MODES, num_sequences=ALL))
     assert max(len(packed.query_ends) - 1 for packed in prompts.given) > 1
     assert any(packed.max_keys > packed.max_queries for packed in prompts.given)
 
@@ -159,8 +129,8 @@ def test_a_prompt_is_found_by_those_that_come_while_it_is_computed(
     wide: LoadedModel, settings: WorkerSettings
 ) -> None:
     """Its pages are published when its step is launched: the device does one thing after the other."""
-    first, second = (sequence(wide, name, PREFIX * 2) for name in ("first", "second"))
-    expected = run(wide, settings, [sequence(wide, "first", PREFIX * 2)]).ids["first"]
+    first, second = (sequence(wide, name, PREFIX) for name in ("first", "second"))
+    expected = run(wide, settings, [sequence(wide, "first", PREFIX)]).ids["first"]
     sink = Collector()
     overlapping = Overlapping(wide, settings.model_copy(update={"prefill_tokens": 1000}), sink)
     engine = overlapping.engine
@@ -169,7 +139,7 @@ def test_a_prompt_is_found_by_those_that_come_while_it_is_computed(
     assert first.num_flying == 1
     engine.submit(second)
     engine.step()
-    assert second.pages[:3] == first.pages[:3]
+    assert second.pages[:2] == first.pages[:2]
     finish(engine)
     assert sink.ids == {"first": expected, "second": expected}
 
@@ -177,19 +147,21 @@ def test_a_prompt_is_found_by_those_that_come_while_it_is_computed(
 def test_a_page_of_drawn_ids_is_found_once_they_are_known(
     wide: LoadedModel, settings: WorkerSettings
 ) -> None:
-    expected = run(wide, settings, [sequence(wide, "long", max_tokens=90, ignore_eos=True)]).ids["long"]
+    asked = {"prompt": PREFIX[:60], "max_tokens": 40, "ignore_eos": True}
+    expected = run(wide, settings, [sequence(wide, "long", **asked)]).ids["long"]
     overlapping = Overlapping(wide, settings, Collector())
-    one = sequence(wide, "long", max_tokens=90, ignore_eos=True)
+    one = sequence(wide, "long", **asked)
+    assert len(one.prompt_ids) < PAGE_TOKENS
     overlapping.engine.submit(one)
     finish(overlapping.engine)
     assert one.ids == expected
     again = sequence(wide, "again", max_tokens=4)
-    again.prompt_ids = one.prompt_ids + one.ids[:80]
+    again.prompt_ids = one.prompt_ids + one.ids[:30]
     overlapping.engine.submit(again)
     overlapping.engine.step()
-    assert overlapping.engine.prefixes.num_found_tokens == 64
+    assert overlapping.engine.prefixes.num_found_tokens == PAGE_TOKENS
     finish(overlapping.engine)
-    assert again.ids == expected[80:84]
+    assert again.ids == expected[30:34]
 
 
 def test_a_step_is_launched_before_the_one_before_is_read(
@@ -252,9 +224,8 @@ def test_a_cancel_is_obeyed_within_two_steps(
 
 def test_no_more_sequences_hold_slots_than_there_are(wide: LoadedModel, settings: WorkerSettings) -> None:
     """Also while some that have ended wait for their last step."""
-    overlapping = Overlapping(wide, settings, Collector())
-    engine = overlapping.engine
-    for one in jobs(wide, *MODES, num_jobs=30):
+    engine = Overlapping(wide, settings, Collector(), with_layers(wide.llama, 0)).engine
+    for one in jobs(wide, *MODES, num_sequences=30):
         engine.submit(one)
     while engine.has_work:
         engine.step()
@@ -268,11 +239,15 @@ def test_who_follows_in_a_slot_is_drawn_in_his_own_way(wide: LoadedModel, settin
     alone = settings.model_copy(update={"slots": 1})
 
     def followers() -> list[Sequence]:
-        params = [SamplingParams.model_validate({"max_tokens": 8, **mode}) for mode in MODES.values()]
+        asked = [
+            {"max_tokens": 4, **mode} | ({"min_tokens": 2} if "min_tokens" in mode else {})
+            for mode in MODES.values()
+        ]
+        params = [SamplingParams.model_validate(one) for one in asked]
         jobs = [GenerationJob(prompt_ids=(5,), sampling=one) for one in params]
         return [one for n, job in enumerate(jobs) for one in wide.sequences(f"job-{n}", job, now_ms=0)]
 
-    assert said(run_overlapping(wide, alone, followers())) == said(run(wide, alone, followers()))
+    assert said(run_overlapping(wide, alone, followers())) == said(run(wide, settings, followers()))
 
 
 def test_a_row_whose_logits_are_no_numbers_fails_alone(wide: LoadedModel, settings: WorkerSettings) -> None:
@@ -296,11 +271,14 @@ def test_a_row_whose_logits_are_no_numbers_fails_alone(wide: LoadedModel, settin
 
 @pytest.mark.parametrize("most_tokens", [3, 40])
 def test_a_forward_without_memory_is_repeated_in_halves_to_the_same_ids(
-    wide: LoadedModel, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch, most_tokens: int
+    wide: LoadedModel,
+    settings: WorkerSettings,
+    step_by_step: Callable[..., Collector],
+    monkeypatch: pytest.MonkeyPatch,
+    most_tokens: int,
 ) -> None:
     """Be it a graph that is captured, or prompts."""
-    modes = ("penalties", "biases", "plain")
-    expected = said(run(wide, settings, jobs(wide, *modes, seed=3)))
+    whole = said(step_by_step(*FEW, seed=3, num_sequences=7))
     forward, num_failures = Llama.forward, 0
 
     def narrow(
@@ -314,17 +292,18 @@ def test_a_forward_without_memory_is_repeated_in_halves_to_the_same_ids(
         return forward(self, batch, cache, on_layer)
 
     monkeypatch.setattr(Llama, "forward", narrow)
-    assert said(run_overlapping(wide, settings, jobs(wide, *modes, seed=3))) == expected
+    assert said(run_overlapping(wide, settings, jobs(wide, *FEW, seed=3, num_sequences=7))) == whole
     assert num_failures
 
 
 def test_a_draw_that_broke_off_leaves_the_slots_as_they_were(
-    wide: LoadedModel, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+    wide: LoadedModel,
+    settings: WorkerSettings,
+    step_by_step: Callable[..., Collector],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from llama_herd.worker.engine.slot_runner import SlotRunner
 
-    modes = ("penalties", "biases", "plain")
-    expected = said(run(wide, settings, jobs(wide, *modes, seed=3)))
     whole, num_failures = SlotRunner._drawn, 0
 
     def breaks_off(self: SlotRunner, *asked: Any) -> Any:
@@ -336,12 +315,16 @@ def test_a_draw_that_broke_off_leaves_the_slots_as_they_were(
         return found
 
     monkeypatch.setattr(SlotRunner, "_drawn", breaks_off)
-    assert said(run_overlapping(wide, settings, jobs(wide, *modes, seed=3))) == expected
+    sink = run_overlapping(wide, settings, jobs(wide, *FEW, seed=3, num_sequences=7))
+    assert said(sink) == said(step_by_step(*FEW, seed=3, num_sequences=7))
     assert num_failures > 5
 
 
 def test_what_cannot_be_captured_is_computed_kernel_by_kernel(
-    wide: LoadedModel, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+    wide: LoadedModel,
+    settings: WorkerSettings,
+    step_by_step: Callable[..., Collector],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sink = Collector()
     overlapping = Overlapping(wide, settings, sink)
@@ -353,7 +336,7 @@ def test_what_cannot_be_captured_is_computed_kernel_by_kernel(
     monkeypatch.setattr(overlapping.device, "capture", refuse)
     overlapping.engine.submit(*jobs(wide, *MODES))
     finish(overlapping.engine)
-    assert said(sink) == said(run(wide, settings, jobs(wide, *MODES)))
+    assert said(sink) == said(step_by_step(*MODES))
     assert overlapping.device.num_replays == 0
     assert "not permitted" in overlapping.runner.complaint
 
@@ -363,7 +346,7 @@ def test_a_batch_that_failed_leaves_nothing_behind(wide: LoadedModel, settings: 
 
     sink = Collector()
     engine = Overlapping(wide, settings, sink).engine
-    engine.submit(*jobs(wide, "plain", num_jobs=8))
+    engine.submit(*jobs(wide, "plain", num_sequences=8))
     for _ in range(3):
         engine.step()
     engine.fail_running(Failure(code="model_error", message="broken"))

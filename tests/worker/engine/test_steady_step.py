@@ -1,21 +1,22 @@
 """A step in which nobody comes or goes asks nothing of the device but to replay a graph and to copy ids."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence as Args
+from collections.abc import Callable, Iterator, Sequence as Args
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from benchmarks.stand_in_device import StandInDevice, TooEarlyError
+from llama_herd.worker.engine.graph_device import Replay
 from llama_herd.worker.engine.staging_buffer import SENT_BYTES, StagingBuffer
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.engine.test_slot_runner import MODES, jobs
 from tests.worker.engine_run import Collector, sequence
-from tests.worker.overlapping import Overlapping
+from tests.worker.overlapping import Overlapping, with_layers
+from tests.worker.ways_to_draw import MODES, jobs
 
 #: What makes the host wait for a device: a number, or a shape that depends on numbers.
 SYNCHRONISING = (
@@ -70,9 +71,25 @@ def watched(overlapping: Overlapping) -> Iterator[Watch]:
         yield watch
 
 
+def watch_graphs_once(device: StandInDevice, patch: pytest.MonkeyPatch) -> None:
+    """When they are captured: each replay does the same, and does not come by the host on a card."""
+    capture = device.capture
+
+    def captured(work: Callable[[], None]) -> Replay:
+        replay = capture(work)
+
+        def unwatched() -> None:
+            with _disable_current_modes():
+                replay()
+
+        return unwatched
+
+    patch.setattr(device, "capture", captured)
+
+
 def decoding(model: LoadedModel, settings: WorkerSettings, **sampling: Any) -> Overlapping:
     """An engine all of whose rows have decoded for some steps."""
-    overlapping = Overlapping(model, settings, Collector())
+    overlapping = Overlapping(model, settings, Collector(), with_layers(model.llama, 1))
     for number in range(settings.slots):
         asked = {"max_tokens": 60, "ignore_eos": True, "seed": number, **sampling}
         overlapping.engine.submit(sequence(model, f"job-{number}", **asked))
@@ -102,16 +119,18 @@ def test_a_steady_step_allocates_nothing_uploads_nothing_and_waits_for_nothing_b
 @pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_no_step_whatsoever_waits_for_the_device_or_takes_memory_that_it_must_first_be_given(
-    wide: LoadedModel, settings: WorkerSettings, mode: str
+    wide: LoadedModel, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """Prompts, rows that are drawn apart, scores, joins, ends and forks: all but the first steps."""
-    overlapping = Overlapping(wide, settings, Collector())
+    overlapping = Overlapping(wide, settings, Collector(), with_layers(wide.llama, 1))
+    watch_graphs_once(overlapping.device, monkeypatch)
     host_bytes = overlapping.device.num_host_bytes
     overlapping.engine.submit(*jobs(wide, mode))
     with watched(overlapping) as watch:
         while overlapping.engine.has_work:
             overlapping.engine.step()
     assert watch.synchronising == {}
+    assert watch.of_device["linear"], "it has seen a graph"
     assert overlapping.device.num_host_bytes == host_bytes
     assert overlapping.device.num_events == 2
 
