@@ -14,6 +14,7 @@ from llama_herd.worker.engine.size_limits import Size, SizeLimits
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine_run import Collector, finish, sequence
+from tests.worker.overlapping import with_layers
 
 NUM_ROWS = 16
 
@@ -21,8 +22,11 @@ NUM_ROWS = 16
 class NarrowRunner(ModelRunner):
     """Has memory for forwards of so many rows and tokens; notes what it ran and what failed."""
 
-    def __init__(self, model: LoadedModel, num_rows: int, num_tokens: int = 10**6) -> None:
-        super().__init__(model.llama, model.cache)
+    def __init__(
+        self, model: LoadedModel, num_rows: int, num_tokens: int = 10**6, num_layers: int = 0
+    ) -> None:
+        """`num_layers`: how much of the model it runs. Sizes are the same without any."""
+        super().__init__(with_layers(model.llama, num_layers), model.cache)
         self.room = Size(num_rows, num_tokens)
         self.ran: list[Size] = []
         self.failed: list[Size] = []
@@ -41,11 +45,13 @@ def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
     return tiny_settings.model_copy(update={"deterministic": True, "kv_cache_tokens": NUM_ROWS * 256})
 
 
-def started(model: LoadedModel, runner: ModelRunner, max_tokens: int = 120) -> tuple[Engine, Collector]:
+def started(
+    model: LoadedModel, runner: ModelRunner, max_tokens: int = 120, temperature: float = 0.0
+) -> tuple[Engine, Collector]:
     sink = Collector()
     engine = Engine(runner, model.cache.prefixes, max_rows=NUM_ROWS, prefill=PrefillBudget(64), sink=sink)
     for number in range(NUM_ROWS):
-        asked = {"max_tokens": max_tokens, "ignore_eos": True, "temperature": 0.9, "seed": number}
+        asked = {"max_tokens": max_tokens, "ignore_eos": True, "temperature": temperature, "seed": number}
         engine.submit(sequence(model, f"job-{number}", prompt="a tale " * (1 + number % 3), **asked))
     return engine, sink
 
@@ -70,9 +76,10 @@ def test_in_fifty_steps_a_forward_fails_no_more_often_than_it_is_halved(
 
 
 def test_every_job_gets_what_it_gets_with_memory_enough(wide: LoadedModel) -> None:
-    engine, expected = started(wide, ModelRunner(wide.llama, wide.cache), max_tokens=30)
+    engine, expected = started(wide, ModelRunner(wide.llama, wide.cache), 16, temperature=0.9)
     finish(engine)
-    engine, sink = started(wide, NarrowRunner(wide, 5), max_tokens=30)
+    num_layers = len(wide.llama.blocks)
+    engine, sink = started(wide, NarrowRunner(wide, 5, num_layers=num_layers), 16, temperature=0.9)
     finish(engine)
     assert sink.ids == expected.ids
     assert sink.ends == {f"job-{number}": ["length"] for number in range(NUM_ROWS)}
