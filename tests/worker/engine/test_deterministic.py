@@ -114,16 +114,18 @@ class Mix:
         self._engine.submit(again)
 
 
-@pytest.mark.parametrize("num_mixes", [5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("num_jobs", "num_mixes"), [(16, 5), pytest.param(NUM_JOBS, 100, marks=pytest.mark.slow)]
+)
 def test_random_mixes_with_crashes_give_each_job_what_it_gets_alone(
-    fixed: LoadedModel, settings: WorkerSettings, num_mixes: int
+    fixed: LoadedModel, settings: WorkerSettings, num_jobs: int, num_mixes: int
 ) -> None:
-    alone = {number: Mix(fixed, settings, [number]).finish() for number in range(NUM_JOBS)}
+    alone = {number: Mix(fixed, settings, [number]).finish() for number in range(num_jobs)}
     reasons = {outcome.finish_reason for job in alone.values() for outcome in job.values()}
     assert reasons == {"stop", "length"}
     for mix in range(num_mixes):
         rng = random.Random(mix)
-        numbers = rng.sample(range(NUM_JOBS), rng.randint(1, NUM_JOBS))
+        numbers = rng.sample(range(num_jobs), rng.randint(1, num_jobs))
         together = Mix(fixed, settings, numbers).finish(crashes=rng)
         expected = {name: outcome for number in numbers for name, outcome in alone[number].items()}
         assert together == expected, f"mix {mix}"

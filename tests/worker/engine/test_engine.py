@@ -23,7 +23,7 @@ def mixed_jobs(model: LoadedModel, seed: int) -> list[Sequence]:
             model,
             f"job-{index}",
             prompt="once upon a time " * rng.randint(1, 6),
-            max_tokens=rng.randint(1, 30),
+            max_tokens=rng.randint(1, 20),
             temperature=rng.choice([0.0, 0.9]),
             top_k=rng.choice([0, 20]),
         )
@@ -136,8 +136,9 @@ def test_what_is_said_to_a_sequence_that_is_not_there_is_not_heard(
 
 
 def test_the_context_bounds_prompt_and_completion(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
-    one = sequence(model, "job", prompt="a" * 200, max_tokens=4000)
+    one = sequence(model, "job", prompt="a" * 480, max_tokens=4000)
     one.eos_ids = frozenset()
+    assert len(one.prompt_ids) < model.max_length - 20
     sink = run(model, tiny_settings, [one])
     assert sink.ends["job"] == ["length"]
     assert one.length == model.max_length
