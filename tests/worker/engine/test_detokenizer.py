@@ -1,9 +1,10 @@
 """Laws of the Detokenizer: nothing lost, nothing broken, nothing leaked, nothing held without need."""
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from tests.examples import for_any
 
 BYTES = tuple(bytes([value]) for value in range(256))
 WHOLE = ("", " Once", " upon", "END", "E", "N", "D", "é", "🐑")
@@ -15,24 +16,24 @@ def written(pieces: tuple[bytes, ...], ids: list[int], stop: tuple[str, ...] = (
     return [writer.write(token_id) for token_id in ids] + [writer.close()]
 
 
-@given(st.lists(st.integers(0, 255)))
+@for_any(st.lists(st.integers(0, 255)))
 def test_joined_text_equals_the_full_decode_for_any_bytes(ids: list[int]) -> None:
     assert "".join(written(BYTES, ids)) == bytes(ids).decode("utf-8", "replace")
 
 
-@given(st.lists(st.integers(0, len(WORDS) - 1)))
+@for_any(st.lists(st.integers(0, len(WORDS) - 1)))
 def test_an_answer_goes_without_one_space_at_its_front(ids: list[int]) -> None:
     writer = Detokenizer(WORDS, is_answer=True)
     answer = "".join([*map(writer.write, ids), writer.close()])
     assert answer == "".join(written(WORDS, ids)).removeprefix(" ")
 
 
-@given(st.text())
+@for_any(st.text())
 def test_joined_text_of_any_unicode_is_that_text(text: str) -> None:
     assert "".join(written(BYTES, list(text.encode()))) == text
 
 
-@given(st.text(min_size=1))
+@for_any(st.text(min_size=1))
 def test_a_character_appears_with_its_last_byte(text: str) -> None:
     pieces = written(BYTES, list(text.encode()))
     num_bytes = 0
@@ -41,7 +42,7 @@ def test_a_character_appears_with_its_last_byte(text: str) -> None:
         assert "".join(pieces[:num_bytes]) == text[:length]
 
 
-@given(
+@for_any(
     st.lists(st.integers(0, len(WORDS) - 1)),
     st.lists(st.text(alphabet="END é", min_size=1, max_size=4), max_size=3),
 )
@@ -60,7 +61,7 @@ def test_text_ends_where_the_first_stop_string_begins(ids: list[int], stop: list
         assert text == full
 
 
-@given(st.lists(st.integers(0, 255), max_size=40), st.integers(0, 40))
+@for_any(st.lists(st.integers(0, 255), max_size=40), st.integers(0, 40))
 def test_a_replayed_writer_goes_on_as_the_first_would_have(ids: list[int], cut: int) -> None:
     first = written(BYTES, ids, ("ab", "\x01\x02"))
     second = Detokenizer(BYTES, ("ab", "\x01\x02"))

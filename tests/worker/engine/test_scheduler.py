@@ -16,6 +16,7 @@ from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
+from tests.examples import for_any
 
 NUM_PAGES, MAX_ROWS, BUDGET = 8, 3, 50
 
@@ -66,7 +67,7 @@ def step(scheduler: Scheduler) -> None:
 
 
 @pytest.mark.long
-@given(
+@for_any(
     st.lists(
         st.tuples(
             st.integers(1, 200),
@@ -159,7 +160,7 @@ def steps_until_admitted(scheduler: Scheduler, awaited: Sequence) -> int:
     return num_steps
 
 
-@given(
+@for_any(
     st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=1, max_size=2),
     st.tuples(st.integers(1, 99), st.integers(200, 400)),
     st.lists(st.tuples(st.integers(1, 9), st.integers(99, 199)), min_size=12, max_size=15),

@@ -4,13 +4,14 @@ from collections import Counter
 from itertools import cycle
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import strategies as st
 
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.wait_queue import RISE_TOKENS, WaitQueue
+from tests.examples import for_any
 
 MAX_JOB_TOKENS = 4000
 TENANTS = "abc"
@@ -61,8 +62,7 @@ def test_those_who_wait_rise_when_enough_has_gone_ahead_of_them() -> None:
 
 
 @pytest.mark.long
-@settings(deadline=None)
-@given(
+@for_any(
     tenants,
     priorities,
     st.lists(st.tuples(tenants, priorities, sizes), max_size=5),
@@ -94,7 +94,7 @@ def test_nobody_starves_under_an_endless_stream(
 
 
 @pytest.mark.long
-@given(st.lists(st.tuples(tenants, sizes), min_size=20, max_size=40))
+@for_any(st.lists(st.tuples(tenants, sizes), min_size=20, max_size=40))
 def test_tenants_that_wait_side_by_side_get_equal_shares(jobs: list[tuple[str, int]]) -> None:
     line = WaitQueue()
     for number, (tenant, num_tokens) in enumerate(jobs):
@@ -144,7 +144,7 @@ def test_who_stays_away_saves_nothing_up() -> None:
     assert tenants_served == {"a": 3, "b": 3, "c": 3}
 
 
-@given(st.lists(st.tuples(tenants, priorities, sizes), max_size=30), st.data())
+@for_any(st.lists(st.tuples(tenants, priorities, sizes), max_size=30), st.data())
 def test_the_line_holds_who_has_joined_and_not_left_in_any_traffic(
     jobs: list[tuple[str, int, int]], data: st.DataObject
 ) -> None:
