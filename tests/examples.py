@@ -10,6 +10,11 @@ from hypothesis.strategies import SearchStrategy
 EXAMPLES = [30, pytest.param(100, marks=pytest.mark.slow)]
 
 
+def seeds(num_quick: int, num_all: int) -> list[Any]:
+    """For a test of random cases: the first of them, and all with the slow tests."""
+    return [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= num_quick)) for seed in range(num_all)]
+
+
 def for_any(*values: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[[int], None]]:
     """In place of hypothesis's `given`."""
 

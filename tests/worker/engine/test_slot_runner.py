@@ -21,6 +21,7 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.examples import seeds
 from tests.model.plain_kernels import with_plain_kernels
 from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence, with_empty_cache
 from tests.worker.overlapping import Overlapping, run_overlapping, with_layers
@@ -32,11 +33,6 @@ pytestmark = pytest.mark.long
 FEW = ("penalties", "biases", "plain")
 #: Sequences of which each mode has one, or as many as it asks for.
 ALL = len(MODES) + 2
-
-
-def seeds(num_quick: int, num_all: int) -> list[Any]:
-    """All of them with the slow tests."""
-    return [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= num_quick)) for seed in range(num_all)]
 
 
 @pytest.fixture(scope="module")

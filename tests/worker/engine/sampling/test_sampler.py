@@ -75,7 +75,7 @@ def test_draws_by_top_p_follow_it_where_few_tokens_are_looked_at_first(
 
 
 def check_distribution(params: SamplingParams) -> None:
-    rows = [drawn_at(params, 7, position) for position in range(NUM_DRAWS)]
+    rows = [SamplingRow(params, 7, position) for position in range(NUM_DRAWS)]
     ids = sample(LOGITS.expand(NUM_DRAWS, -1), rows)
     counts = [ids.count(i) for i in range(len(LOGITS))]
     probs = reference(params)
