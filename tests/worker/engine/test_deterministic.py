@@ -115,7 +115,7 @@ class Mix:
 
 
 @pytest.mark.parametrize(
-    ("num_jobs", "num_mixes"), [(16, 5), pytest.param(NUM_JOBS, 100, marks=pytest.mark.slow)]
+    ("num_jobs", "num_mixes"), [(12, 5), pytest.param(NUM_JOBS, 100, marks=pytest.mark.slow)]
 )
 def test_random_mixes_with_crashes_give_each_job_what_it_gets_alone(
     fixed: LoadedModel, settings: WorkerSettings, num_jobs: int, num_mixes: int
