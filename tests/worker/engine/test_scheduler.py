@@ -261,6 +261,16 @@ def test_prompts_that_await_a_prefix_keep_nobody_else_waiting() -> None:
     assert alike.num_cached == PAGE_TOKENS
 
 
+def test_who_awaits_a_page_is_admitted_once_it_is_computed_though_the_others_prompt_is_not() -> None:
+    scheduler = new_scheduler()
+    scheduler.submit(streaming := sequence("streaming", 1, 9, token_id=3))
+    scheduler.submit(computing := sequence("computing", 200, 5))
+    scheduler.submit(alike := sequence("alike", PAGE_TOKENS + 6, 5))
+    assert scheduler.admit() == [streaming, computing]
+    assert steps_until_admitted(scheduler, alike) == 2
+    assert not computing.has_prompt_cached
+
+
 def test_it_needs_neither_a_device_nor_a_queue() -> None:
     # In a process of its own, since others have imported torch here.
     show = "import llama_herd.worker.engine.scheduler, sys; print(*sys.modules)"
