@@ -152,7 +152,7 @@ def test_a_prompt_is_found_by_those_that_come_while_it_is_computed(
 def test_a_page_of_drawn_ids_is_found_once_they_are_known(
     wide: LoadedModel, settings: WorkerSettings
 ) -> None:
-    asked = {"prompt": PREFIX[:60], "max_tokens": 40, "ignore_eos": True}
+    asked: dict[str, Any] = {"prompt": PREFIX[:60], "max_tokens": 40, "ignore_eos": True}
     expected = run(wide, settings, [sequence(wide, "long", **asked)]).ids["long"]
     overlapping = Overlapping(wide, settings, Collector())
     one = sequence(wide, "long", **asked)
