@@ -136,9 +136,9 @@ class Batch:
         return self._groups(self.long_spans)
 
     @cached_property
-    def packed(self) -> Packed:
-        """The long spans one behind the other, those of one chunk as one."""
-        return _packed(_joined(self.long_spans), self.send)
+    def packed(self) -> tuple[Packed, ...]:
+        """The long spans one behind the other, those of one chunk as one, in lots within a bound."""
+        return tuple(_packed(lot, self.send) for lot in _packed_lots(_joined(self.long_spans)))
 
     def _groups(self, spans: Sequence[Span]) -> tuple[SpanGroup, ...]:
         length = attrgetter("num_tokens")
@@ -200,6 +200,19 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
         else:
             joined.append(span)
     return joined
+
+
+def _packed_lots(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """Spans in order, in lots: what is gathered is bounded, however much is cached before few tokens."""
+    lot: list[Span] = []
+    num_keys = 0
+    for span in spans:
+        if lot and num_keys + span.stop > GROUP_KEYS:
+            yield lot
+            lot, num_keys = [], 0
+        lot.append(span)
+        num_keys += span.stop
+    yield lot
 
 
 def _packed(sequences: Sequence[Span], send: Send) -> Packed:

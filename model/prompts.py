@@ -14,5 +14,5 @@ class Prompts(Protocol):
         """Span by span, their keys where the pages lie."""
 
     @property
-    def packed(self) -> Packed:
-        """Sequence by sequence, their keys one behind the other."""
+    def packed(self) -> tuple[Packed, ...]:
+        """Sequence by sequence, their keys one behind the other, in lots."""

@@ -44,11 +44,11 @@ class PlainPacked:
         window: int,
         cap: float,
     ) -> None:
-        packed = prompts.packed
-        self.given.append(packed)
-        keys, values = packed.keys_and_values(cached)
-        rows = packed.rows
-        out[rows] = attend_packed_plainly(q[rows], keys, values, packed, scale=scale, window=window)
+        for packed in prompts.packed:
+            self.given.append(packed)
+            keys, values = packed.keys_and_values(cached)
+            rows = packed.rows
+            out[rows] = attend_packed_plainly(q[rows], keys, values, packed, scale=scale, window=window)
 
 
 def with_plain_kernels(llama: Llama) -> tuple[Llama, PlainPacked]:

@@ -70,7 +70,7 @@ def test_prompts_of_any_lengths_attend_as_the_formula_says(
 def test_nothing_is_padded() -> None:
     """Also where a chunk is more than attends at once elsewhere."""
     chunks = scattered([(64, SPAN_TOKENS + 70), (0, 9)], 3)
-    packed = Batch.of(chunks).packed
+    (packed,) = Batch.of(chunks).packed
     assert packed.query_ends.tolist() == [0, SPAN_TOKENS + 70, SPAN_TOKENS + 79]
     assert packed.key_ends.tolist() == [0, SPAN_TOKENS + 134, SPAN_TOKENS + 143]
     assert (packed.max_queries, packed.max_keys) == (SPAN_TOKENS + 70, SPAN_TOKENS + 134)

@@ -55,9 +55,10 @@ class VarlenAttention:
         `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D), of which theirs are copied.
         """
         assert not cap, "it knows no cap, and is not loaded for a model with one"
-        packed = prompts.packed
-        keys, values = packed.keys_and_values(cached)
-        out[packed.rows] = self.attend(q[packed.rows], keys, values, packed, scale=scale, window=window)
+        for packed in prompts.packed:
+            queries, gathered = q[packed.rows], packed.keys_and_values(cached)
+            out[packed.rows] = self.attend(queries, *gathered, packed, scale=scale, window=window)
+            del gathered  # before the next lot's
 
     def attend(
         self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int = 0
