@@ -3,14 +3,13 @@
 Shapes: T tokens, N rows (outputs), C columns (inputs).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
-from torch.nn.functional import linear
 
 from llama_herd.model.kernels.gpu.block_parts import BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
@@ -56,10 +55,10 @@ def product(x: Tensor, parts: BlockParts) -> Tensor:
     if len(x) <= FEW_TOKENS and x.dtype in FUSED_DTYPES:
         multiplied(x.contiguous(), parts, y)()
         return y
-    row = 0
-    for matrix in _slabs(parts, x.dtype):
-        y[:, row : row + len(matrix)] = linear(x, matrix)
-        row += len(matrix)
+    num_rows = slab_rows(parts.columns, x.dtype)
+    for row in range(0, parts.num_rows, num_rows):
+        slab = slice(row, row + num_rows)
+        torch.mm(x, values(parts.rows(slab), x.dtype).T, out=y[:, slab])  # no name keeps the scratch
     return y
 
 
@@ -102,11 +101,12 @@ def dequantised(parts: BlockParts, y: Tensor) -> Launch:
     )
 
 
-def _slabs(parts: BlockParts, dtype: torch.dtype) -> Iterator[Tensor]:
-    """The matrix as numbers, as many rows at a time as there is room for."""
-    num_rows = max(1, SCRATCH_BYTES // (parts.columns * dtype.itemsize))
-    for row in range(0, parts.num_rows, num_rows):
-        yield values(parts.rows(slice(row, row + num_rows)), dtype)
+def slab_rows(columns: int, dtype: torch.dtype) -> int:
+    """Rows that are dequantised at once: as many as there is room for, in sixteens.
+
+    So all parts of each slab begin at a multiple of 16 bytes: for others Triton would compile another kernel.
+    """
+    return max(1, SCRATCH_BYTES // (columns * dtype.itemsize) // 16) * 16
 
 
 def _pointers(parts: BlockParts) -> dict[str, Tensor | int]:
