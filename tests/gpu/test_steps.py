@@ -85,6 +85,11 @@ def test_what_cannot_be_captured_leaves_the_card_well(tiny_file: Path) -> None:
         patch.setattr(type(model.llama), "forward", reads_a_number)
         assert "captur" in runner.check()
     assert torch.ones(3, device=CARD).sum().item() == 3
+    large = torch.empty(1 << 28, dtype=torch.uint8, device=CARD)
+    reserved = torch.cuda.memory_reserved()
+    del large
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= reserved - (1 << 28)
 
 
 @pytest.mark.parametrize("window", [0, 40])

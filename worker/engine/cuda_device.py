@@ -1,6 +1,7 @@
 """CudaDevice: the one place that names CUDA's streams, events and graphs."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -60,7 +61,18 @@ class CudaDevice:
         except torch.AcceleratorError as error:
             if "captur" not in str(error):
                 raise
+            self._forget_capture()
             raise CaptureError(str(error)) from error
         finally:
             torch.cuda.set_stream(current)  # a capture that fails leaves its own one behind
         return graph.replay
+
+    def _forget_capture(self) -> None:
+        """End for torch what CUDA has ended with an error: torch itself does not.
+
+        Else its allocator gives no memory back that it keeps, and so lacks some for what is larger.
+        """
+        card = torch.cuda.current_device()
+        with suppress(RuntimeError):  # it has noticed the end
+            torch._C._cuda_endAllocateToPool(card, self._pool)
+            torch._C._cuda_releasePool(card, self._pool)
