@@ -162,16 +162,6 @@ def test_logits_stay_near_the_cpus_in_float32(tiny_file: Path, dtype: str, toler
     assert distance(logits_after(load(tiny_file, dtype=dtype), ids, len(ids)), exact) < tolerance
 
 
-@pytest.mark.parametrize("form", ["dense", "quantized"])
-@pytest.mark.parametrize("type", [type.name for type in SUPPORTED_TYPES])
-def test_weights_that_are_dequantised_on_the_card_are_the_cpus_bit_for_bit(
-    tmp_path: Path, type: str, form: str
-) -> None:
-    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, **WIDE), torch.arange(300)
-    ours, exact = load(path, weights=form).llama, load(path, "cpu").llama
-    assert ours.embedding.rows(ids.cuda()).cpu().equal(exact.embedding.rows(ids))
-
-
 def test_auto_is_bfloat16(tiny_file: Path) -> None:
     assert load(tiny_file, dtype="auto").plan.dtype == "bfloat16"
 
@@ -253,3 +243,13 @@ def test_a_cache_of_no_stated_size_takes_at_most_half_of_what_is_free(tiny_file:
     free_bytes, _ = torch.cuda.mem_get_info()
     model = load(tiny_file, kv_cache_tokens=0, slots=1024)
     assert 0 < model.cache.num_bytes <= free_bytes // 2
+
+
+@pytest.mark.parametrize("form", ["dense", "quantized"])
+@pytest.mark.parametrize("type", [type.name for type in SUPPORTED_TYPES])
+def test_weights_that_are_dequantised_on_the_card_are_the_cpus_bit_for_bit(
+    tmp_path: Path, type: str, form: str
+) -> None:
+    path, ids = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, **WIDE), torch.arange(300)
+    ours, exact = load(path, weights=form).llama, load(path, "cpu").llama
+    assert ours.embedding.rows(ids.cuda()).cpu().equal(exact.embedding.rows(ids))
