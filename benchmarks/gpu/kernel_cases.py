@@ -58,10 +58,11 @@ def _median_s(run: Callable[[], Tensor], device: torch.device) -> float:
     """By events on the device. A launch from Python takes longer than some kernels: a graph hides it."""
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         run()
     torch.cuda.current_stream(device).wait_stream(side)
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):  # where the libraries have their workspaces now
         run()
     times: list[float] = []
     for _ in range(NUM_RUNS):

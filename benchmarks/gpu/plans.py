@@ -56,7 +56,7 @@ def first() -> list[Step]:
 def second() -> list[Step]:
     """The whole queue, prompts, memory, what the host costs, and weights in blocks."""
     return [
-        step(20, "conditions"),
+        step(40, "conditions"),
         step(60, "ceilings"),
         step(120, "queue", "W3", least_s=60),
         step(60, "prefill"),
@@ -74,7 +74,7 @@ def second() -> list[Step]:
 def third() -> list[Step]:
     """What people wait for, and the peers."""
     return [
-        step(20, "conditions"),
+        step(40, "conditions"),
         step(60, "ceilings"),
         step(150, "peer", "single", least_s=60),
         step(120, "peer", "continuous", least_s=40),
