@@ -63,29 +63,33 @@ def turn_and_keep(
     KV_HEADS: constexpr,
     HEAD_DIM: constexpr,
     HALF_PADDED: constexpr,
+    AT_ONCE: constexpr,  # heads of a program
 ):
-    """One head of one token: queries are turned where they lie, keys into the cache; values are copied."""
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    number = tl.arange(0, HALF_PADDED)
+    """Some heads of one token: queries are turned where they lie, keys into the cache; values are copied."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)[:, None]
+    number = tl.arange(0, HALF_PADDED)[None, :]
     half: constexpr = HEAD_DIM // 2
-    mask = number < half
+    mask = (number < half) & (head < HEADS + 2 * KV_HEADS)
     own = qkv + (token * (HEADS + 2 * KV_HEADS) + head) * HEAD_DIM + number
     first, second = tl.load(own, mask=mask, other=0.0), tl.load(own + half, mask=mask, other=0.0)
+    angle, in_half = token * HEAD_DIM + number, number < half
+    low, high = first.to(tl.float32), second.to(tl.float32)
+    turned = low * tl.load(cos + angle, mask=in_half, other=0.0) + high * tl.load(
+        sin + angle, mask=in_half, other=0.0
+    )
+    swapped = high * tl.load(cos + angle + half, mask=in_half, other=0.0) + low * tl.load(
+        sin + angle + half, mask=in_half, other=0.0
+    )
+    turned, swapped = turned.to(first.dtype), swapped.to(first.dtype)
+    is_query, is_value = head < HEADS, head >= HEADS + KV_HEADS
+    tl.store(own, turned, mask=mask & is_query)
+    tl.store(own + half, swapped, mask=mask & is_query)
     cell = tl.load(cells + token) * HEAD_DIM + number
-    if head >= HEADS + KV_HEADS:
-        kept = values + (head - HEADS - KV_HEADS).to(tl.int64) * kv_head + cell
-        tl.store(kept, first, mask=mask)
-        tl.store(kept + half, second, mask=mask)
-    else:
-        angle = token * HEAD_DIM + number
-        low, high = first.to(tl.float32), second.to(tl.float32)
-        turned = low * tl.load(cos + angle, mask=mask, other=0.0) + high * tl.load(
-            sin + angle, mask=mask, other=0.0
-        )
-        swapped = high * tl.load(cos + angle + half, mask=mask, other=0.0) + low * tl.load(
-            sin + angle + half, mask=mask, other=0.0
-        )
-        if head >= HEADS:
-            own = keys + (head - HEADS).to(tl.int64) * kv_head + cell
-        tl.store(own, turned.to(qkv.dtype.element_ty), mask=mask)
-        tl.store(own + half, swapped.to(qkv.dtype.element_ty), mask=mask)
+    key = keys + (head - HEADS).to(tl.int64) * kv_head + cell
+    is_key = mask & ~is_query & ~is_value
+    tl.store(key, turned, mask=is_key)
+    tl.store(key + half, swapped, mask=is_key)
+    value = values + (head - HEADS - KV_HEADS).to(tl.int64) * kv_head + cell
+    tl.store(value, first, mask=mask & is_value)
+    tl.store(value + half, second, mask=mask & is_value)

@@ -19,6 +19,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_COLUMNS = 16_384
 #: Columns that one program gates.
 GATE_COLUMNS = 1_024
+#: Heads that one program turns: with one each, to start programs would take longer than to turn.
+TURNED_HEADS = 8
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,10 @@ def turning(qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor
         "KV_HEADS": len(keys),
         "HEAD_DIM": D,
         "HALF_PADDED": _power_of_two(D // 2),
+        "AT_ONCE": TURNED_HEADS,
     }
-    return Launch(
-        turn_and_keep, (T, num_heads), {**given, "kv_head": keys.stride(0)}, constants, 1, num_stages=1
-    )
+    grid = (T, -(-num_heads // TURNED_HEADS))
+    return Launch(turn_and_keep, grid, {**given, "kv_head": keys.stride(0)}, constants, 4, num_stages=1)
 
 
 def _power_of_two(number: int) -> int:
