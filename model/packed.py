@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -21,5 +22,6 @@ class Packed:
 
     def keys_and_values(self, cached: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of its own (S, K, D) from those of a layer (2, K, pages, PAGE_TOKENS, D)."""
-        keys, values = cached.flatten(2, 3).index_select(2, self.key_cells).transpose(1, 2)
+        words = cached.flatten(2, 3).view(torch.int64)  # torch copies number by number: these are fewer
+        keys, values = words.index_select(2, self.key_cells).view(cached.dtype).transpose(1, 2)
         return keys, values

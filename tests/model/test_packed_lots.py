@@ -59,3 +59,17 @@ def test_in_lots_prompts_attend_as_all_at_once(monkeypatch: pytest.MonkeyPatch) 
     found = attend(q, cache, 1, Batch.of(chunks), Scoring(), PlainShort(), prompts)
     assert [len(packed.query_ends) - 1 for packed in prompts.given] == [1, 1, 1, 1]
     assert torch.allclose(found, exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_what_is_gathered_is_the_cache_bit_for_bit(dtype: torch.dtype) -> None:
+    """Of a layer of a cache whose pages lie anywhere."""
+    (packed,) = Batch.of(chunks_of([(100, 30), (0, 70)])).packed
+    shape = (2, 3, H, 5, PAGE_TOKENS, D * dtype.itemsize)
+    cached = torch.randint(256, shape, dtype=torch.uint8).view(dtype)[:, 1]
+    keys, values = packed.keys_and_values(cached)
+    for found, given in zip((keys, values), cached.flatten(2, 3), strict=True):
+        exact = given[:, packed.key_cells].transpose(0, 1)
+        assert found.shape == (200, H, D)
+        assert found.contiguous().view(torch.uint8).equal(exact.contiguous().view(torch.uint8))
+        assert found.stride(-1) == 1
