@@ -14,7 +14,7 @@ from benchmarks.gpu.choices import switched_off
 from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.profiling import StepProfile, profile_decode
 from benchmarks.gpu.scale import Load
-from benchmarks.gpu.trace import Trace, run_engine
+from benchmarks.gpu.trace import Trace, TracedEngine
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -37,8 +37,12 @@ class EngineRun:
     def model(self) -> LoadedModel:
         return self.bench.load(self.settings)
 
+    @cached_property
+    def engine(self) -> TracedEngine:
+        return TracedEngine(self.model, self.settings)
+
     def run(self, load: Load, seed: int) -> Trace:
-        return run_engine(self.model, self.settings, load, seed)
+        return self.engine.run(load, seed)
 
     def traces(self, load: Load) -> list[Trace]:
         """A warm-up that does not count, then the runs; none finds a prompt of another in the cache."""
@@ -104,6 +108,7 @@ def saturation(bench: Bench, format: Format) -> Iterator[Measurement]:
     """W3 without its queue: many requests at once, the whole run."""
     load = bench.fitting(bench.scale.saturation, format)
     run = EngineRun(bench, format, load)
+    # As many as there are rows, so that every shape of a step has been seen.
     run.run(replace(load, num_requests=load.num_rows, num_out=min(8, load.num_out)), seed=-1)
     rate = run.run(load, seed=0).tokens_per_s
     sizes = (load.num_rows, load.num_in, load.num_out)
@@ -133,7 +138,8 @@ def equal_ids(bench: Bench, names: tuple[str, ...]) -> Iterator[Mapping[str, Any
     for choices in ({}, switched_off(names)):
         settings = replace(bench, choices=choices).settings(path, loads[-1])
         model = bench.load(settings)
-        found.append([run_engine(model, settings, load, seed=7).ids for load in loads])
+        engine = TracedEngine(model, settings)
+        found.append([engine.run(load, seed=7).ids for load in loads])
     for load, ours, others in zip(loads, *found, strict=True):
         pairs = [(a, b) for name in ours for a, b in zip(ours[name], others[name], strict=True)]
         firsts = [

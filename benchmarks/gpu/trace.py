@@ -10,7 +10,6 @@ from typing import NamedTuple
 from benchmarks.gpu.scale import Load
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -26,7 +25,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Trace:
-    """Steps in order, on the clock of `perf_counter`. `note` is the engine's sink."""
+    """Steps in order, on the clock of `perf_counter`. `note` is what an engine's sink does."""
 
     started_s: float = 0.0
     steps: list[Step] = field(default_factory=list)
@@ -64,22 +63,29 @@ class Trace:
         return median(later - earlier for earlier, later in pairwise(full))
 
 
-def run_engine(model: LoadedModel, settings: WorkerSettings, load: Load, seed: int) -> Trace:
-    """Give an engine all requests of a load at once and step it to their end."""
-    trace = Trace()
-    engine = start_engine(model, settings, load, seed, trace)
-    while engine.has_work:
-        engine.step()
-    return trace
+class TracedEngine:
+    """An engine that gets one load after the other: what a card has captured for one it has for the next."""
 
+    def __init__(self, model: LoadedModel, settings: WorkerSettings) -> None:
+        self.trace = Trace()  # of the load that it has now
+        self._model = model
+        self._engine = model.engine(settings, lambda outputs: self.trace.note(outputs))
 
-def start_engine(model: LoadedModel, settings: WorkerSettings, load: Load, seed: int, trace: Trace) -> Engine:
-    """An engine that has all requests of a load before it."""
-    engine = model.engine(settings, trace.note)
-    for sequence in sequences(model, load, seed):
-        engine.submit(sequence)
-    trace.started_s = perf_counter()
-    return engine
+    def start(self, load: Load, seed: int) -> None:
+        """Give it all requests of a load at once."""
+        self.trace = Trace()
+        self._engine.submit(*sequences(self._model, load, seed))
+        self.trace.started_s = perf_counter()
+
+    def step(self) -> None:
+        self._engine.step()
+
+    def run(self, load: Load, seed: int) -> Trace:
+        """Step all requests of a load to their end."""
+        self.start(load, seed)
+        while self._engine.has_work:
+            self.step()
+        return self.trace
 
 
 def sequences(model: LoadedModel, load: Load, seed: int) -> list[Sequence]:
