@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
 from typing import NoReturn
 
 from llama_herd.errors import DeviceError
@@ -65,19 +66,24 @@ def has_cuda_build() -> bool:
 
 
 def visible_cards() -> list[str]:
-    """Names of the GPUs that this process may use, in the order of their numbers."""
+    """Names of the GPUs that this process may use, in the order of their numbers.
+
+    As CUDA reads its variable, a negative number ends the list.
+    """
     cards = _cards()
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return [name for _, _, name in cards]
     names = {key: name for index, uuid, name in cards for key in (index, uuid)}
-    return [names.get(key.strip(), key.strip()) for key in listed.split(",") if key.strip()]
+    keys = takewhile(lambda key: not key.startswith("-"), map(str.strip, listed.split(",")))
+    return [names.get(key, key) for key in keys if key]
 
 
 def pinned_card() -> str:
     """The UUID of the GPU that `pin_device` has pinned; what it was pinned by if nvidia-smi knows no more."""
     pinned = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
-    return next((uuid for index, uuid, _ in _cards() if index == pinned), pinned)
+    begins = pinned or "none"  # CUDA takes the beginning of a UUID, too
+    return next((uuid for index, uuid, _ in _cards() if index == pinned or uuid.startswith(begins)), pinned)
 
 
 def _cards() -> list[tuple[str, str, str]]:

@@ -1,0 +1,45 @@
+"""Which cards CUDA_VISIBLE_DEVICES leaves, as CUDA itself reads it."""
+
+import pytest
+
+from llama_herd.worker.loading import device
+from llama_herd.worker.loading.device import on_device, pinned_card, visible_cards
+from llama_herd.worker.settings import WorkerSettings
+
+CARDS = [("0", "GPU-aaa1", "NVIDIA H200"), ("1", "GPU-bbb2", "NVIDIA L4")]
+
+
+@pytest.fixture(autouse=True)
+def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_cards", lambda: CARDS)
+    monkeypatch.setattr(device, "version", lambda name: "2.13.0+cu130")
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        ("", []),
+        ("-1", []),
+        ("1,-1,0", ["NVIDIA L4"]),
+        ("1, 0", ["NVIDIA L4", "NVIDIA H200"]),
+        ("GPU-bbb2", ["NVIDIA L4"]),
+        ("MIG-ccc", ["MIG-ccc"]),
+    ],
+)
+def test_the_list_ends_before_a_negative_number(
+    monkeypatch: pytest.MonkeyPatch, listed: str, names: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    assert visible_cards() == names
+
+
+def test_auto_is_the_cpu_where_all_cards_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert on_device(WorkerSettings.read(device="auto")).device == "cpu"
+
+
+@pytest.mark.parametrize("pinned", ["1", "GPU-bbb2", "GPU-b", " GPU-bbb "])
+def test_a_card_has_one_name_however_it_was_pinned(monkeypatch: pytest.MonkeyPatch, pinned: str) -> None:
+    """By which it is locked: CUDA takes the beginning of a UUID for all of it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", pinned)
+    assert pinned_card() == "GPU-bbb2"
