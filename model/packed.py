@@ -22,6 +22,14 @@ class Packed:
 
     def keys_and_values(self, cached: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of its own (S, K, D) from those of a layer (2, K, pages, PAGE_TOKENS, D)."""
-        words = cached.flatten(2, 3).view(torch.int64)  # torch copies number by number: these are fewer
-        keys, values = words.index_select(2, self.key_cells).view(cached.dtype).transpose(1, 2)
+        keys, values = (self._gathered(part) for part in cached.flatten(2, 3))
         return keys, values
+
+    def _gathered(self, numbers: Tensor) -> Tensor:
+        """Copies (S, K, D) of its own cells (K, cells, D).
+
+        torch finds the place of each number by divisions: so eight bytes are one here, and keys are taken
+        without values, whose distance does not fit into 32 bits.
+        """
+        words = numbers.view(torch.int64).index_select(1, self.key_cells)
+        return words.view(numbers.dtype).transpose(0, 1)
