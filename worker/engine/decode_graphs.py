@@ -25,6 +25,9 @@ log = structlog.get_logger(__name__)
 #: Rows of a graph; above the last one in steps of 64. Fewer rows are filled up with trash.
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 
+#: The draw that takes the most memory.
+EVERYTHING = Drawing(is_random=True, is_sorted=True, is_penalised=True)
+
 
 def bucket_of(num_rows: int) -> int:
     """The rows of the graph that computes so many."""
@@ -69,12 +72,25 @@ class DecodeGraphs:
 
     def check(self) -> str:
         """Replay a step of trash beside the same step computed kernel by kernel; why they differ, if so."""
-        for drawing in (Drawing(), Drawing(is_random=True, is_sorted=True, is_penalised=True)):
+        self._take_memory()
+        for drawing in (Drawing(), EVERYTHING):
             replayed = self._found_by(self.prepared(1, drawing))
             computed = self._found_by(partial(self._compute, 1, drawing))
             if not self.complaint and not all(map(torch.allclose, replayed, computed)):
                 self.complaint = "a replayed step differs from the same step computed kernel by kernel"
         return self.complaint
+
+    def _take_memory(self) -> None:
+        """Capture the largest graph: all others fit into its memory.
+
+        Captured as rows come, each larger one would take more beside what smaller ones have left.
+        """
+        try:
+            self.prepared(len(self.drawn), EVERYTHING)
+        except Exception as error:
+            if not is_lack_of_memory(error):
+                raise
+            log.warning("memory is lacking for a step of all rows, it will be computed in parts")
 
     def _found_by(self, step: Replay) -> tuple[Tensor, Tensor]:
         """The logits and the id of a step of one row of trash."""
