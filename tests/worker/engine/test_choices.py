@@ -176,6 +176,21 @@ def test_a_waiting_output_needs_no_relative_that_has_gone(
     assert [len(one.ids) for one in several] == [0, 10, 10]
 
 
+def test_an_output_that_scores_the_prompt_computes_it_though_another_has_it(
+    settings: WorkerSettings, fixed: LoadedModel
+) -> None:
+    engine = fixed.engine(settings, ignore)
+    first, second = sequences(fixed, LONG, n=2, prompt_logprobs=0)
+    engine.submit(second)
+    while not second.ids:
+        engine.step()
+    engine.submit(first)
+    while engine.has_work:
+        engine.step()
+        engine.prefixes.check()
+    assert len(first.prompt_scores) == len(LONG) - 1
+
+
 @pytest.mark.redis
 @pytest.mark.worker
 @pytest.mark.timeout(120)
