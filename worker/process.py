@@ -29,7 +29,7 @@ EXIT_DEVICE_LOST = 73
 
 @cache
 def settings() -> WorkerSettings:
-    """This process's settings, read once, with the device that it takes. Raises SettingsError."""
+    """This process's settings, read once, with the device that it takes. Raises BadInput."""
     return on_device(WorkerSettings.read())
 
 

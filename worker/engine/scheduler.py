@@ -198,7 +198,7 @@ class Scheduler:
         return True
 
     def _running_relatives(self, sequence: Sequence) -> list[Sequence]:
-        """The running outputs of the same job, in the order of admission; none helps who scores the prompt."""
+        """The running outputs of the same job, by admission; none helps who scores the prompt."""
         if sequence.params.n == 1 or sequence.scores_prompt:
             return []
         return [one for one in self.running if one.is_of_one_job_with(sequence)]

@@ -5,21 +5,42 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
+from pathlib import Path
 from typing import NoReturn
 
 from llama_herd.errors import DeviceError
 from llama_herd.worker.settings import WorkerSettings
+
+#: Where the driver has a folder for each GPU, also for one that no longer answers.
+DRIVER = Path("/proc/driver/nvidia/gpus")
 
 #: What `pin_device` has changed, as it was before; None: it was not there.
 _unpinned: dict[str, str | None] = {}
 
 
 def on_device(settings: WorkerSettings) -> WorkerSettings:
-    """These settings with the device that auto comes to on this machine: the first GPU, or cpu."""
+    """These settings with the device that auto comes to on this machine: the first GPU, or cpu.
+
+    Raises DeviceError where there is a GPU that cannot be used: the CPU is no substitute for one that has
+    failed, of which nobody would notice any more.
+    """
     if settings.device != "auto":
         return settings
-    device = "cuda:0" if has_cuda_build() and visible_cards() else "cpu"
+    device = "cuda:0" if has_cuda_build() and _has_card() else "cpu"
     return settings.model_copy(update={"device": device})
+
+
+def _has_card() -> bool:
+    if visible_cards():
+        return True
+    is_hidden = "CUDA_VISIBLE_DEVICES" in os.environ
+    num_cards = 0 if is_hidden or not DRIVER.is_dir() else len(list(DRIVER.iterdir()))
+    if num_cards:
+        raise DeviceError(
+            f"HERD_DEVICE=auto, but nvidia-smi lists no GPU, and the driver has {num_cards}. "
+            "Fix: see what nvidia-smi says of it, or set HERD_DEVICE=cpu"
+        )
+    return False
 
 
 def pin_device(device: str) -> str:

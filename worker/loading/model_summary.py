@@ -94,8 +94,8 @@ class ModelSummary:
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
         """Summarise the model of these settings, without reading its weights."""
-        settings = on_device(settings)
         try:
+            settings = on_device(settings)
             device = pin_device(settings.device)
             with ServableModel.open(settings, device, is_only_planned=True) as servable:
                 return cls._of_servable(servable, settings)

@@ -1,7 +1,10 @@
 """Which cards CUDA_VISIBLE_DEVICES leaves, as CUDA itself reads it."""
 
+from pathlib import Path
+
 import pytest
 
+from llama_herd.errors import DeviceError
 from llama_herd.worker.loading import device
 from llama_herd.worker.loading.device import on_device, pinned_card, visible_cards
 from llama_herd.worker.settings import WorkerSettings
@@ -35,6 +38,26 @@ def test_the_list_ends_before_a_negative_number(
 
 def test_auto_is_the_cpu_where_all_cards_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert on_device(WorkerSettings.read(device="auto")).device == "cpu"
+
+
+@pytest.fixture
+def no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The driver has a GPU that nvidia-smi lists no more."""
+    (tmp_path / "0000:01:00.0").mkdir()
+    monkeypatch.setattr(device, "DRIVER", tmp_path)
+    monkeypatch.setattr(device, "_cards", list)
+
+
+@pytest.mark.usefixtures("no_answer")
+def test_auto_is_not_the_cpu_where_a_card_has_failed() -> None:
+    with pytest.raises(DeviceError, match="lists no GPU, and the driver has 1"):
+        on_device(WorkerSettings.read(device="auto"))
+
+
+@pytest.mark.usefixtures("no_answer")
+def test_auto_is_the_cpu_where_failed_cards_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert on_device(WorkerSettings.read(device="auto")).device == "cpu"
 
 
