@@ -157,6 +157,8 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
         with on_interrupt(cancel.start):
             tell_note(client, job_id)
             transcript.follow(client.watch(job_id))
+            if cancel.ident is not None:
+                cancel.join()  # the job's end may come before the answer, for which the client must stay
 
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:

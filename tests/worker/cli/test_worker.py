@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 
 import psutil
 import pytest
@@ -147,6 +148,36 @@ def test_ctrl_c_cancels_the_job_and_keeps_its_text(url: str, client: Client, tmp
     assert 0 < len(result.ids) < 4096
     shown = "\n".join(re.split("\r\n?", result.text))  # as a pipe is read
     assert first + rest == shown + "\n"
+
+
+@pytest.mark.usefixtures("worker")
+def test_ctrl_c_waits_for_the_answer_to_its_cancel(
+    url: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job's end may come first, and the connections end with the command."""
+    order, cancel, close, closing = list[str](), Client.cancel, Client.close, Event()
+
+    def answered_late(self: Client, job_id: str) -> None:
+        cancel(self, job_id)
+        closing.wait(0.5)
+        order.append("cancelled")
+
+    def noted(self: Client) -> None:
+        order.append("closed")
+        closing.set()
+        close(self)
+
+    def interrupt() -> None:
+        wait_until(lambda: client.jobs(state="running"), "a running job")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Client, "cancel", answered_late)
+    monkeypatch.setattr(Client, "close", noted)
+    interrupting = Thread(target=interrupt)
+    interrupting.start()
+    invoke("generate", *LONG, "--model", "endless", PROMPT, HERD_REDIS_URL=url)
+    interrupting.join()
+    assert order == ["cancelled", "closed"]
 
 
 @pytest.mark.usefixtures("worker")
