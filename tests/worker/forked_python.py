@@ -1,5 +1,6 @@
 """Modules run in forks of a process that has loaded torch: a worker starts in a tenth of the CPU time."""
 
+import atexit
 import json
 import os
 import signal
@@ -93,7 +94,9 @@ def ensure_forkserver() -> socket.socket:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}  # which is read as torch is loaded
     command = [sys.executable, "-m", "tests.worker.fork_server", _name()]
     subprocess.run(command, cwd=FOLDER, env=env, stdin=subprocess.DEVNULL, check=True, timeout=PATIENCE_S)
-    return _connect()
+    connection = _connect()
+    atexit.register(connection.close)
+    return connection
 
 
 def _connect() -> socket.socket:
