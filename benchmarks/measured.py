@@ -64,11 +64,15 @@ def keep(report: Report, text: str) -> None:
 
 
 def for_readers(report: Report, tables: Iterable[Table]) -> str:
-    """The tables, and under which conditions they came about. `schedule`: an argument of the command."""
+    """The tables, and under which conditions they came about.
+
+    `schedule` and `option` are arguments of the command.
+    """
     made = report["conditions"]
     where = f"{made['cpu']}, {made['cores']} cores, {made['threads']} threads of torch {made['torch']}"
     when = f"load {made['load_1_min']}, commit {made['commit']}"
-    words = ["python -m", f"benchmarks.{report['benchmark']}", report.get("schedule", ""), "--write"]
+    arguments = [report.get("schedule", ""), report.get("option", "")]
+    words = ["python -m", f"benchmarks.{report['benchmark']}", *arguments, "--write"]
     return "\n\n".join([*map(str, tables), f"`{' '.join(filter(None, words))}`: {where}, {when}."])
 
 

@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep report, tables and plot")
     given = parser.parse_args()
     report = measure(QUICK_FILES, QUICK_ROUNDS, is_quick=True) if given.quick else measure(FILES, ROUNDS)
-    report["schedule"] = given.name
+    report |= {"schedule": given.name, "option": "--quick" if given.quick else ""}
     text = for_readers(report, tables(report))
     print(text)
     if given.write:
