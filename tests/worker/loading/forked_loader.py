@@ -18,11 +18,9 @@ class ForkedLoader:
         self.process = start_piped([__name__, str(model)], env, temporary)
 
     def load(self) -> None:
-        assert self.process.stdin is not None
         print(file=self.process.stdin, flush=True)
 
     def planned_bytes(self) -> int:
-        assert self.process.stdout is not None
         return int(self.process.stdout.readline())
 
 
