@@ -19,6 +19,7 @@ BATCH = 50
 CANARY_S = 15.0
 
 
+@pytest.mark.long
 def test_the_same_seed_draws_the_same_messages() -> None:
     first, again, others = (list(islice(Hostile(seed), 300)) for seed in (0, 0, 1))
     assert first == again != others

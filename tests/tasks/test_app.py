@@ -135,6 +135,7 @@ def test_a_wrong_variable_is_refused_in_one_line(name: str, value: str, tmp_path
     assert "secret" not in done.output
 
 
+@pytest.mark.long
 def test_a_new_python_refuses_it_by_standard_error_alone() -> None:
     done = run_python("-m", *WORKER, HERD_LEASE_MS="abc")
     assert (done.returncode, done.stdout) == (2, "")

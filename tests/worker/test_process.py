@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
@@ -21,6 +23,7 @@ threading.Event().wait(30)
 """
 
 
+@pytest.mark.long
 def test_a_worker_that_loses_a_thread_ends_and_says_which(tmp_path: Path) -> None:
     (tmp_path / "dies.py").write_text(DIE)
     ended = run_forked(["dies"], os.environ, tmp_path)

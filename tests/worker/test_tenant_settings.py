@@ -48,6 +48,7 @@ def test_a_bad_or_double_name_is_refused_in_words(
         WorkerSettings.read()
 
 
+@pytest.mark.long
 def test_each_tenants_app_stores_and_sends_on_under_its_own_names() -> None:
     own = WorkerSettings(tenant="acme", model_name="m")
     conf = celery_config.app_of(own).conf

@@ -48,6 +48,7 @@ def test_a_line_that_is_too_long_is_skipped_without_being_held() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_line_of_100_mb_is_a_bad_row_and_nothing_more(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     with path.open("wb") as file:

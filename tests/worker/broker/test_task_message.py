@@ -66,6 +66,7 @@ def test_what_stands_in_the_record_for_an_unreadable_job_is_refused_again() -> N
     assert "prompt" in str(order.error)
 
 
+@pytest.mark.long
 def test_links_that_can_be_read_but_are_too_deep_to_be_written_again_are_refused() -> None:
     """How deep that is, the caller's depth decides: some of these are."""
     for depth in range(500, 1000):

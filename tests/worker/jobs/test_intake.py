@@ -232,6 +232,7 @@ def bulk_mb(redis: Redis, request: pytest.FixtureRequest) -> Iterator[int | None
     redis.config_set("proto-max-bulk-len", "512mb")
 
 
+@pytest.mark.long
 def test_a_message_whose_record_redis_cannot_take_ends_alone(
     redis: Redis, service: Service, bulk_mb: int | None
 ) -> None:

@@ -155,6 +155,7 @@ def test_what_waits_for_an_urgent_job_is_not_noted_meanwhile(
     assert preparations.noted == [{"plug"}, {"a", "b", "c"}, {"urgent"}, {"b", "c"}, {"b", "c"}]
 
 
+@pytest.mark.long
 def test_few_are_noted_at_a_time_however_many_have_come(redis: Redis, preparations: Preparations) -> None:
     job_ids = [str(number) for number in range(40)]
     preparations.take_lot(*job_ids)

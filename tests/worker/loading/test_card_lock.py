@@ -52,6 +52,7 @@ def take(*, is_shared: bool = False, max_wait_s: float = 0.0, card: str = CARD) 
     take_card(card, "second@here", is_shared=is_shared, max_wait_s=max_wait_s)
 
 
+@pytest.mark.long
 def test_a_card_that_is_taken_is_refused_with_the_name_of_who_has_it(folder: Path) -> None:
     with holder(folder, "first@here") as first:
         with pytest.raises(DeviceError) as refused:
@@ -64,6 +65,7 @@ def test_a_card_that_is_taken_is_refused_with_the_name_of_who_has_it(folder: Pat
             take(is_shared=True)
 
 
+@pytest.mark.long
 def test_workers_that_share_it_may_have_it_together(folder: Path) -> None:
     with holder(folder, "first@here", "shared"), holder(folder, "third@here", "shared"):
         with pytest.raises(DeviceError, match=r"(first|third)@here.*, (first|third)@here"):
@@ -71,6 +73,7 @@ def test_workers_that_share_it_may_have_it_together(folder: Path) -> None:
         take(is_shared=True)
 
 
+@pytest.mark.long
 def test_it_is_free_when_its_worker_was_killed_and_a_second_time_is_ours_already(folder: Path) -> None:
     with holder(folder, "first@here") as first:
         first.kill()

@@ -43,6 +43,7 @@ def test_no_port_no_server() -> None:
     assert Exporter.start(settings()) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_while_the_model_loads_there_are_figures_of_the_process(host: str, taken: int) -> None:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
