@@ -13,11 +13,7 @@ COPY constraints.txt ./
 # torch first and alone: an extra index never sees the other names, and the big layer outlives changes of ours.
 RUN pip install ${TORCH_INDEX_URL:+--retries 0 --timeout 5 --extra-index-url "$TORCH_INDEX_URL"} -c constraints.txt torch
 COPY pyproject.toml README.md LICENSE ./
-# The links in src/llama_herd point at the three folders beside src.
 COPY src/ src/
-COPY model/ model/
-COPY tasks/ tasks/
-COPY worker/ worker/
 RUN pip install -c constraints.txt '.[worker,gateway]' && HERD_KERNELS_DIR=/opt/herd/kernels herd kernels build
 
 FROM python:3.11-slim-bookworm

@@ -35,7 +35,7 @@ test-programs: $(VENV)/.ready ## run demos, benchmarks and commands whole, as a 
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "program and not slow and not fault"
 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "fault and not slow" tests/chaos tests/worker
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "fault and not slow" tests/chaos tests/cli tests/worker
 
 # An interpreter takes minutes for a whole model on a busy machine.
 test-kernels: $(KERNELS)/.ready ## run the GPU's kernels in Triton's interpreter, and compile them for a card that need not be there
@@ -135,7 +135,7 @@ $(KERNELS)/.ready: pyproject.toml | $(VENV)/.ready
 	@touch $@
 
 # Without g++ there are no kernels; with it, an error of it is ours.
-$(VENV)/.kernels: $(wildcard model/kernels/*.py model/kernels/native/*) | $(VENV)/.demo
+$(VENV)/.kernels: $(wildcard src/llama_herd/model/kernels/*.py src/llama_herd/model/kernels/native/*) | $(VENV)/.demo
 	@if command -v g++ >/dev/null; then echo "Compiling the kernels ..."; $(BIN)/herd kernels build >/dev/null; else \
 	  echo "No g++: without native kernels quantised models are slower. Fix (Debian): apt install g++, herd kernels build"; fi
 	@touch $@

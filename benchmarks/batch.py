@@ -26,8 +26,8 @@ from redis import Redis
 from benchmarks.batch_peer import THREADS
 from benchmarks.conditions import conditions
 from benchmarks.measured import ROOT, Report, Table, for_readers, run_command
-from llama_herd.worker.local.environment import child_environment
-from llama_herd.worker.local.redis_server import EmbeddedRedis
+from llama_herd.local.child_environment import child_environment
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
 STAND_IN_ROWS, MODEL_ROWS, PEER_ROWS = 100_000, 2000, 200
@@ -41,7 +41,7 @@ _LOOK_S = 0.2
 #: vLLM's `run-batch` reads all rows, raises at an invalid one, and writes the file once, at the end.
 VLLM = ("vLLM `run-batch` (documented)", "not run here", "whole file", "ends the run", "all rows again")
 
-COMMAND = (sys.executable, "-m", "llama_herd.worker.cli", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
+COMMAND = (sys.executable, "-m", "llama_herd.cli", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
 
 
 class Look(NamedTuple):
@@ -141,7 +141,7 @@ def bundled_worker(folder: Path) -> Iterator[tuple[str, int]]:
     """A Redis and a worker that has done a first job: the address and the worker's process."""
     with EmbeddedRedis() as server:
         settings = WorkerSettings(redis_url=server.url, model=BUNDLED_MODEL, dtype="float32")
-        command = [sys.executable, "-m", "llama_herd.worker.cli", "worker"]
+        command = [sys.executable, "-m", "llama_herd.cli", "worker"]
         with child(command, settings, folder) as worker:
             warm = folder / "warm"
             warm.mkdir()

@@ -2,8 +2,8 @@
 
     python -m benchmarks.chaos SCHEDULE [--minutes M] [--write]
 
-The schedules lie in worker/chaos/schedules. Exit code 0 when all was done and no law was broken. A run
-that ends early, also by Ctrl-C, reports as far as it came.
+The schedules lie in src/llama_herd/chaos/schedules. Exit code 0 when all was done and no law was broken. A
+run that ends early, also by Ctrl-C, reports as far as it came.
 """
 
 import argparse
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, for_readers, keep
-from llama_herd.worker.chaos.faults.catalogue import FAULTS
-from llama_herd.worker.chaos.plan import Plan, strikes_of
-from llama_herd.worker.chaos.run import run
-from llama_herd.worker.chaos.screen import progress, show
+from llama_herd.chaos.faults.catalogue import FAULTS
+from llama_herd.chaos.plan import Plan, strikes_of
+from llama_herd.chaos.run import run
+from llama_herd.chaos.screen import progress, show
 
 NUM_JOBS, MAX_TOKENS, SEED = 100, 150, 0
 

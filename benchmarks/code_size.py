@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 from benchmarks.conditions import conditions
 from benchmarks.measured import ROOT, Report, Table, run_command
 
+PACKAGE = ROOT / "src" / "llama_herd"
+
 PARTS = {
-    "engine": sorted((ROOT / "worker" / "engine").rglob("*.py")),
+    "engine": sorted((PACKAGE / "worker" / "engine").rglob("*.py")),
     **{
-        package: sorted((ROOT / package).rglob("*.py"))
-        for package in ("model", "tasks", "worker", "training", "benchmarks", "tests")
+        name: sorted((PACKAGE / name).rglob("*.py"))
+        for name in ("model", "tasks", "worker", "local", "chaos", "cli")
     },
+    **{name: sorted((ROOT / name).rglob("*.py")) for name in ("training", "benchmarks", "tests")},
 }
 
 

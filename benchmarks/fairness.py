@@ -16,9 +16,9 @@ from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from benchmarks.shapes import PROMPTS
 from benchmarks.warm_worker import Queue, warm_worker
+from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.chaos.patience import wait_until
 
 FLOODING = "flooding"
 

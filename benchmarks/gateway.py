@@ -32,14 +32,14 @@ from benchmarks.measured import Report, Table, run_command
 from benchmarks.stand_in import StandIn
 from benchmarks.stopwatch import percentiles_ms
 from benchmarks.warm_worker import warm_worker
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import End, Started, Token
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 
 OWNER = "bench"
 #: Jobs whose events one call writes, as a batch of so many rows does.
@@ -89,7 +89,7 @@ class Gateway:
 @contextmanager
 def gateway_process(redis_url: str) -> Iterator[Gateway]:
     env = {**os.environ, "HERD_REDIS_URL": redis_url, "HERD_GATEWAY_PORT": "0"}
-    command = [sys.executable, "-m", "llama_herd.worker.cli", "gateway"]
+    command = [sys.executable, "-m", "llama_herd.cli", "gateway"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, env=env, stderr=log, text=True)
         try:

@@ -15,13 +15,13 @@ from redis import Redis
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.events import End, Event, Started, Token
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS, Ledger
 from llama_herd.tasks.ledger.redis_call import Call, run, run_many
 from llama_herd.tasks.message import Envelope
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 
 JOB = GenerationJob(prompt="x" * 400, model="tales")
 OWNER = "owner"

@@ -21,12 +21,12 @@ from redis import Redis
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
+from llama_herd.chaos.malformed import encoded, message
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
-from llama_herd.worker.chaos.malformed import encoded, message
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.redis_server import EmbeddedRedis
-from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
 
 SIZES = (1_000, 32_000, 500_000, 1_900_000)

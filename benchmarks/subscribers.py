@@ -3,7 +3,7 @@
     python -m benchmarks.subscribers [--write]
 
 The bundled model in one worker process, several rounds. What each kind of subscriber does, says
-llama_herd.worker.chaos.crowd.
+llama_herd.chaos.crowd.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from statistics import median
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from benchmarks.warm_worker import warm_worker
+from llama_herd.chaos.crowd import Turn, crowd_of, flapping, never, slowly
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.chaos.crowd import Turn, crowd_of, flapping, never, slowly
 
 
 @dataclass(frozen=True)

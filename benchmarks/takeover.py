@@ -19,14 +19,14 @@ from typing import Any
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
+from llama_herd.chaos.fragile_redis import FragileRedis
+from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.patience import wait_until
+from llama_herd.chaos.sabotage import Sabotage
+from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.message import Envelope
-from llama_herd.worker.chaos.fragile_redis import FragileRedis
-from llama_herd.worker.chaos.herd import Herd
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.sabotage import Sabotage
-from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.process import NUM_LOOK_AHEAD
 from llama_herd.worker.settings import BUNDLED_MODEL
 

@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.shapes import PROMPTS
+from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.local.redis_server import EmbeddedRedis
-from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
 
 

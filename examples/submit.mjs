@@ -26,7 +26,7 @@ const message = {
 }
 
 const parts = ['clock', 'queue', 'push', 'waiting', 'record', 'submit']
-const script = parts.map((name) => readFileSync(new URL(`../tasks/ledger/lua/${name}.lua`, import.meta.url), 'utf8')).join('\n')
+const script = parts.map((name) => readFileSync(new URL(`../src/llama_herd/tasks/ledger/lua/${name}.lua`, import.meta.url), 'utf8')).join('\n')
 const call = {
   keys: [
     ...['job', 'events'].map((name) => `herd:default:{${id}}:${name}`),

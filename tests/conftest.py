@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
@@ -15,10 +15,13 @@ from redis import Redis, utils as redis_utils
 from structlog.dev import ConsoleRenderer, plain_traceback
 
 from llama_herd.errors import BadInput
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.kernels.build import build
 from llama_herd.model.kernels.instruction_set import is_known_machine
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.drawing import leave_out
+
+if TYPE_CHECKING:
+    from llama_herd.worker.settings import WorkerSettings
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("herd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -101,6 +104,28 @@ def redis_url(redis: Redis, redis_server: EmbeddedRedis) -> str:
     return redis_server.url
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    """A Redis for the tests of a file, not emptied between them."""
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tiny_settings(tmp_path_factory: pytest.TempPathFactory) -> "WorkerSettings":
+    """Of a worker that serves a tiny random Llama."""
+    from llama_herd.worker.settings import WorkerSettings
+    from tests.tiny import write_tiny_gguf
+
+    path = write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
+    return WorkerSettings(model=path, slots=4, kv_cache_tokens=1024, prefill_tokens=48, threads=1)
+
+
+@pytest.fixture
+def tiny_path(tiny_settings: "WorkerSettings") -> Path:
+    return tiny_settings.model
+
+
 @pytest.fixture(scope="session")
 def kernels_folder(pytestconfig: pytest.Config) -> Path:
     """A folder of native kernels, built from today's sources."""
@@ -120,8 +145,8 @@ def kernels_folder(pytestconfig: pytest.Config) -> Path:
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that are no new Pythons, whoever starts them, but forked off one that has loaded torch."""
-    from llama_herd.worker.local.worker_process import WorkerProcess
-    from tests.worker.processes import ForkedWorker
+    from llama_herd.local.worker_process import WorkerProcess
+    from tests.local.processes import ForkedWorker
 
     monkeypatch.setattr(WorkerProcess, "start", ForkedWorker.start)
 

@@ -6,6 +6,7 @@ from xdist.scheduler import LoadFileScheduling
 
 #: Files that load transformers, which takes two seconds: one process does, for all of them.
 WITH_TRANSFORMERS = {
+    "tests/cli/test_inspect.py",
     "tests/hostile/test_hostile_files.py",
     "tests/model/files/test_model_file.py",
     "tests/model/files/test_safetensors_model.py",
@@ -17,7 +18,6 @@ WITH_TRANSFORMERS = {
     "tests/model/text/test_template_files.py",
     "tests/model/text/test_template_law.py",
     "tests/model/text/test_tokenizer_json.py",
-    "tests/worker/cli/test_inspect.py",
     "tests/worker/engine/sampling/test_logits_processors.py",
     "tests/worker/loading/test_servable_model.py",
 }
@@ -26,7 +26,7 @@ TOGETHER = "with transformers"
 
 #: Files that only compute; all others also wait, for processes and for time to pass, and these most.
 COMPUTING = (TOGETHER, "tests/worker/engine/", "tests/model/", "tests/training/")
-WAITING = "tests/worker/"
+WAITING = ("tests/cli/", "tests/local/", "tests/worker/")
 
 
 class FileScheduler(LoadFileScheduling):  # type: ignore[misc]

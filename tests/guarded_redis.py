@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from llama_herd.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.tasks.security import acl_folder
 from llama_herd.tasks.security.acl import Dialect, Rights
-from llama_herd.worker.local.redis_server import EmbeddedRedis, find_server
 
 ROOT = "user root on >root ~* &* +@all"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 from tests.browser import Browser, Tab
+from tests.cli.gateway_process import GatewayProcess
+from tests.local.processes import ForkedWorker
 from tests.page import ask, said
-from tests.worker.gateway_process import GatewayProcess
-from tests.worker.processes import ForkedWorker
 
 PROMPTS = ("Long ago, a kind baker", "One evening, a great storm came", "The old owl", "In the deep forest")
 WIDTH, HEIGHT = 1200, 700

@@ -17,10 +17,10 @@ from urllib.request import Request, urlopen
 import pytest
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL
-from tests.worker.processes import WorkerProcess, wait_until
+from tests.local.processes import WorkerProcess, wait_until
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -1,6 +1,7 @@
 """What an installation brings: a client no torch, a worker everything, nobody the tests."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,14 +15,15 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from llama_herd.extras import CLI_MODULES, WORKER_MODULES
 from llama_herd.model.files.gguf import GGUFFile
-from llama_herd.worker.local.requirements import CLI_MODULES, WORKER_MODULES
 from llama_herd.worker.settings import BUNDLED_MODEL
-from tests.worker.herd_command import environment
+from tests.cli.herd_command import environment
 
 pytestmark = pytest.mark.program
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "llama_herd"
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +32,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     source = folder / "source"
     skipped = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT, source, symlinks=True, ignore=skipped)
+    for link in ("model", "tasks", "worker"):  # nothing needs them
+        (source / link).unlink(missing_ok=True)
     flags = ["-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *flags, str(source)], check=True)
     (path,) = folder.glob("llama_herd-*.whl")
     return zipfile.ZipFile(path)
 
 
-def test_a_wheel_holds_the_three_packages_their_scripts_and_the_model(wheel: zipfile.ZipFile) -> None:
+def test_a_wheel_holds_all_packages_their_scripts_and_the_model(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     for name in (
+        "chaos/schedules/half-hour.json",
+        "chaos/schedules/hours.json",
+        "cli/batch/command.py",
+        "local/redis_server.py",
         "model/llama2.py",
         "model/bundled/tales.gguf",
         "model/kernels/native/library.cpp",
         "model/kernels/native/pool.h",
         "tasks/client/client.py",
-        *(f"tasks/gateway/page/{file.name}" for file in (ROOT / "tasks/gateway/page").iterdir()),
+        *(f"tasks/gateway/page/{file.name}" for file in (PACKAGE / "tasks/gateway/page").iterdir()),
         "tasks/ledger/lua/emit.lua",
         "worker/pool.py",
     ):
@@ -102,7 +110,7 @@ def run_without(
     )
 
 
-HERD = "from llama_herd.worker.cli import main; main()"
+HERD = "from llama_herd.cli import main; main()"
 
 #: All that a client does without a worker, with both clients.
 CLIENT = """
@@ -144,7 +152,7 @@ def test_without_its_extra_the_command_says_in_one_line_what_to_install() -> Non
 #: Runs one command after another, each as `herd` would.
 EACH = """
 import sys
-from llama_herd.worker.cli import main
+from llama_herd.cli import main
 for line in sys.argv[1:]:
     sys.argv = ["herd", *line.split()]
     try:
@@ -169,6 +177,48 @@ def test_a_client_with_a_command_line_needs_no_celery(redis_url: str) -> None:
     assert "pip install" not in done.stderr
 
 
+#: The code of a client's commands, which the command line loads when they run.
+OF_CLIENTS = ("app", "batch.runner", "batch.watcher", "cancel", "status_view", "transcript", "environment")
+
+
+def test_the_code_of_a_clients_commands_brings_no_worker() -> None:
+    code = "\n".join(f"import llama_herd.cli.{name}" for name in OF_CLIENTS)
+    done = run_without((), f"{code}\nimport sys; print(*sys.modules)")
+    assert "llama_herd.tasks.client.client" in done.stdout, done.stderr
+    assert "llama_herd.worker" not in done.stdout
+    assert "llama_herd.local" not in done.stdout
+
+
+#: Runs one command, and says which modules it has loaded.
+ONE = """
+import sys
+from llama_herd.cli import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    "command", ["status", "status --json", "jobs", "watch x", "batch in.txt -o out.jsonl"]
+)
+def test_a_clients_command_that_runs_brings_no_worker(redis_url: str, tmp_path: Path, command: str) -> None:
+    (tmp_path / "in.txt").touch()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HERD_")}
+    done = subprocess.run(
+        [sys.executable, "-c", ONE, *command.split()],
+        cwd=tmp_path,
+        env=kept | {"HERD_REDIS_URL": redis_url, "HERD_GATEWAY_PORT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "llama_herd.tasks.client.client" in done.stderr, done.stderr
+    assert "llama_herd.worker" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -191,7 +241,7 @@ def test_on_a_client_what_needs_a_workers_packages_says_what_to_install(command:
 
 def test_nothing_tells_anyone_to_install_from_an_index_that_has_it_not() -> None:
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*")]
-    files += [path for room in ("model", "tasks", "worker") for path in ROOT.glob(f"{room}/**/*.py")]
+    files += PACKAGE.rglob("*.py")
     told = re.compile(r"pip install +[\"']?llama[-_]herd")
     assert [path for path in files if path.is_file() and told.search(path.read_text())] == []
 

@@ -9,7 +9,7 @@ from time import perf_counter
 from benchmarks.floors import Format
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.measurement import Measurement
-from llama_herd.worker.local.environment import child_environment
+from llama_herd.local.child_environment import child_environment
 
 PROMPT = "w1 w2 w3"
 MAX_TOKENS = 16
@@ -30,7 +30,7 @@ def measure(bench: Bench, format: Format) -> Iterator[Measurement]:
 
 def _start(bench: Bench, model: Path) -> float:
     """Seconds until the text of the first token stands on standard output."""
-    command = [sys.executable, "-m", "llama_herd.worker.cli", "generate", PROMPT, "--local"]
+    command = [sys.executable, "-m", "llama_herd.cli", "generate", PROMPT, "--local"]
     options = ["--max-tokens", str(MAX_TOKENS), "--temperature", "0"]
     started = perf_counter()
     process = subprocess.Popen(

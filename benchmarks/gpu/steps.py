@@ -32,7 +32,7 @@ PACKAGES = (
 MODULES = (
     "llama_herd.model.llama2",
     "llama_herd.worker.loading.loaded_model",
-    "llama_herd.worker.cli.worker",
+    "llama_herd.cli.worker.command",
 )
 
 

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from benchmarks.gpu.device_weights import draw_weights_on
-from llama_herd.worker.cli import main
+from llama_herd.cli import main
 
 if __name__ == "__main__":
     draw_weights_on(torch.device(sys.argv.pop(1)))

@@ -41,7 +41,7 @@ def _bring_into_memory(path: Path) -> None:
 
 def start(path: Path, setting: Setting) -> dict[str, float]:
     """Seconds and memory of a command that computes one token."""
-    command = [sys.executable, "-m", "llama_herd.worker.cli", "generate", "--local", "--model", str(path)]
+    command = [sys.executable, "-m", "llama_herd.cli", "generate", "--local", "--model", str(path)]
     command += ["w1 w2", "--max-tokens", "1"]
     started_s = perf_counter()
     process = subprocess.Popen(

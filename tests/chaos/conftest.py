@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from llama_herd.worker.chaos.fragile_redis import FragileRedis
-from llama_herd.worker.chaos.herd import SETTINGS, Herd
-from llama_herd.worker.chaos.reference import Reference
+from llama_herd.chaos.fragile_redis import FragileRedis
+from llama_herd.chaos.herd import SETTINGS, Herd
+from llama_herd.chaos.reference import Reference
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 

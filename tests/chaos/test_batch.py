@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.redis_server import EmbeddedRedis
-from tests.tiny import write_tiny_gguf
-from tests.worker.batch.batch_command import BatchCommand, rows
-from tests.worker.batch.killing import (
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
+from tests.cli.batch.batch_command import BatchCommand, rows
+from tests.cli.batch.killing import (
     OPTIONS,
     children_of,
     deterministic_workers,
@@ -18,6 +17,7 @@ from tests.worker.batch.killing import (
     run_with_kills,
     size,
 )
+from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(400)]
 

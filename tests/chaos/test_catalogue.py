@@ -2,10 +2,10 @@
 
 import pytest
 
-from llama_herd.worker.chaos.herd import Herd
-from llama_herd.worker.chaos.plan import Plan
-from llama_herd.worker.chaos.report import Line, Report
-from llama_herd.worker.chaos.run import Run
+from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.plan import Plan
+from llama_herd.chaos.report import Line, Report
+from llama_herd.chaos.run import Run
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker.chaos.faults.clocks import HOUR_S, skewed
-from llama_herd.worker.chaos.faults.death import kill
-from llama_herd.worker.chaos.faults.redis_faults import keeping_owners
-from llama_herd.worker.chaos.herd import Herd
+from llama_herd.chaos.faults.clocks import HOUR_S, skewed
+from llama_herd.chaos.faults.death import kill
+from llama_herd.chaos.faults.redis_faults import keeping_owners
+from llama_herd.chaos.herd import Herd
 from tests.chaos.sampling import LONG
 from tests.chaos.skewed_redis import SkewedRedis, has_compiler
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from llama_herd.worker.chaos.faults.catalogue import FAULTS
-from tests.worker.herd_command import invoke
+from llama_herd.chaos.faults.catalogue import FAULTS
+from tests.cli.herd_command import invoke
 
 
 def test_list_names_every_fault_with_what_it_does() -> None:

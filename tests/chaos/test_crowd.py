@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from llama_herd.worker.chaos.crowd import crowd_of, flapping, never, slowly
-from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.chaos.crowd import crowd_of, flapping, never, slowly
+from llama_herd.chaos.patience import wait_until
 
 pytestmark = pytest.mark.redis
 

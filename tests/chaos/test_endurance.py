@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import pytest
 
-from llama_herd.worker.chaos.faults import network
-from llama_herd.worker.chaos.herd import Herd
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.worker_process import WorkerProcess
+from llama_herd.chaos.faults import network
+from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.worker_process import WorkerProcess
 from tests.chaos.sampling import SAMPLED
 
 NUM_RESETS = 8

@@ -16,15 +16,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.stand_in import StandIn
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
 from llama_herd.tasks.events import End, Event, parse_event
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.cli.gateway_process import GatewayProcess
+from tests.local.processes import WorkerProcess, peak_bytes
 from tests.tasks.gateway.garbage import GOOD, send_garbage
 from tests.tasks.gateway.gateway_thread import events_of
 from tests.tiny import write_tiny_gguf
-from tests.worker.gateway_process import GatewayProcess
-from tests.worker.processes import WorkerProcess, peak_bytes
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.fault, pytest.mark.timeout(180)]
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from llama_herd.chaos.faults.leaving import hold_to_release
+from llama_herd.chaos.verdict import BrokenLaw
 from llama_herd.tasks.ledger.answers import Record
-from llama_herd.worker.chaos.faults.leaving import hold_to_release
-from llama_herd.worker.chaos.verdict import BrokenLaw
 
 HELD = Record("running", "herd.tales", "w", "w", 2, 9, 40, 1, 2, None, 0, 0, None)
 LEFT = replace(HELD, state="queued", owner=None)

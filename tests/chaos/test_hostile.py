@@ -7,10 +7,10 @@ from time import monotonic
 
 import pytest
 
+from llama_herd.chaos.faults.messages import vanished
+from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.hostile import CANARY, Harm, Hostile
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
-from llama_herd.worker.chaos.faults.messages import vanished
-from llama_herd.worker.chaos.herd import Herd
-from llama_herd.worker.chaos.hostile import CANARY, Harm, Hostile
 
 #: So many at once that they take about a second.
 BATCH = 50

@@ -6,14 +6,14 @@ from statistics import median
 
 import pytest
 
+from llama_herd.chaos import mix
+from llama_herd.chaos.faults.death import dying, kill, poisoned
+from llama_herd.chaos.fragile_redis import FragileRedis
+from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.patience import wait_until
+from llama_herd.chaos.recovery import recovery
+from llama_herd.chaos.sabotage import POISONS, Moment, Poison
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS
-from llama_herd.worker.chaos import mix
-from llama_herd.worker.chaos.faults.death import dying, kill, poisoned
-from llama_herd.worker.chaos.fragile_redis import FragileRedis
-from llama_herd.worker.chaos.herd import Herd
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.recovery import recovery
-from llama_herd.worker.chaos.sabotage import POISONS, Moment, Poison
 from tests.chaos.sampling import SAMPLED, SHORT
 from tests.tiny import write_tiny_gguf
 

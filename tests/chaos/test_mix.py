@@ -2,9 +2,9 @@
 
 from itertools import islice
 
+from llama_herd.chaos import mix
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.chaos import mix
 
 
 def test_the_seed_repeats_the_jobs_and_all_are_valid() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from llama_herd.chaos.herd import Herd
 from llama_herd.errors import QueueFull
 from llama_herd.tasks.client.client import Client
-from llama_herd.worker.chaos.herd import Herd
 from llama_herd.worker.process import NUM_LOOK_AHEAD
 from tests.chaos.sampling import SAMPLED
 

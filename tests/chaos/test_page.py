@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.browser import Browser
+from tests.cli.gateway_process import GatewayProcess
+from tests.local.processes import WorkerProcess
 from tests.page import ask, is_over, needs_chromium, said
 from tests.tiny import write_tiny_gguf
-from tests.worker.gateway_process import GatewayProcess
-from tests.worker.processes import WorkerProcess
 
 pytestmark = [
     *(pytest.mark.redis, pytest.mark.worker, pytest.mark.fault, pytest.mark.timeout(180)),

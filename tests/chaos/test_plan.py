@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from llama_herd.chaos.faults.catalogue import FAULTS
+from llama_herd.chaos.plan import SCHEDULES, Plan, strikes_of
 from llama_herd.errors import BadInput
-from llama_herd.worker.chaos.faults.catalogue import FAULTS
-from llama_herd.worker.chaos.plan import SCHEDULES, Plan, strikes_of
 
 
 def plan(strikes: dict[str, int], **changes: float) -> Plan:

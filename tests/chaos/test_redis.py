@@ -7,14 +7,14 @@ from time import monotonic
 
 import pytest
 
+from llama_herd.chaos.faults import redis_faults
+from llama_herd.chaos.faults.early_ends import num_listening
+from llama_herd.chaos.faults.fault import Strike
+from llama_herd.chaos.faults.leaving import EXIT_LIMIT_S
+from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.patience import wait_until
+from llama_herd.chaos.recovery import recovery
 from llama_herd.tasks.message import Envelope
-from llama_herd.worker.chaos.faults import redis_faults
-from llama_herd.worker.chaos.faults.early_ends import num_listening
-from llama_herd.worker.chaos.faults.fault import Strike
-from llama_herd.worker.chaos.faults.leaving import EXIT_LIMIT_S
-from llama_herd.worker.chaos.herd import Herd
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.recovery import recovery
 from tests.chaos.sampling import LONG, SAMPLED, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]

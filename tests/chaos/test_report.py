@@ -1,7 +1,7 @@
 """What a run says of itself."""
 
-from llama_herd.worker.chaos.report import Blow, Held, Report, Trend, spread
-from llama_herd.worker.chaos.verdict import Verdict, Violation
+from llama_herd.chaos.report import Blow, Held, Report, Trend, spread
+from llama_herd.chaos.verdict import Verdict, Violation
 
 BLOWS = (
     Blow("kill", 1.0, 2, (3.0, 4.0)),

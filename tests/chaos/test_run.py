@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from llama_herd.worker.chaos.faults.catalogue import FAULTS
-from llama_herd.worker.chaos.faults.fault import Fault, Strike
-from llama_herd.worker.chaos.faults.standstill import frozen
-from llama_herd.worker.chaos.herd import Herd
-from llama_herd.worker.chaos.plan import Plan
-from llama_herd.worker.chaos.report import Report
-from llama_herd.worker.chaos.run import Run
-from llama_herd.worker.local.worker_process import WorkerProcess
+from llama_herd.chaos.faults.catalogue import FAULTS
+from llama_herd.chaos.faults.fault import Fault, Strike
+from llama_herd.chaos.faults.standstill import frozen
+from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.plan import Plan
+from llama_herd.chaos.report import Report
+from llama_herd.chaos.run import Run
+from llama_herd.local.worker_process import WorkerProcess
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -42,7 +42,7 @@ def test_a_worker_that_does_not_stop_and_one_that_does_not_start_break_a_law_and
     def deaf(herd: Herd) -> Iterator[list[str]]:
         victim = herd.busiest()
         with monkeypatch.context() as patched, frozen([victim]):
-            patched.setattr("llama_herd.worker.local.worker_process.PATIENCE_S", 0.1)
+            patched.setattr("llama_herd.local.worker_process.PATIENCE_S", 0.1)
             victim.stop()
         yield []
 

@@ -4,10 +4,10 @@ import signal
 
 import pytest
 
-from llama_herd.worker.chaos.faults.leaving import SLOW_S, leave, rolling, stopping
-from llama_herd.worker.chaos.herd import Herd
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.chaos.recovery import recovery
+from llama_herd.chaos.faults.leaving import SLOW_S, leave, rolling, stopping
+from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.patience import wait_until
+from llama_herd.chaos.recovery import recovery
 from tests.chaos.sampling import LONG, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]

@@ -4,8 +4,8 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.worker.chaos.faults import subscribers
-from llama_herd.worker.chaos.herd import Herd
+from llama_herd.chaos.faults import subscribers
+from llama_herd.chaos.herd import Herd
 from tests.chaos.sampling import SAMPLED
 
 KINDS = {"stuck": subscribers.stuck, "slow": subscribers.slow, "flapping": subscribers.flap}

@@ -21,10 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from time import process_time
 
+from llama_herd.cli.inspect import lines_of
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.model_file import open_model, read_tokens
 from llama_herd.model.llama2 import Llama
-from llama_herd.worker.cli.inspect import lines_of
 from llama_herd.worker.loading.model_summary import ModelSummary
 from llama_herd.worker.settings import WorkerSettings
 from tests.hostile.gguf_damage import damaged_gguf

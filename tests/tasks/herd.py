@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import End, Event, FinishReason, Started, Token
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Swept, Yours
@@ -11,7 +12,6 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
-from llama_herd.worker.chaos.patience import wait_until
 
 QUEUE = "herd.tales"
 SWEEP = "herd:default:sweep"

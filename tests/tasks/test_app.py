@@ -14,7 +14,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_checks import check_worker_start, refuse_compression, refuse_settings
-from tests.worker.forked_python import run_forked
+from tests.local.forked_python import run_forked
 
 WORKER = ("celery", "-A", "llama_herd.tasks.app", "worker")
 

@@ -1,24 +1,16 @@
-"""A tiny random Llama, loaded once; and a Redis for the tests of a file."""
+"""A tiny random Llama, loaded; a service around it; and a worker of it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.worker import process
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.local.processes import WorkerProcess
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import WorkerProcess
-
-
-@pytest.fixture(scope="session")
-def tiny_settings(tmp_path_factory: pytest.TempPathFactory) -> WorkerSettings:
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_tiny_gguf(path)
-    return WorkerSettings(model=path, slots=4, kv_cache_tokens=1024, prefill_tokens=48, threads=1)
 
 
 @pytest.fixture(scope="session")
@@ -44,17 +36,6 @@ def service(
     service = Service.start(tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test")
     yield service
     service.drain(0.0, lambda: None)
-
-
-@pytest.fixture
-def tiny_path(tiny_settings: WorkerSettings) -> Path:
-    return tiny_settings.model
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
 
 
 @pytest.fixture(scope="module", params=["", "default,acme"], ids=["one tenant", "tenants"])

@@ -12,7 +12,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.settings import MAX_TTL_S
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.processes import PATIENCE_S, WorkerProcess
+from tests.local.processes import PATIENCE_S, WorkerProcess
 
 NUMBERS = {
     name: field for name, field in WorkerSettings.model_fields.items() if field.annotation in (int, float)

@@ -17,13 +17,13 @@ import pytest
 from redis import Redis
 
 from llama_herd.errors import UnservedModel
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.cli.gateway_process import GatewayProcess
+from tests.cli.herd_command import start_herd
+from tests.local.processes import WorkerProcess
 from tests.node import FOLDER, bring_packages, needs_node
-from tests.worker.gateway_process import GatewayProcess
-from tests.worker.herd_command import start_herd
-from tests.worker.processes import WorkerProcess
 
 if TYPE_CHECKING:
     from openai import OpenAI

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from llama_herd.local import worker_process
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Token
-from llama_herd.worker.local import worker_process
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.process import EXIT_DEVICE_LOST
 from llama_herd.worker.settings import WorkerSettings
+from tests.local.processes import PATIENCE_S, WorkerProcess, held
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess, held
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 

@@ -21,14 +21,14 @@ from celery import Celery
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job_fields import JobFields
 from llama_herd.tasks.message import TASK_NAME
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.logs import HEAD, JobLine
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.gateway_process import GatewayProcess
-from tests.worker.processes import WorkerProcess, wait_until
+from tests.cli.gateway_process import GatewayProcess
+from tests.local.processes import WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 

@@ -8,17 +8,17 @@ import pytest
 from redis import Redis
 
 from llama_herd.errors import UnservedModel
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.browser import SHIFT, Browser, Tab
+from tests.cli.gateway_process import GatewayProcess
+from tests.local.processes import WorkerProcess
 from tests.page import ask, is_over, job_of, needs_chromium, said
 from tests.tiny import write_tiny_gguf
-from tests.worker.gateway_process import GatewayProcess
-from tests.worker.processes import WorkerProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.program, pytest.mark.timeout(120), needs_chromium]
 

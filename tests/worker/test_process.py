@@ -10,7 +10,7 @@ from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import lead_links_home
 from llama_herd.worker.process import EXIT_THREAD_DIED
-from tests.worker.forked_python import run_forked
+from tests.local.forked_python import run_forked
 
 DIE = """
 import threading, time

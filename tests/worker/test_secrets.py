@@ -10,6 +10,8 @@ import psutil
 import pytest
 from redis import Redis
 
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
@@ -18,13 +20,11 @@ from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.worker_process import WorkerProcess
 from llama_herd.worker.settings import WorkerSettings
+from tests.cli.herd_command import invoke
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.tasks.herd import Herd, started
 from tests.tiny import write_tiny_gguf
-from tests.worker.herd_command import invoke
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 

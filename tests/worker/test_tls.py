@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from llama_herd.errors import RedisUnavailable
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.local.processes import ForkedWorker
 from tests.tls import Identity, TlsFront
-from tests.worker.processes import ForkedWorker
 
 pytestmark = [
     pytest.mark.redis,

@@ -8,8 +8,8 @@ from llama_herd.errors import UnservedModel
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started
 from llama_herd.worker.settings import WorkerSettings
+from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 

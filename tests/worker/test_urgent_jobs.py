@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.client import Client
+from tests.local.processes import PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess, held, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 

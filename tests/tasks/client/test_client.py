@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 from redis import Redis
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, QueueFull, RedisUnavailable, SettingsError
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
 from llama_herd.tasks.client.core import ClientCore
@@ -19,7 +20,6 @@ from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
-from llama_herd.worker.chaos.patience import wait_until
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 

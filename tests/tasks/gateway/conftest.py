@@ -6,12 +6,12 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd
 

@@ -8,11 +8,11 @@ from http.client import HTTPConnection, HTTPResponse
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
+from llama_herd.chaos.patience import PATIENCE_S
 from llama_herd.tasks.gateway.app import make_app
 from llama_herd.tasks.gateway.door import Door
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.worker.chaos.patience import PATIENCE_S
 from tests.tasks.gateway.described import hold_to_description
 
 

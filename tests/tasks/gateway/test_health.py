@@ -4,7 +4,7 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.worker.local.redis_server import EmbeddedRedis
+from llama_herd.local.redis_server import EmbeddedRedis
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = pytest.mark.redis

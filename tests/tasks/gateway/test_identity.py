@@ -8,6 +8,7 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
+from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import BadInput, SettingsError
 from llama_herd.tasks.gateway.serve import serve
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -16,7 +17,6 @@ from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.redis_call import ask, run_dialogue
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
-from llama_herd.worker.chaos.patience import wait_until
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.logged import listening
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.stand_in import StandIn
-from llama_herd.worker.chaos.patience import wait_until
+from llama_herd.chaos.patience import wait_until
 from tests.logged import listening
 from tests.tasks.gateway.garbage import send_garbage
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of

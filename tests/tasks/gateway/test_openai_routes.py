@@ -6,9 +6,9 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
+from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import End, Failure
 from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.worker.chaos.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 

@@ -16,8 +16,8 @@ from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.ledger.answers import DeadLetter, Record
 from llama_herd.tasks.ledger.keys import Keys
+from tests.cli.herd_command import invoke
 from tests.tasks.herd import QUEUE, Herd, end, started, token
-from tests.worker.herd_command import invoke
 
 pytestmark = pytest.mark.redis
 

@@ -13,13 +13,14 @@ from celery.exceptions import InvalidTaskError
 from redis import Redis
 
 from llama_herd.errors import GenerationError
+from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME
-from llama_herd.worker.local.redis_server import EmbeddedRedis
-from llama_herd.worker.local.worker_process import WorkerProcess
+from tests.local.processes import PATIENCE_S, wait_until
 from tests.worker.broker.test_hostile_messages import (
     BOMBS,
     JOB,
@@ -32,7 +33,6 @@ from tests.worker.broker.test_hostile_messages import (
     redis as redis,
     worker as worker,
 )
-from tests.worker.processes import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 

@@ -11,11 +11,11 @@ from celery import Celery, chain, chord, group
 from celery.canvas import Signature
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.message import TASK_NAME, queue_name
-from llama_herd.worker.local.redis_server import EmbeddedRedis
-from tests.worker.forked_python import start_forked
-from tests.worker.herd_command import invoke
-from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
+from tests.cli.herd_command import invoke
+from tests.local.forked_python import start_forked
+from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 

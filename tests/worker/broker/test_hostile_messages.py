@@ -16,16 +16,16 @@ import psutil
 import pytest
 from redis import Redis
 
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.processes import ForkedWorker, kombu_note
+from tests.local.processes import ForkedWorker, kombu_note
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 

@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import End
@@ -17,10 +18,9 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf
 from tests.worker.broker.test_hostile_messages import JOB, QUEUE, body_of, message
-from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 

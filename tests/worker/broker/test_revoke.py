@@ -9,14 +9,14 @@ from celery import Celery
 from celery.result import AsyncResult
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import End, FinishReason, Started, Token
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.local.processes import PATIENCE_S, WorkerProcess, held, kombu_note, wait_until
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess, held, kombu_note, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 

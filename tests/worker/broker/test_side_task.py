@@ -13,14 +13,14 @@ from celery.worker.request import Request
 from kombu.message import Message
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.side_task import SideTask
-from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
 
 #: What each task leads to, for who waits for its result.
 ERRORS = {"side.leave": WorkerLostError, "side.exhaust": MemoryError, "side.stumble": None}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery.result import AsyncResult
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.cache import Cache
 from llama_herd.model.pages import Pages
 from llama_herd.model.prefix_cache import PrefixCache
@@ -22,10 +23,9 @@ from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.local.processes import PATIENCE_S, WorkerProcess
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S, WorkerProcess
 
 PROMPT_IDS = tuple(random.Random(1).choices(range(5, 90), k=150))
 LONG, SHORT, ONE = PROMPT_IDS, PROMPT_IDS[:20], PROMPT_IDS[:1]

@@ -9,10 +9,10 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.security.acl import Acl, Dialect, Role
 from tests.guarded_redis import GuardedRedis, write_users
+from tests.local.processes import WorkerProcess
 from tests.tiny import write_tiny_gguf
 from tests.worker.hostile_tenant.attacks import GLOBEX, Attack
 from tests.worker.hostile_tenant.tenant import ACME, SLOTS, Tenant, clean
-from tests.worker.processes import WorkerProcess
 
 
 @pytest.fixture(scope="module")

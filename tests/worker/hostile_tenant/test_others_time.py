@@ -12,6 +12,7 @@ from redis import Redis
 from llama_herd.worker.broker.consumer import UNBOUNDED
 from llama_herd.worker.process import NUM_LOOK_AHEAD
 from tests.guarded_redis import GuardedRedis
+from tests.local.processes import WorkerProcess, wait_until
 from tests.worker.hostile_tenant.attacks import (
     ATTACKS,
     FOREIGN,
@@ -25,7 +26,6 @@ from tests.worker.hostile_tenant.attacks import (
     task_message,
 )
 from tests.worker.hostile_tenant.tenant import SLOTS, Tenant, clean
-from tests.worker.processes import WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 

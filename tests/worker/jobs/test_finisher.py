@@ -9,6 +9,7 @@ from celery.backends.redis import RedisBackend
 from redis import Redis
 from structlog.testing import capture_logs
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
@@ -21,7 +22,6 @@ from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import StreamReader

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.error_code import ErrorCode
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.job import GenerationJob
@@ -18,7 +19,6 @@ from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.broker.task_message import TaskMessage
-from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Release
@@ -17,7 +18,6 @@ from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher, Released

@@ -14,8 +14,8 @@ from llama_herd.worker.jobs.loading_report import LoadingReport
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.herd_command import invoke
-from tests.worker.processes import wait_until
+from tests.cli.herd_command import invoke
+from tests.local.processes import wait_until
 
 pytestmark = pytest.mark.redis
 

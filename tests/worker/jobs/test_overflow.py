@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started
 from llama_herd.tasks.job import GenerationJob
@@ -23,9 +24,8 @@ from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
 from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.overflow import PATIENCE_S, Overflow
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
-from llama_herd.worker.local.redis_server import EmbeddedRedis
+from tests.local.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf
-from tests.worker.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
 
 pytestmark = pytest.mark.redis
 

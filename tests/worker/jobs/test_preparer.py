@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -15,7 +16,6 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.broker.task_message import TaskMessage
-from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt

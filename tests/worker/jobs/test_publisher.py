@@ -11,8 +11,8 @@ from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.redis_call import Call, run
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.publisher import Refusal, Released
+from tests.local.processes import wait_until
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
-from tests.worker.processes import wait_until
 
 pytestmark = pytest.mark.redis
 

@@ -10,13 +10,13 @@ import pytest
 from redis import Redis
 
 from llama_herd.errors import SettingsError
+from llama_herd.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.tasks.connection import connect
 from llama_herd.worker.jobs.redis_check import check_redis, refuse_eviction
-from llama_herd.worker.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.forked_python import run_forked
-from tests.worker.herd_command import COMMAND, environment, invoke
-from tests.worker.processes import PATIENCE_S, wait_until
+from tests.cli.herd_command import COMMAND, environment, invoke
+from tests.local.forked_python import run_forked
+from tests.local.processes import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.redis
 

@@ -12,7 +12,7 @@ from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.jobs.service import STALL_SHOWN_S, Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.processes import wait_until
+from tests.local.processes import wait_until
 
 pytestmark = pytest.mark.redis
 

@@ -7,12 +7,12 @@ import pytest
 from celery import Celery
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.local.redis_server import EmbeddedRedis
-from tests.worker.processes import PATIENCE_S, WorkerProcess, wait_until
+from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 

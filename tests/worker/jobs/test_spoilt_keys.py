@@ -7,16 +7,16 @@ import pytest
 from celery import Celery
 from redis import Redis
 
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.chaos.patience import wait_until
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.processes import ForkedWorker
+from tests.local.processes import ForkedWorker
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 

@@ -7,11 +7,11 @@ from redis import Redis
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.ledger.answers import Origin
 from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS, Ledger
 from llama_herd.tasks.ledger.redis_call import Unreadable, run, run_many
 from llama_herd.tasks.message import Envelope
-from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.sweeper import Sweeper
 from llama_herd.worker.logs import JobLine

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker import process
-from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.jobs.service import Service

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.chaos.patience import wait_until
 from llama_herd.worker.jobs.watchdog import Watchdog
 
 pytestmark = pytest.mark.redis

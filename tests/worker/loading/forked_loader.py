@@ -7,7 +7,7 @@ from pathlib import Path
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.forked_python import start_piped
+from tests.local.forked_python import start_piped
 
 
 class ForkedLoader:

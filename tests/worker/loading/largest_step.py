@@ -21,7 +21,7 @@ from llama_herd.worker.engine.sampling.sampler import sample, score
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.processes import peak_bytes
+from tests.local.processes import peak_bytes
 
 
 def prefill(model: LoadedModel, num_tokens: int) -> None:

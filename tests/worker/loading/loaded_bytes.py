@@ -9,7 +9,7 @@ import psutil
 
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.processes import peak_bytes
+from tests.local.processes import peak_bytes
 
 
 def main() -> None:

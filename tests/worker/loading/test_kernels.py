@@ -18,8 +18,8 @@ from llama_herd.worker.loading.loaded_kernels import needs_of
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.cli.herd_command import invoke
 from tests.tiny import WIDE, write_tiny_gguf
-from tests.worker.herd_command import invoke
 
 #: What a library does; prompts attend in tiles, if there are such.
 ALL = "for Q4_0, Q4_K, Q6_K, Q8_0, (bfloat16, )?attention, (attention of prompts, )?RoPE, norms and gates"

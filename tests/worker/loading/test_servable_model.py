@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from llama_herd.errors import BadInput
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.device import on_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.cli.herd_command import invoke
 from tests.hostile.foreign_models import FOREIGN_MODELS
 from tests.model.files.test_gguf_model import BAD_SETS, Change, write_changed
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import write_tiny_gguf
-from tests.worker.herd_command import invoke
 
 pytestmark = pytest.mark.long
 

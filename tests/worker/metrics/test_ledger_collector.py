@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.overview import Lane, QueueCounts, TenantCounts
 from llama_herd.tasks.message import queue_name
-from llama_herd.worker.local.redis_server import EmbeddedRedis
 from llama_herd.worker.metrics import ledger_collector
 from llama_herd.worker.metrics.ledger_collector import (
     MAX_NAMES,
@@ -20,7 +20,7 @@ from llama_herd.worker.metrics.ledger_collector import (
     Reading,
 )
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.processes import wait_until
+from tests.local.processes import wait_until
 
 pytestmark = pytest.mark.redis
 

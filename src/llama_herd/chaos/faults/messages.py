@@ -1,0 +1,71 @@
+"""Malformed and malicious messages."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+
+from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.hostile import TRACELESS, Harm, Hostile
+from llama_herd.chaos.malformed import UNREADABLE, mutants
+from llama_herd.chaos.patience import wait_until
+from llama_herd.chaos.verdict import BrokenLaw
+from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.redis_call import run, run_many
+
+#: Random messages per strike, besides the known kinds.
+NUM_MUTANTS = 300
+
+#: Malicious messages per strike.
+NUM_HARMS = 100
+
+#: Longest time until the job of a read message has ended.
+END_S = 20.0
+
+
+@contextmanager
+def malformed(herd: Herd) -> Iterator[list[str]]:
+    """Malformed messages between the herd's jobs; these, and a job behind the messages, must go on."""
+    for raw in (*UNREADABLE.values(), *islice(mutants(herd.rng), NUM_MUTANTS)):
+        herd.jobs.redis.lpush(herd.queue, raw)
+    (job_id,) = herd.jobs.submit(1, {"max_tokens": 10})
+    yield [*herd.jobs.running(), job_id]
+
+
+@contextmanager
+def hostile(herd: Herd) -> Iterator[list[str]]:
+    """The same with malicious messages; none of them may vanish."""
+    drawn = Hostile(herd.rng.getrandbits(32), herd.jobs.running())
+    harms = list(islice(drawn, NUM_HARMS))
+    for harm in harms:
+        herd.jobs.redis.lpush(herd.queue, harm.raw)
+    (job_id,) = herd.jobs.submit(1, {"max_tokens": 10})
+    yield [*herd.jobs.running(), job_id]
+    herd.jobs.results([job_id])  # which is read after them
+    lost = vanished(herd, harms)
+    if lost:
+        kinds = ", ".join(sorted({harm.kind for harm in lost}))
+        raise BrokenLaw("messages do not vanish", f"{len(lost)} of {NUM_HARMS} did: {kinds}")
+
+
+def vanished(herd: Herd, harms: Sequence[Harm]) -> list[Harm]:
+    """The messages that are neither dead letters nor name a job that ends within END_S.
+
+    Call it when all have been read. They must be few enough that every dead letter is kept. A job that waits
+    for its time is cancelled.
+    """
+    letters = run(herd.jobs.redis, DeadLetters().letters(MAX_LETTERS))
+    buried = {(letter.num_bytes, letter.raw) for letter in letters}
+    left = [harm for harm in harms if (len(harm.raw), harm.raw[:MAX_LETTER_BYTES]) not in buried]
+    left = [harm for harm in left if harm.kind not in TRACELESS]
+
+    def all_have_ended() -> bool:
+        for job_id in herd.jobs.redis.zrange(herd.jobs.ledger.key("delayed"), 0, -1):
+            herd.jobs.client.cancel(job_id.decode())
+        records = run_many(herd.jobs.redis, [herd.jobs.ledger.record(harm.job_id or "\0") for harm in left])
+        pairs = zip(left, records, strict=True)
+        left[:] = [harm for harm, record in pairs if not getattr(record, "is_final", False)]
+        return not left
+
+    with suppress(TimeoutError):
+        wait_until(all_have_ended, "all have ended", END_S)
+    return left

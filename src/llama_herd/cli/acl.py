@@ -1,0 +1,70 @@
+"""`herd acl`: users of Redis for producers, subscribers, workers and operators."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from llama_herd.tasks.security.acl import Role
+
+
+def acl(
+    folder: Annotated[Path, typer.Argument(help="Folder of users.acl and the passwords; created if absent.")],
+    tenant: Annotated[
+        list[str] | None, typer.Option(help="Tenant of the users; absent: HERD_TENANT. May be repeated.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model whose queue they use; absent: HERD_MODEL_NAME. May be repeated."),
+    ] = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=ROLE or NAME=ROLE+ROLE, for all these tenants; absent: <tenant>-<role> for each."
+        ),
+    ] = None,
+    redis: Annotated[
+        Literal["6", "7"],
+        typer.Option(
+            help="Server that reads the file: 6 for Redis 6.2, with wider rights; 7 for Redis 7 or Valkey."
+        ),
+    ] = "7",
+) -> None:
+    """Write Redis users with no more rights than their roles need.
+
+    Roles are producer, subscriber, worker, operator and gateway. Start Redis with --aclfile FOLDER/users.acl,
+    or run ACL LOAD. Other users in the file stay.
+    """
+    from llama_herd.cli.environment import read
+    from llama_herd.tasks.message import queue_name
+    from llama_herd.tasks.security.acl import Acl, Dialect, Role
+    from llama_herd.tasks.security.acl_folder import write_users
+    from llama_herd.tasks.settings import Settings
+
+    found = read(Settings)
+    tenants = [Settings.read(tenant=name).tenant for name in tenant or [found.tenant]]
+    models = model or [found.default_model]
+    acls = [Acl(name, [queue_name(model, name) for model in models]) for name in tenants]
+    if user:
+        users = {name: Acl.rights_in(acls, *roles) for name, roles in map(_parsed, user)}
+    else:
+        users = {f"{acl.tenant}-{role}": acl.rights(role) for acl in acls for role in Role}
+    path = write_users(folder, users, Dialect(redis))
+    for name in users:
+        print(f"{name}: its password is in {folder / name}.password")
+    print(f"redis-server --aclfile {path}  # Redis {redis}{'' if redis == '6' else ' or newer'}")
+
+
+def _parsed(user: str) -> "tuple[str, list[Role]]":
+    """Raises BadInput."""
+    from llama_herd.errors import BadInput
+    from llama_herd.tasks.security.acl import Role
+
+    name, _, roles = user.partition("=")
+    try:
+        return name, [Role(role) for role in roles.split("+")]
+    except ValueError:
+        raise BadInput(
+            f"--user {user}: must be NAME=ROLE or NAME=ROLE+ROLE, of the roles {', '.join(Role)}"
+        ) from None

@@ -1,0 +1,132 @@
+"""A run's answers as a flat table, a row for each output: JSON lines, CSV, TSV or Parquet."""
+
+import csv
+import json
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from llama_herd.cli.batch.answer_file import AnswerFile, CannotWrite
+from llama_herd.cli.batch.output_format import OutputFormat
+
+#: Rows that are in memory at a time.
+_LOT = 1024
+
+Row = Mapping[str, Any]
+#: The columns and their types in Parquet; `prompt` is there on request.
+_TYPES = {
+    "custom_id": "string",
+    "line": "int64",
+    "choice": "int64",
+    "prompt": "string",
+    "text": "string",
+    "finish_reason": "string",
+    "model": "string",
+    "prompt_tokens": "int64",
+    "completion_tokens": "int64",
+}
+
+
+def write_answer_table(
+    answers: AnswerFile, run_id: str, path: Path, format: OutputFormat, *, has_prompts: bool
+) -> int:
+    """Write a run's answers in the order of its input, whole or not at all; return how many rows.
+
+    Raises CannotWrite.
+    """
+    columns = [name for name in _TYPES if has_prompts or name != "prompt"]
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        num_rows = _WRITERS[format](draft, columns, _rows(answers, run_id))
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise CannotWrite(
+            f"{path} cannot be written: {error.strerror}. Its answers are in {answers.path}. "
+            "Fix that, and run the same command again"
+        ) from None
+    return num_rows
+
+
+def _rows(answers: AnswerFile, run_id: str) -> Iterator[Row]:
+    lines, starts = array("q"), array("q")
+    for line, start in answers.places(run_id):
+        lines.append(line)
+        starts.append(start)
+    with answers.path.open("rb") as file:
+        for place in sorted(range(len(lines)), key=lines.__getitem__):
+            file.seek(starts[place])
+            yield from _choices(lines[place], json.loads(file.readline()))
+
+
+def _choices(line: int, answer: Mapping[str, Any]) -> Iterator[Row]:
+    """The outputs of an answer in OpenAI's form. The tokens are those of all of them."""
+    body = answer["response"]["body"]
+    usage = body["usage"] or {}
+    for choice in body["choices"]:
+        yield {
+            "custom_id": answer["custom_id"],
+            "line": line,
+            "choice": choice["index"],
+            "prompt": answer.get("prompt"),
+            "text": choice["text"] if "text" in choice else choice["message"]["content"],
+            "finish_reason": choice["finish_reason"],
+            "model": body["model"],
+            "prompt_tokens": usage.get("prompt_tokens"),
+            "completion_tokens": usage.get("completion_tokens"),
+        }
+
+
+def _write_flat(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> int:
+    num_rows = 0
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps({name: row[name] for name in columns}, ensure_ascii=False) + "\n")
+            num_rows += 1
+    return num_rows
+
+
+def _write_text(separator: str) -> Callable[[Path, Sequence[str], Iterable[Row]], int]:
+    def write(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> int:
+        num_rows = 0
+        with path.open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file, delimiter=separator)
+            table.writerow(columns)
+            for row in rows:
+                table.writerow([_cell(row[name]) for name in columns])
+                num_rows += 1
+        return num_rows
+
+    return write
+
+
+def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> int:
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    schema = pyarrow.schema([(name, _TYPES[name]) for name in columns])
+    rows, num_rows = iter(rows), 0
+    with ParquetWriter(path, schema) as table:
+        while lot := list(islice(rows, _LOT)):
+            cells = [{name: _cell(row[name]) for name in columns} for row in lot]
+            table.write_table(pyarrow.Table.from_pylist(cells, schema))
+            num_rows += len(lot)
+    return num_rows
+
+
+def _cell(value: Any) -> Any:
+    """A value of a table: messages and prompts as ids are JSON there."""
+    return value if value is None or isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)
+
+
+_WRITERS = {
+    OutputFormat.FLAT: _write_flat,
+    OutputFormat.CSV: _write_text(","),
+    OutputFormat.TSV: _write_text("\t"),
+    OutputFormat.PARQUET: _write_parquet,
+}

@@ -1,0 +1,227 @@
+"""`herd batch`: a file of prompts in, a file of answers out; the same command again continues it."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llama_herd.cli.batch.output_format import OutputFormat
+from llama_herd.errors import BadInput
+
+if TYPE_CHECKING:
+    from llama_herd.cli.batch.plan import Plan
+    from llama_herd.local.own_herd import OwnHerd
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+
+
+Input = Annotated[
+    str | None,
+    typer.Argument(
+        help=".jsonl, .json, .txt (a prompt a line), .csv, .tsv, .parquet; - is standard input, JSON lines.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help=".jsonl, .csv, .tsv or .parquet for answers; failed rows go into a file beside it.",
+    ),
+]
+Format = Annotated[
+    OutputFormat | None,
+    typer.Option(
+        help="OpenAI's lines, or a flat row for each output; absent: by the output's suffix.",
+        show_default=False,
+    ),
+]
+WithPrompts = Annotated[bool, typer.Option("--with-prompts", help="Each answer comes with its prompt.")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Model for all rows; with --local its file or folder, absent: HERD_MODEL."),
+]
+Local = Annotated[bool, typer.Option("--local", help="Start a Redis and a worker for this run.")]
+InOrder = Annotated[bool, typer.Option("--in-order", help="Answers in the order of the rows.")]
+MaxErrors = Annotated[int | None, typer.Option(min=0, help="Stop when more rows than this have failed.")]
+Window = Annotated[
+    int | None, typer.Option(min=1, help="Most jobs under way; absent: as many as the workers hold.")
+]
+Priority = Annotated[int, typer.Option(help="-10 to 10; higher goes first.")]
+Seed = Annotated[
+    int | None, typer.Option(help="Same seed, same text for each row; absent: another seed in each run.")
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(help="Most tokens to generate, for rows that do not set it.", show_default="256"),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(help="For rows that do not set it; 0 takes the likeliest token.", show_default="1.0"),
+]
+Others = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other sampling field, for rows that do not set it; its value as JSON.",
+    ),
+]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Send a bare prompt as a message, through the model's chat template.")
+]
+System = Annotated[str | None, typer.Option(help="System message before such a prompt; implies --chat.")]
+PromptColumn = Annotated[str, typer.Option(help="Column of the prompt in a table.")]
+IdColumn = Annotated[
+    str | None,
+    typer.Option(help="Column of the row's name in a table; absent: its line number.", show_default=False),
+]
+Watch = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Show a run that goes on elsewhere, instead of running one.")
+]
+Cancel = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="End a run that goes on elsewhere; the same command continues it."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print events as JSON, one a line.")]
+
+
+def batch(
+    input: Input = None,
+    output: Output = None,
+    model: Model = None,
+    local: Local = False,
+    in_order: InOrder = False,
+    max_errors: MaxErrors = None,
+    window: Window = None,
+    priority: Priority = -10,
+    seed: Seed = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    others: Others = None,
+    chat: Chat = False,
+    system: System = None,
+    prompt_column: PromptColumn = "prompt",
+    id_column: IdColumn = None,
+    format: Format = None,
+    with_prompts: WithPrompts = False,
+    watch: Watch = None,
+    cancel: Cancel = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run every row of a file, and continue where a killed run stopped.
+
+    Reads OpenAI's batch lines, objects with a prompt or messages, plain text, and tables. Exit code 0 when
+    all rows are done, 1 when some failed, 2 for bad input, 130 or 143 when it was interrupted.
+    """
+    if watch is not None:
+        raise typer.Exit(_watch(watch, as_json=as_json))
+    if cancel is not None:
+        return _cancel(cancel)
+    if input is None or output is None:
+        raise BadInput(
+            "herd batch needs a file to read and a file to write. Fix: herd batch in.jsonl -o out.jsonl"
+        )
+    from llama_herd.cli.batch.plan import Plan
+    from llama_herd.cli.batch.row_options import RowOptions
+    from llama_herd.cli.batch.tables import Columns
+    from llama_herd.cli.named_value import named_value
+
+    sampling = {"max_tokens": max_tokens, "temperature": temperature}
+    given = {name: value for name, value in sampling.items() if value is not None}
+    plan = Plan(
+        input,
+        output,
+        RowOptions(
+            model=None if local else model,
+            system=system,
+            is_chat=chat or system is not None,
+            priority=priority,
+            seed=seed,
+            sampling=given | dict(map(named_value, others or ())),
+        ),
+        Columns(prompt_column, id_column),
+        window,
+        in_order,
+        max_errors,
+        OutputFormat.of(output) if format is None else format,
+        with_prompts,
+    )
+    raise typer.Exit(_run_local(plan, model, as_json=as_json) if local else _run(plan, as_json=as_json))
+
+
+def _run(plan: "Plan", *, as_json: bool) -> int:
+    """Run it on the workers that are up."""
+    from llama_herd.cli.environment import read
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+
+    settings = read(Settings)
+    with Client(settings=settings) as client:
+        client.workers()  # raises where there is no Redis, before a file is made
+        return _run_with(client, settings, plan, as_json=as_json)
+
+
+def _run_local(plan: "Plan", model: str | None, *, as_json: bool) -> int:
+    """Run it on a worker of its own."""
+    from dataclasses import replace
+
+    from llama_herd.cli.environment import override, read
+    from llama_herd.extras import need_worker_extra
+    from llama_herd.local.own_herd import own_herd
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_worker_extra("herd batch --local")
+    override(model=model)
+    with own_herd(read(WorkerSettings)) as herd, Client(settings=herd.settings) as client:
+        options = replace(plan.options, model=herd.settings.served_model)
+        plan = replace(plan, options=options)
+        return _run_with(client, herd.settings, plan, as_json=as_json, own=herd)
+
+
+def _run_with(
+    client: "Client",
+    settings: "Settings",
+    plan: "Plan",
+    *,
+    as_json: bool,
+    own: "OwnHerd | None" = None,
+) -> int:
+    from llama_herd.cli.batch.files import BatchFiles
+    from llama_herd.cli.batch.runner import Runner
+    from llama_herd.cli.batch.screen import open_screen
+
+    plan.options.check(settings)
+    with BatchFiles(plan) as files:
+        rows = files.rows(settings)
+        batch = client.batch(rows, run_id=files.run.run_id, window=plan.window, in_order=plan.in_order)
+        command = shlex.join(["herd", *sys.argv[1:]])
+        screen = open_screen(as_json=as_json)
+        runner = Runner(files, batch, client, screen, command=command, max_errors=plan.max_errors, own=own)
+        return runner.run()
+
+
+def _cancel(run_id: str) -> None:
+    from llama_herd.cli.batch.ending import end_batch
+    from llama_herd.cli.environment import read
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+
+    with Client(settings=read(Settings)) as client:
+        print(end_batch(client, run_id))
+
+
+def _watch(run_id: str, *, as_json: bool) -> int:
+    from llama_herd.cli.batch.screen import open_screen
+    from llama_herd.cli.batch.watcher import watch
+    from llama_herd.cli.environment import read
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+
+    with Client(settings=read(Settings)) as client:
+        status = watch(client, run_id, open_screen(as_json=as_json))
+    return int(status.state != "done" or status.num_failed > 0)

@@ -1,0 +1,94 @@
+"""The files of one run: its input, its answers, and its errors."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from llama_herd.cli.batch.answer_file import AnswerFile, line_id
+from llama_herd.cli.batch.answer_table import write_answer_table
+from llama_herd.cli.batch.done_lines import DoneLines
+from llama_herd.cli.batch.output_format import OutputFormat
+from llama_herd.cli.batch.plan import Plan
+from llama_herd.cli.batch.reply import error_line, output_line
+from llama_herd.cli.batch.request import RequestReader
+from llama_herd.cli.batch.run_file import RunFile
+from llama_herd.cli.batch.source_file import open_source
+from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+from llama_herd.tasks.settings import Settings
+
+
+class BatchFiles:
+    """Input, output and errors, open within the block.
+
+    The answers themselves show which rows are done, so no other record can disagree with them. Raises
+    BadInput when a file cannot be used.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._source = open_source(plan.input_name, plan.columns)
+        self._answers = AnswerFile(plan.answers)
+        self._errors = AnswerFile(plan.errors)
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._answers)
+            self.run = RunFile.open(self._plan)
+            stack.enter_context(self._errors)
+            # Only now is it certain that these files belong to this run.
+            self._answers.repair()
+            self._errors.repair()
+            self._done = DoneLines(self._answers.lines(self.run.run_id))
+            self.num_done = len(self._done)
+            for line in self._errors.lines(self.run.run_id):
+                self._done.add(line)
+            self.num_failed = len(self._done) - self.num_done
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @property
+    def errors(self) -> Path:
+        """Where the failed rows are."""
+        return self._plan.errors
+
+    def num_rows(self) -> int | None:
+        """The number of rows of the input; None if it can be read only once."""
+        return self._source.num_rows()
+
+    def rows(self, settings: Settings) -> Iterator[BatchRow | None]:
+        """The rows without an answer; None while the next row has not arrived."""
+        reader = RequestReader(settings, self._plan.options, self.run.run_id)
+        for row in self._source.rows():
+            if row is None:
+                yield None
+            elif row.line in self._done:
+                reader.skip(row)
+            else:
+                yield reader.read(row)
+
+    def write(self, items: Sequence[BatchItem]) -> None:
+        """Write answers to disk. Raises CannotWrite."""
+        prompts = self._plan.has_prompts
+        done = [one for one in items if one.failure is None]
+        self._answers.append([output_line(self._id(one), one, with_prompt=prompts) for one in done])
+        self._errors.append([error_line(self._id(one), one) for one in items if one.failure is not None])
+
+    def write_table(self) -> str:
+        """Make the table of all answers, if the output is to be one, and say so. Raises CannotWrite."""
+        path, format = self._plan.output, self._plan.format
+        if format is OutputFormat.OPENAI:
+            return ""
+        has_prompts = self._plan.has_prompts
+        num_rows = write_answer_table(self._answers, self.run.run_id, path, format, has_prompts=has_prompts)
+        return f"{path}: {num_rows:,} rows"
+
+    def _id(self, item: BatchItem) -> str:
+        return line_id(self.run.run_id, item.index)

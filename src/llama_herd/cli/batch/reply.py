@@ -1,0 +1,48 @@
+"""A row's outcome as a line of OpenAI's output or error file."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from llama_herd.cli.batch.request import Request
+from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.job import SOURCES, GenerationJob
+from llama_herd.tasks.openai.response import response_body
+
+#: Characters that some readers take for the end of a line.
+_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+
+
+def output_line(line_id: str, item: BatchItem, *, with_prompt: bool = False) -> bytes:
+    """The line of a row that ended well; on request with its prompt, ids or messages."""
+    request: Request = item.row.tag
+    assert item.result is not None  # only rows with a result come here
+    assert request.endpoint is not None  # only rows that were understood have a result
+    body = response_body(request.endpoint, item.job_id, item.model, item.result)
+    response = {"status_code": 200, "request_id": item.job_id, "body": body}
+    prompt = {"prompt": _prompt(item)} if with_prompt else {}
+    return _line(line_id, {"custom_id": request.custom_id, **prompt, "response": response, "error": None})
+
+
+def _prompt(item: BatchItem) -> Any:
+    """What the job was given, in the form in which it was given."""
+    job = item.row.job
+    assert isinstance(job, GenerationJob)  # only rows that were understood have a result
+    (given,) = job.model_dump(include=set(SOURCES), exclude_none=True).values()
+    return given
+
+
+def error_line(line_id: str, item: BatchItem) -> bytes:
+    """The line of a row that failed; `line` is its number in the input."""
+    request: Request = item.row.tag
+    failure = item.failure
+    error = {"code": failure.code, "message": failure.message} if failure else None
+    return _line(
+        line_id, {"line": item.index, "custom_id": request.custom_id, "response": None, "error": error}
+    )
+
+
+def _line(line_id: str, fields: Mapping[str, Any]) -> bytes:
+    """The id comes first: done rows are found by the beginnings of lines."""
+    text = json.dumps({"id": line_id, **fields}, ensure_ascii=False, separators=(",", ":"))
+    return text.translate(_LINE_ENDS).encode() + b"\n"

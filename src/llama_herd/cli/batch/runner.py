@@ -1,0 +1,211 @@
+"""Runs a batch from file to file, until it is done, too many rows fail, or it is interrupted."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+from llama_herd.cli.batch.figures import Figures
+from llama_herd.cli.batch.files import BatchFiles
+from llama_herd.cli.batch.interruption import Interruption, Wish
+from llama_herd.cli.batch.screen import Screen
+from llama_herd.cli.batch.summary import Summary
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import RedisUnavailable
+from llama_herd.tasks.client.batch.batch import Batch
+from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.client import Client
+
+if TYPE_CHECKING:
+    from llama_herd.local.own_herd import OwnHerd
+
+#: How often the status is reported.
+REPORT_S = 1.0
+#: So many failures and not one answer since the start end it, unless `max_errors` says how many may be.
+HOPELESS_ROWS = 50
+#: Pause before Redis is tried again.
+RETRY_S = 0.5
+
+
+class Runner:
+    """Writes the answers of a batch, and reports its progress; `run` returns the exit code.
+
+    Answers are on disk before the batch is polled again, which lets Redis forget their jobs. So a kill at any
+    byte loses nothing and repeats nothing.
+    """
+
+    def __init__(
+        self,
+        files: BatchFiles,
+        batch: Batch,
+        client: Client,
+        screen: Screen,
+        *,
+        command: str,
+        max_errors: int | None = None,
+        own: "OwnHerd | None" = None,
+    ) -> None:
+        """`command` continues this run; `own` is the herd that was started for it, if any."""
+        self._files = files
+        self._batch = batch
+        self._client = client
+        self._screen = screen
+        self._max_errors = max_errors
+        self._command = command
+        self._own = own
+        self._hits_before: Mapping[str, int] = {}
+        self._interruption = Interruption()
+        self._is_away = False
+        self._named: set[str] = set()
+        self._report_at_s = 0.0
+        self._is_asked_to_end = False
+        run = files.run
+        self._figures = Figures(
+            run.run_id, run.input_name, files.num_rows(), files.num_done, files.num_failed
+        )
+
+    def run(self) -> int:
+        """Raises CannotWrite, WorkerDied, and RedisUnavailable when Redis is not there at the start."""
+        self._hits_before = {one.name: one.prefix_cache_hits for one in self._client.workers()}
+        with self._interruption.listening(), self._screen:
+            self._begin()
+            while not self._batch.window.is_over:
+                if self._shall_stop:
+                    self._batch.window.stop()
+                self._write(self._poll())
+                if self._own is not None:
+                    self._own.worker.check()
+                if self._interruption.number is not None:
+                    return self._interrupted()
+                self._report()
+                if self._is_asked_to_end:
+                    return self._cancelled_from_elsewhere()
+            return self._end("stopped" if self._shall_stop else "done")
+
+    def _begin(self) -> None:
+        run_id, num_before = self._files.run.run_id, self._files.num_done + self._files.num_failed
+        how = f"continues, {num_before:,} rows are done" if num_before else "begins"
+        where = "" if self._own is None else f"HERD_REDIS_URL={self._own.settings.redis_url} "
+        self._screen.say(
+            f"run {run_id} {how}; to watch it from elsewhere: {where}herd batch --watch {run_id}"
+        )
+
+    def _poll(self) -> list[BatchItem]:
+        try:
+            items = self._batch.poll()
+        except RedisUnavailable as error:
+            if not self._is_away:
+                self._screen.say(f"{error}. Retrying; nothing is lost")
+            self._is_away = True
+            sleep(RETRY_S)
+            return []
+        if self._is_away:
+            self._screen.say("Redis is back")
+        self._is_away = False
+        return items
+
+    def _write(self, items: Sequence[BatchItem]) -> None:
+        self._files.write(items)
+        self._figures.note(items)
+
+    def _report(self) -> None:
+        if monotonic() < self._report_at_s:
+            return
+        self._report_at_s = monotonic() + REPORT_S
+        self._tell("running")
+        if self._own is None:
+            self._name_unserved()
+
+    def _name_unserved(self) -> None:
+        """Warn once per model: a file made for another service may name one that no worker has."""
+        for model in sorted(self._batch.window.unserved - self._named):
+            self._screen.say(
+                f"no worker serves {model}: its rows wait. Fix: start one, or set --model for all rows"
+            )
+            self._named.add(model)
+
+    def _tell(self, state: str) -> None:
+        status = self._figures.status(state, self._batch.window.num_under_way)
+        self._screen.show(status)
+        if not self._is_away:
+            with suppress(RedisUnavailable):
+                self._is_asked_to_end = self._client.report_batch(status)
+
+    @property
+    def _shall_stop(self) -> bool:
+        """Whether too many rows have failed, or all of many."""
+        if self._max_errors is not None:
+            return self._figures.num_failed > self._max_errors
+        return self._figures.num_here >= HOPELESS_ROWS and not self._figures.num_done_here
+
+    def _interrupted(self) -> int:
+        num_under_way = self._batch.window.num_under_way
+        self._screen.pause()
+        if self._own is not None:
+            self._leave(f"{num_under_way} jobs end with this run; they will begin again")
+        elif self._interruption.wish(num_under_way) is Wish.CANCEL:
+            self._cancel("cancelled")
+        else:
+            self._leave(f"{num_under_way} jobs continue on the workers")
+        return self._interruption.exit_code
+
+    def _leave(self, outcome: str) -> None:
+        self._tell("left")
+        self._screen.say(f"{outcome}. To continue: {self._command}")
+
+    def _cancelled_from_elsewhere(self) -> int:
+        self._screen.pause()
+        self._cancel("cancelled from elsewhere")
+        return 1
+
+    def _cancel(self, what: str) -> None:
+        """Cancelled rows get no answer, so a later run does them; with --in-order also those behind them.
+
+        Another signal ends the wait for workers that do not answer.
+        """
+        self._batch.cancel()
+        is_cut = False
+        num_signals = self._interruption.num_signals
+        while not self._batch.window.is_over and self._interruption.num_signals == num_signals:
+            items = self._poll()
+            kept = [one for one in items if one.failure is None or one.failure.code != ErrorCode.CANCELLED]
+            is_cut |= len(kept) < len(items)
+            if not (is_cut and self._batch.window.is_in_order):
+                self._write(kept)
+        self._tell("cancelled")
+        self._screen.say(f"{what}; the same command runs the remaining rows")
+
+    def _end(self, state: str) -> int:
+        self._tell(state)
+        if state == "stopped":
+            self._screen.say(self._why_stopped())
+        if table := self._files.write_table():
+            self._screen.say(table)
+        status = self._figures.status(state, 0)
+        hits = self._prefix_cache_hits()
+        self._screen.close(Summary(status, self._figures.ttft, hits, self._failures()))
+        return int(self._figures.num_failed > 0)
+
+    def _failures(self) -> str:
+        """Where the failed rows are, and why most of this start failed; empty if none has."""
+        if not self._figures.num_failed:
+            return ""
+        why = self._figures.commonest_failure
+        return f"in {self._files.errors}" + (f", most of them by {why}" if why else "")
+
+    def _why_stopped(self) -> str:
+        if self._max_errors is not None:
+            return f"stopped: more than {self._max_errors} rows failed"
+        return (
+            f"stopped: all of the first {self._figures.num_here:,} rows failed. "
+            "Fix: mend that; or give --max-errors, and the other rows run"
+        )
+
+    def _prefix_cache_hits(self) -> int | None:
+        """Hits since the start, of all jobs that the workers ran meanwhile."""
+        with suppress(RedisUnavailable):
+            models = self._batch.window.models
+            workers = [one for one in self._client.workers() if one.model in models]
+            hits = [one.prefix_cache_hits - self._hits_before.get(one.name, 0) for one in workers]
+            return sum(max(0, num) for num in hits) if hits else None
+        return None

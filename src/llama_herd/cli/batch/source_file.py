@@ -1,0 +1,45 @@
+"""Opens a file as the right kind of source."""
+
+from pathlib import Path
+
+from llama_herd.cli.batch.json_array import JsonArray
+from llama_herd.cli.batch.json_lines import JsonLines, StandardInput
+from llama_herd.cli.batch.source import STDIN, Source, opened
+from llama_herd.cli.batch.tables import Columns, CsvTable, ParquetTable
+from llama_herd.cli.batch.text_lines import TextLines
+from llama_herd.errors import BadInput
+
+#: What tells a file's format.
+_SUFFIXES = (".jsonl", ".ndjson", ".json", ".txt", ".csv", ".tsv", ".parquet")
+
+
+def open_source(name: str, columns: Columns) -> Source:
+    """The rows of a file, whose suffix tells its format; - is standard input. Raises BadInput."""
+    if name == STDIN:
+        return StandardInput()
+    path = Path(name)
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file")
+    match Path(name.removesuffix(".gz")).suffix:
+        case ".jsonl" | ".ndjson":
+            return JsonLines(name)
+        case ".json":
+            return JsonArray(name) if _begins_as_array(name) else JsonLines(name)
+        case ".txt":
+            return TextLines(name)
+        case ".csv":
+            return CsvTable(path, columns)
+        case ".tsv":
+            return CsvTable(path, columns, "\t")
+        case ".parquet":
+            return ParquetTable(path, columns)
+        case suffix:
+            raise BadInput(
+                f"{path}: its suffix {suffix!r} names no format. Fix: rename it to what it is, one of "
+                f"{', '.join(_SUFFIXES)}, also with .gz"
+            )
+
+
+def _begins_as_array(name: str) -> bool:
+    with opened(name) as stream:
+        return stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")

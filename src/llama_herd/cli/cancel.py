@@ -1,0 +1,67 @@
+"""`herd cancel`: end a job early, or all jobs of a queue or a batch."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llama_herd.errors import BadInput
+
+if TYPE_CHECKING:
+    from llama_herd.tasks.client.client import Client
+
+
+def cancel(
+    job: Annotated[str | None, typer.Argument(help="Id of the job.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Cancel all jobs of this model that wait or run.")
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Cancel all jobs of this batch that wait or run.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Cancel a job, or all jobs of a queue or a batch; their texts so far are kept."""
+    from llama_herd.cli.environment import override, read
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+
+    if sum(given is not None for given in (job, queue, batch)) != 1:
+        raise BadInput("herd cancel needs one of: the id of a job, --queue MODEL, --batch RUN")
+    override(model_name=queue)
+    with Client(settings=read(Settings)) as client:
+        print(_cancel(client, job) if job is not None else _cancel_all(client, queue, batch, yes))
+
+
+def _cancel(client: "Client", job: str) -> str:
+    from llama_herd.errors import JobNotFound
+    from llama_herd.tasks.ledger.answers import Cancellation
+
+    match client.cancel(job):
+        case Cancellation.CANCELLED:
+            return "cancelled"
+        case Cancellation.ASKED:
+            return "its worker will end it within a step"
+        case Cancellation.FINISHED:
+            return "had already ended"
+        case Cancellation.UNKNOWN:
+            raise JobNotFound.of(job)
+
+
+def _cancel_all(client: "Client", model: str | None, run_id: str | None, is_sure: bool) -> str:
+    """Say how many there are, ask, cancel. Raises BadInput if nobody can be asked."""
+    from llama_herd.cli.batch.ending import end_batch
+
+    whose = f"model {model}" if run_id is None else f"batch {run_id}"
+    num_found = client.count_jobs(model=model, run_id=run_id)
+    if not num_found:
+        return f"no job of {whose} waits or runs"
+    if not is_sure:
+        if not sys.stdin.isatty():
+            raise BadInput(
+                f"{num_found:,} jobs of {whose} wait or run. Fix: --yes cancels them without asking"
+            )
+        typer.confirm(f"Cancel {num_found:,} jobs of {whose}?", abort=True)
+    if run_id is not None:
+        return end_batch(client, run_id)
+    return f"{client.cancel_jobs(model=model):,} jobs cancelled"

@@ -1,0 +1,68 @@
+"""`herd chaos`: break a herd in every known way, and check that nothing is lost."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+MAX_JOBS = 1_000_000
+MAX_TOKENS = 4096
+#: A week.
+MAX_MINUTES = 10_080
+
+chaos = typer.Typer(no_args_is_help=True, help="Break a herd of its own, and check that nothing is lost.")
+
+
+@chaos.command("list")
+def list_faults() -> None:
+    """Show all faults and schedules."""
+    from llama_herd.extras import need_worker_extra
+
+    need_worker_extra("herd chaos")
+    from llama_herd.chaos.faults.catalogue import FAULTS
+    from llama_herd.chaos.plan import SCHEDULES
+
+    for fault in FAULTS.values():
+        print(f"{fault.name:<18}{fault.what}")
+    print("\nschedules:", *sorted(path.stem for path in SCHEDULES.glob("*.json")))
+
+
+@chaos.command("run")
+def run_faults(
+    faults: Annotated[
+        list[str] | None, typer.Argument(help="Names of faults, such as kill or kill=10; absent: each once.")
+    ] = None,
+    schedule: Annotated[str, typer.Option(help="Name of a schedule of faults.")] = "",
+    jobs: Annotated[int, typer.Option(min=1, max=MAX_JOBS, help="Least number of jobs.")] = 100,
+    tokens: Annotated[
+        int, typer.Option(min=2, max=MAX_TOKENS, help="Most tokens per job; the least is half of it.")
+    ] = 150,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the jobs and of the order of the faults.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0, help="Repeat for this many minutes; 0: once.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Break two workers and a Redis of its own that run the bundled model.
+
+    Then read back all streams and results, and check every law. Exit code 0 when all hold, else 1.
+    """
+    from llama_herd.errors import BadInput
+    from llama_herd.extras import need_worker_extra
+
+    need_worker_extra("herd chaos")
+    if not minutes <= MAX_MINUTES:
+        raise BadInput(f"--minutes {minutes}: must be at most {MAX_MINUTES}")
+    from llama_herd.chaos.plan import Plan, strikes_of
+    from llama_herd.chaos.run import run
+    from llama_herd.chaos.screen import progress, show
+    from llama_herd.local.worker_process import WorkerDied
+
+    plan = Plan(strikes_of(faults or [], schedule), jobs, tokens, seed, minutes)
+    try:
+        with progress(is_quiet=as_json) as tell:
+            report = run(plan, tell)
+    except (WorkerDied, TimeoutError) as error:
+        print(f"herd: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(json.dumps(report.to_dict())) if as_json else show(report)
+    raise typer.Exit(report.exit_code)

@@ -1,0 +1,83 @@
+"""`herd demo`: everything in one terminal, with nothing to set up."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from llama_herd.cli.demo.screen import Screen
+    from llama_herd.worker.settings import WorkerSettings
+
+
+def demo(
+    model: Annotated[
+        Path | None,
+        typer.Option(help="GGUF file or Hugging Face folder; absent: HERD_MODEL, else the bundled one."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Stay, with two workers and a page for the browser, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Show eight jobs side by side, with nothing to set up.
+
+    They run through a Redis and a worker of the demo's own, first together, then one at a time. Nothing is
+    left running. Exit code 0 when all jobs ended well.
+    """
+    from llama_herd.cli.environment import override, read
+    from llama_herd.extras import need_gateway_extra, need_worker_extra
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_worker_extra("herd demo")
+    if web:
+        need_gateway_extra("herd demo --web")
+    override(model=model)
+    settings = read(WorkerSettings)
+    if web:
+        _stay(settings, as_json)
+        return
+    from llama_herd.cli.demo.demo import Demo
+    from llama_herd.cli.demo.next_steps import next_steps
+    from llama_herd.local.worker_process import WorkerDied
+
+    screen = _screen(as_json)
+    try:
+        report = Demo(settings, screen).run()
+    except (WorkerDied, TimeoutError) as error:
+        print(f"herd: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    steps = next_steps(settings)
+    if as_json:
+        print(json.dumps(report.to_dict() | {"next": [step._asdict() for step in steps]}))
+    else:
+        screen.close(report, steps)
+    raise typer.Exit(report.exit_code)
+
+
+def _stay(settings: "WorkerSettings", as_json: bool) -> None:
+    """Show the page until somebody ends it."""
+    from llama_herd.cli.demo.web_demo import WebDemo
+    from llama_herd.local.worker_process import WorkerDied
+
+    if as_json:
+        raise typer.BadParameter("the page has no report. Fix: give --json or --web, not both")
+    try:
+        WebDemo(settings).run()
+    except WorkerDied as error:
+        print(f"herd: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _screen(as_json: bool) -> "Screen":
+    from rich.console import Console
+
+    from llama_herd.cli.demo.live_screen import LiveScreen
+    from llama_herd.cli.demo.screen import Screen
+
+    terminal = Console(highlight=False)
+    if terminal.is_terminal and not terminal.is_dumb_terminal and not as_json:
+        return LiveScreen(terminal)
+    return Screen(Console(highlight=False, color_system=None, force_terminal=False, quiet=as_json))

@@ -1,0 +1,85 @@
+"""All checks of `herd doctor`, in the order in which a worker needs things."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from llama_herd.cli.doctor.finding import Finding
+from llama_herd.cli.doctor.machine import check_open_files, check_python, check_torch
+from llama_herd.cli.doctor.redis_server import check_redis
+from llama_herd.cli.environment import unknown_variables
+from llama_herd.cli.size_text import size_text
+from llama_herd.errors import BadInput
+from llama_herd.extras import missing_worker_modules
+from llama_herd.tasks.secret_files import exposed_files
+from llama_herd.worker.loading.device import on_device, torch_name
+from llama_herd.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from llama_herd.worker.loading.memory_plan import MemoryPlan
+    from llama_herd.worker.loading.servable_model import ServableModel
+
+
+def check_up() -> Iterator[Finding]:
+    """Run all checks; if the settings cannot be read, only those that need none."""
+    yield check_python()
+    yield check_open_files()
+    for name, nearest in unknown_variables().items():
+        yield Finding("settings", "warn", f"{name} is not a setting", f"the nearest name is {nearest}")
+    try:
+        settings = on_device(WorkerSettings.read())
+    except BadInput as error:
+        yield Finding.of(error, "settings", fix="set an allowed value, or leave it out")
+        return
+    yield Finding("settings", "ok", f"{len(settings.model_fields_set)} set, the others are defaults")
+    for name, complaint in exposed_files(WorkerSettings).items():
+        detail, _, fix = complaint.partition(". Fix: ")
+        yield Finding("secrets", "warn", f"{name}: {detail}", fix)
+    yield from check_redis(settings.redis_url)
+    torch = check_torch(settings)
+    yield torch
+    if not missing_worker_modules():
+        yield from check_model(settings, has_device=torch.state != "fail")
+
+
+def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Finding]:
+    """Whether a worker would serve the model, without reading its weights.
+
+    `has_device`: whether the device is there and pinned, so that its memory can be checked.
+    """
+    from llama_herd.worker.loading.servable_model import ServableModel
+
+    subject, fix = "model", "set HERD_MODEL to another file"
+    device = torch_name(settings.device)
+    try:
+        with ServableModel.open(settings, device) as servable:
+            num_tensors, num_tokens = len(servable.file.tensors), servable.tokenizer.vocab_size
+            yield Finding(
+                "model", "ok", f"{settings.served_model}: {num_tensors} tensors, {num_tokens} tokens"
+            )
+            yield from check_chat(servable)
+            subject, fix = "memory", ""
+            if has_device:
+                yield _room(servable.fitting_plan(), device)
+    except BadInput as error:
+        yield Finding.of(error, subject, fix=fix)
+
+
+def check_chat(servable: "ServableModel") -> Iterator[Finding]:
+    """Whether jobs with messages are refused though the model has a template for them."""
+    try:
+        servable.check_chat()
+    except BadInput as error:
+        yield Finding(
+            "chat",
+            "warn",
+            f"jobs with messages are refused: {error}",
+            "use a model file with a repaired template",
+        )
+
+
+def _room(plan: "MemoryPlan", device: str) -> Finding:
+    """The two largest parts, which the settings decide; `herd inspect` lists all."""
+    how = " in blocks" if plan.keeps_blocks else ""
+    parts = f"weights {size_text(plan.weight_bytes)}{how}, KV cache {size_text(plan.kv_cache_bytes)}"
+    total, free = size_text(plan.num_bytes), size_text(plan.free_bytes)
+    return Finding("memory", "ok", f"{total} at most ({parts}), {free} free on {device}")

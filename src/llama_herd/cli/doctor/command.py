@@ -1,0 +1,36 @@
+"""`herd doctor`: what is ready on this machine and what is not, with the fixes."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from llama_herd.cli.doctor.finding import Finding
+
+COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Check the machine, the settings, Redis and the model file.
+
+    Exit code 1 when something fails.
+    """
+    from llama_herd.cli.doctor.checkup import check_up
+
+    findings = []
+    for finding in check_up():
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    has_failed = any(finding.state == "fail" for finding in findings)
+    if as_json:
+        print(json.dumps({"ok": not has_failed, "findings": [finding._asdict() for finding in findings]}))
+    raise typer.Exit(int(has_failed))
+
+
+def _show(finding: "Finding") -> None:
+    state = typer.style(f"{finding.state:<4}", fg=COLOURS[finding.state])
+    typer.echo(f"{state}  {finding.subject:<11}  {finding.detail}")
+    if finding.fix:
+        typer.echo(f"{'':<17}  fix: {finding.fix}")

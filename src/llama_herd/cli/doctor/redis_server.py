@@ -1,0 +1,80 @@
+"""The Redis that the settings name: whether it answers, and whether it keeps data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from llama_herd.cli.doctor.finding import Finding
+from llama_herd.errors import HerdError, RedisUnavailable
+from llama_herd.local.own_redis import is_taken, port_here
+from llama_herd.local.redis_server import find_server
+from llama_herd.tasks.connection import CLUSTER, READ_ONLY, SENTINEL, connect, masked, redis_errors
+
+#: The scripts use commands of this version.
+MIN_VERSION = (6, 2)
+
+
+def check_redis(url: str) -> list[Finding]:
+    """Findings about the Redis at `url`; if none answers, whether one could be started there."""
+    try:
+        with connect(url, tries=0) as redis, redis_errors(url):
+            info: Mapping[str, Any] = redis.info()
+    except HerdError as error:
+        return [Finding.of(error, "redis"), *_check_port(url)]
+    unfit = _unfit(info)
+    if unfit is not None:
+        return [Finding.of(RedisUnavailable(f"Redis at {masked(url)} {unfit}"), "redis")]
+    return [_check_version(url, info), _check_eviction(info), _check_persistence(info)]
+
+
+def _unfit(info: Mapping[str, Any]) -> str | None:
+    """Why this Redis cannot keep jobs; None if it can."""
+    mode = info.get("redis_mode", info.get("server_mode"))  # as Valkey calls it
+    if mode == "cluster":
+        return CLUSTER
+    if mode == "sentinel":
+        return SENTINEL
+    return READ_ONLY if info.get("role") == "slave" and info.get("slave_read_only") else None
+
+
+def _check_version(url: str, info: Mapping[str, Any]) -> Finding:
+    version, needed = str(info["redis_version"]), ".".join(map(str, MIN_VERSION))
+    if tuple(map(int, version.split(".")[:2])) >= MIN_VERSION:
+        valkey = info.get("valkey_version")  # the other number is that of the Redis it replaces
+        return Finding("redis", "ok", f"{f'Valkey {valkey}' if valkey else version} at {masked(url)}")
+    return Finding("redis", "fail", f"{version} at {masked(url)}", f"take Redis {needed} or newer, or Valkey")
+
+
+def _check_eviction(info: Mapping[str, Any]) -> Finding:
+    policy, max_bytes = info.get("maxmemory_policy", "unknown"), info.get("maxmemory", 0)
+    limit = f"maxmemory {max_bytes:,} bytes" if max_bytes else "no maxmemory"
+    if policy == "noeviction":
+        return Finding("eviction", "ok", f"none, {limit}")
+    detail = f"policy {policy}, {limit}: a full Redis drops accepted jobs and streams"
+    return Finding(
+        "eviction",
+        "fail" if max_bytes else "warn",
+        detail,
+        "redis-cli CONFIG SET maxmemory-policy noeviction",
+    )
+
+
+def _check_persistence(info: Mapping[str, Any]) -> Finding:
+    if info.get("aof_enabled"):
+        return Finding("persistence", "ok", "append-only file")
+    detail = "no append-only file: accepted jobs are lost when Redis ends"
+    return Finding("persistence", "warn", detail, "redis-cli CONFIG SET appendonly yes")
+
+
+def _check_port(url: str) -> list[Finding]:
+    """Whether `herd worker --with-redis` could start a Redis where none answers."""
+    port = port_here(url)
+    if port is None:
+        return []
+    if is_taken(port):
+        detail = f"{port} is in use, but no usable Redis answers there"
+        return [Finding("port", "fail", detail, "set HERD_REDIS_URL to another port")]
+    try:
+        find_server()
+    except HerdError as error:
+        return [Finding.of(error, "port", "warn")]
+    return [Finding("port", "ok", f"{port} is free: herd worker --with-redis starts a Redis there")]

@@ -1,0 +1,56 @@
+"""Settings for a command: its options become HERD_* variables, and these become settings."""
+
+import os
+import sys
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import TypeVar
+
+from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.secret_files import secret_variables, warn_of_exposed_files
+from llama_herd.tasks.settings import PREFIX, Settings
+
+S = TypeVar("S", bound=Settings)
+
+
+def variable(field: str) -> str:
+    """The variable of a setting."""
+    kind = next(kind for kind in _kinds() if field in kind.model_fields)
+    return kind.variables(field)[0]
+
+
+def override(**options: object) -> None:
+    """Set the variables of the given options; child processes see them too."""
+    given = {variable(name): str(value) for name, value in options.items() if value is not None}
+    os.environ.update(given)
+
+
+def read(kind: type[S]) -> S:
+    """Read settings, and warn about unknown variables and exposed secrets. Raises SettingsError."""
+    for name, nearest in unknown_variables().items():
+        complaint = f"{name} is not a setting, so it has no effect. The nearest name is {nearest}"
+        print(f"herd: {complaint}", file=sys.stderr)
+    settings = kind.read()
+    warn_of_exposed_files(kind)
+    return settings
+
+
+def unknown_variables() -> dict[str, str]:
+    """Variables that look like settings but are not, each with the nearest setting's name."""
+    unknown = {name for name in os.environ if name.startswith(PREFIX)}
+    known: set[str] = set()
+    for kind in _kinds():
+        known.update(kind.variables(field)[0] for field in kind.model_fields)
+        known.update(secret_variables(kind))
+        if unknown <= known:
+            return {}
+    near = sorted(known)
+    return {name: get_close_matches(name, near, n=1, cutoff=0.0)[0] for name in sorted(unknown - known)}
+
+
+def _kinds() -> Iterator[type[Settings]]:
+    """Everything that a command may be set to. A client's command comes to load no worker's code."""
+    yield GatewaySettings
+    from llama_herd.worker.settings import WorkerSettings
+
+    yield WorkerSettings

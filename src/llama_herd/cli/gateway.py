@@ -1,0 +1,37 @@
+"""`herd gateway`: the door to the queue for clients of OpenAI's API."""
+
+from typing import Annotated
+
+import typer
+
+
+def gateway(
+    host: Annotated[str | None, typer.Option(help="Address to listen at; absent: HERD_GATEWAY_HOST.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port; absent: HERD_GATEWAY_PORT. 0: any free one.")
+    ] = None,
+) -> None:
+    """Serve OpenAI's API, and jobs with their events, over the queue.
+
+    It has no model and no state: run as many as you like. Without keys (herd keys) it listens at this machine
+    only.
+    """
+    from llama_herd.cli.environment import override, read
+    from llama_herd.extras import need_gateway_extra
+    from llama_herd.tasks.gateway.settings import GatewaySettings
+
+    need_gateway_extra("herd gateway")
+    override(gateway_host=host, gateway_port=port)
+    settings = read(GatewaySettings)
+
+    from llama_herd.tasks.gateway.answer_count import AnswerCount
+    from llama_herd.tasks.gateway.serve import serve
+    from llama_herd.worker.metrics.exporter import Exporter
+    from llama_herd.worker.metrics.gateway_collector import GatewayCollector
+    from llama_herd.worker.settings import WorkerSettings
+
+    answers = AnswerCount()
+    exporter = Exporter.start(WorkerSettings.read())  # of the ledger it tells what a worker would tell
+    if exporter is not None:
+        exporter.show(GatewayCollector(answers))
+    serve(settings, answers)

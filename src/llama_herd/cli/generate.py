@@ -1,0 +1,170 @@
+"""`herd generate`: one job, its text on standard output as it comes."""
+
+import warnings
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llama_herd.cli.named_value import named_value
+from llama_herd.cli.queue_note import tell_note
+from llama_herd.cli.span import seconds
+from llama_herd.errors import BadInput, UnservedModel
+
+if TYPE_CHECKING:
+    from llama_herd.cli.transcript import Transcript
+
+
+Prompt = Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Send PROMPT as a message, through the model's chat template.")
+]
+System = Annotated[str | None, typer.Option(help="System message before it; implies --chat.")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Name of the model; with --local its file or folder, absent: HERD_MODEL."),
+]
+# Absent, a field is not sent; the defaults shown are the job's own, whose import would take time here.
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.", show_default="256")]
+Temperature = Annotated[
+    float | None, typer.Option(help="0 always takes the most likely token.", show_default="1.0")
+]
+TopK = Annotated[int | None, typer.Option(help="Keep the k most likely tokens. 0: all.", show_default="0")]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        help="Keep the most likely tokens until their probabilities add up to this.", show_default="1.0"
+    ),
+]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same text; absent: derived from the job's id.")]
+Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")]
+Others = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other sampling field, its value as JSON; may be repeated.",
+    ),
+]
+Priority = Annotated[int | None, typer.Option(help="-10 to 10; higher goes first.", show_default="0")]
+NotBefore = Annotated[
+    int | None, typer.Option(help="Do not run it before this time, in milliseconds since 1970.")
+]
+IdempotencyKey = Annotated[
+    str | None, typer.Option(help="A name of your own: the same job sent twice under it runs once.")
+]
+DeadlineMs = Annotated[int | None, typer.Option(help="Give up after this time, in milliseconds since 1970.")]
+Timeout = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Give up so long after it is due: 500ms, 90s, 5m, 2h.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")]
+Local = Annotated[bool, typer.Option("--local", help="Run in this process: no queue, no Redis.")]
+
+
+def generate(
+    prompt: Prompt,
+    chat: Chat = False,
+    system: System = None,
+    model: Model = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    others: Others = None,
+    priority: Priority = None,
+    not_before: NotBefore = None,
+    idempotency_key: IdempotencyKey = None,
+    deadline_ms: DeadlineMs = None,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+    local: Local = False,
+) -> None:
+    """Continue a prompt and stream the text.
+
+    Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels),
+    2 for bad input.
+    """
+    from llama_herd.cli.terminal import checked_text, text_or_stdin
+    from llama_herd.cli.transcript import Transcript
+
+    if local and (not_before is not None or idempotency_key is not None):
+        raise BadInput("--not-before and --idempotency-key need the queue. Fix: leave out --local")
+    text = text_or_stdin(prompt)
+    named = {"--system": system, "--stop": "".join(stop or ()), "--idempotency-key": idempotency_key}
+    for name, value in named.items():
+        checked_text(value or "", name)
+    is_chat = chat or system is not None
+    sampling = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    fields = {
+        "prompt": None if is_chat else text,
+        "messages": _messages(system, text) if is_chat else None,
+        "priority": priority,
+        "not_before": not_before,
+        "deadline_ms": deadline_ms,
+        "timeout_s": None if timeout is None else seconds(timeout, "--timeout"),
+        "idempotency_key": idempotency_key,
+        "sampling": _given(sampling) | dict(map(named_value, others or ())),
+    }
+    transcript = Transcript("result" if as_json else "text")
+    if local:
+        _run_here(_given(fields), model, transcript)
+    else:
+        _run_in_queue(_given(fields), model, transcript)
+    raise typer.Exit(transcript.exit_code)
+
+
+def _messages(system: str | None, text: str) -> list[dict[str, str]]:
+    turns = {"system": system, "user": text}
+    return [{"role": role, "content": content} for role, content in turns.items() if content is not None]
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
+    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.signals import on_interrupt
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+
+    override(model_name=model)
+    settings = read(Settings)
+    with Client(settings=settings) as client:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnservedModel)  # we say it ourselves, below
+            job_id = client.submit(**fields)
+        # In a thread, since the signal may interrupt this one while it uses the client.
+        cancel = Thread(target=client.cancel, args=(job_id,), daemon=True)
+        with on_interrupt(cancel.start):
+            tell_note(client, job_id)
+            transcript.follow(client.watch(job_id))
+            if cancel.ident is not None:
+                cancel.join()  # the job's end may come before the answer, for which the client must stay
+
+
+def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
+    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.signals import on_interrupt
+    from llama_herd.cli.torch_import import load_torch
+    from llama_herd.extras import need_worker_extra
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_worker_extra("herd generate --local")
+    override(model=model)
+    settings = read(WorkerSettings)
+    load_torch()
+    from llama_herd.local.local_job import LocalJob
+
+    job = LocalJob.load(fields, settings)
+    with on_interrupt(job.cancel):
+        transcript.follow(job.events())

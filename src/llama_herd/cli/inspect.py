@@ -1,0 +1,124 @@
+"""`herd inspect`: what is in a model file, and how much memory it would take to run it."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llama_herd.cli.size_text import size_text
+
+if TYPE_CHECKING:
+    from llama_herd.model.config import LlamaConfig
+    from llama_herd.model.shape.rope_scaling import RopeScaling
+    from llama_herd.model.text.token_facts import TokenFacts
+    from llama_herd.worker.loading.model_summary import Memory, ModelSummary, TypeShare
+
+
+def inspect(
+    model: Annotated[
+        Path | None, typer.Argument(help="GGUF file or Hugging Face folder; absent: HERD_MODEL.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a model file holds.
+
+    Also shows how much memory a worker would need at the current settings. No weight is read. Any file can be
+    looked at; of one that is not supported the headers are shown, and then why a worker refuses it. Exit
+    code 2 when a worker could not serve the model on this machine with these settings.
+    """
+    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.terminal import harmless
+    from llama_herd.errors import BadInput
+    from llama_herd.extras import need_worker_extra
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_worker_extra("herd inspect")
+    override(model=model)
+    settings = read(WorkerSettings)
+    from llama_herd.worker.loading.model_summary import ModelSummary
+
+    summary = ModelSummary.of(settings)
+    if as_json:
+        print(json.dumps(summary.to_dict()), flush=True)  # before the complaint, also in a pipe
+    elif summary.kind:
+        print(harmless("\n".join(lines_of(summary))), flush=True)
+    if summary.complaint:
+        raise BadInput(summary.complaint)
+
+
+def lines_of(summary: "ModelSummary") -> Iterator[str]:
+    """A summary for a person."""
+    total = summary.total
+    yield summary.path
+    yield summary.kind
+    yield f"{total.num_parameters:,} parameters in {total.num_tensors} tensors, {size_text(total.num_bytes)}"
+    yield from _section("header", summary.header.items())
+    yield from _section("shape", _shape_facts(summary.shape))
+    yield from _section("tensors", ((share.type, _share(share)) for share in summary.tensors))
+    if summary.tokenizer is not None:
+        yield from _section("tokenizer", _tokenizer_facts(summary.tokenizer))
+    if summary.memory is not None:
+        yield from _section("memory of a worker at the current settings", _memory_facts(summary.memory))
+
+
+def _section(title: str, facts: Iterable[tuple[str, object]]) -> Iterator[str]:
+    """A section with a line for each fact; nothing without any."""
+    lines = [(_one_line(name), _one_line(value)) for name, value in facts]
+    width = max((len(name) for name, _ in lines), default=0)
+    if lines:
+        yield f"\n{title}"
+    for name, value in lines:
+        yield f"  {name:<{width}}  {value}"
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())
+
+
+def _shape_facts(shape: "LlamaConfig | None") -> Iterator[tuple[str, object]]:
+    """The family, and every field that is not as in Llama 2."""
+    if shape is None:
+        return
+    yield "family", shape.family.name
+    plain = {field.name for field in fields(shape) if getattr(shape, field.name) == field.default}
+    special: dict[str, Callable[[Any], str]] = {"rope_scaling": _scaling, "windows": _windows}
+    for field in fields(shape):
+        if field.name not in plain and field.name != "family":
+            yield field.name, special.get(field.name, str)(getattr(shape, field.name))
+
+
+def _scaling(scaling: "RopeScaling") -> str:
+    slowest = max(scaling.divisors, default=1.0)
+    return f"pairs up to {slowest:g} times slower, gain {scaling.gain:g}"
+
+
+def _windows(windows: tuple[int, ...]) -> str:
+    return f"of {max(windows):,} tokens in {sum(map(bool, windows))} of {len(windows)} layers"
+
+
+def _share(share: "TypeShare") -> str:
+    return f"{share.num_tensors} tensors, {share.num_parameters:,} parameters, {size_text(share.num_bytes)}"
+
+
+def _tokenizer_facts(tokenizer: "TokenFacts") -> Iterator[tuple[str, object]]:
+    yield "tokens", tokenizer.vocab_size
+    yield "BOS", "none" if tokenizer.bos_id is None else tokenizer.bos_id
+    yield "EOS", ", ".join(map(str, tokenizer.eos_ids)) or "none: a job runs to its max_tokens"
+    yield "BOS before a prompt", "yes" if tokenizer.adds_bos else "no"
+    chat = ", ".join(tokenizer.chat_templates) or "no: jobs with messages are refused"
+    complaint = tokenizer.chat_complaint
+    yield "chat template", f"jobs with messages are refused: {complaint}" if complaint else chat
+
+
+def _memory_facts(memory: "Memory") -> Iterator[tuple[str, object]]:
+    yield "device", f"{memory.device}, {memory.dtype}"
+    yield "form", f"weights {memory.weights}"
+    yield "kernels", memory.kernels
+    yield "longest sequence", f"{memory.max_length:,} tokens; {memory.slots} slots"
+    yield "KV a token", f"{memory.kv_bytes_per_token:,} bytes; {memory.kv_cache_tokens:,} tokens"
+    for name, num_bytes in memory.parts.items():
+        yield name, size_text(num_bytes)
+    yield "in all", f"{size_text(memory.num_bytes)} at most, {size_text(memory.free_bytes)} free"

@@ -1,0 +1,55 @@
+"""`herd jobs`: the jobs that run or wait."""
+
+import sys
+from typing import Annotated, cast, get_args
+
+import typer
+
+from llama_herd.cli.console import table_console
+from llama_herd.cli.span import seconds
+
+STATES = ("running", "queued", "unserved", "delayed")
+
+
+def jobs(
+    model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Jobs of this tenant; absent: HERD_TENANT.")] = None,
+    state: Annotated[str | None, typer.Option(help=f"Only jobs in this state: {', '.join(STATES)}.")] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only jobs that have been due for this long: 90s, 5m, 2h."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most jobs to show.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a job.")] = False,
+) -> None:
+    """List the jobs that run or wait, the running ones first, then the oldest.
+
+    Jobs that have ended are not listed: `herd status JOB` knows each by its id, `herd dead list` lists those
+    that were given up.
+    """
+    from pydantic import TypeAdapter
+
+    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.status_view import jobs_view
+    from llama_herd.errors import BadInput
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.client.job_status import ActiveState, JobStatus
+    from llama_herd.tasks.settings import Settings
+
+    if state not in (None, *get_args(ActiveState)):
+        raise BadInput(f"--state {state}: must be one of {', '.join(STATES)}. Ended jobs are not listed")
+    older_s = None if older_than is None else seconds(older_than, "--older-than")
+    override(tenant=tenant, model_name=model)
+    with Client(settings=read(Settings)) as client:
+        found = client.jobs(model=model, state=cast(ActiveState | None, state), older_s=older_s, limit=limit)
+    if as_json:
+        adapter = TypeAdapter(JobStatus)
+        for job in found:
+            print(adapter.dump_json(job).decode())
+    elif not found:
+        is_chosen = any(option is not None for option in (model, state, older_s))
+        print("no such job runs or waits" if is_chosen else "no job runs or waits")
+    else:
+        table_console().print(jobs_view(found))
+        if len(found) == limit:
+            print(f"herd: only the first {limit} are shown. Fix: --limit", file=sys.stderr)

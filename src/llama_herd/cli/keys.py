@@ -1,0 +1,73 @@
+"""`herd keys`: who may come in at the gateway."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from llama_herd.tasks.ledger.redis_call import Dialogue
+
+keys = typer.Typer(no_args_is_help=True, help="Keys by which others come in at the gateway.")
+
+
+@keys.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="Whose key it is, such as billing-service.")],
+    tenant: Annotated[str | None, typer.Option(help="Tenant of its jobs; absent: HERD_TENANT.")] = None,
+    role: Annotated[
+        str,
+        typer.Option(help="subscriber: reads. producer: also submits and cancels. operator: also purges."),
+    ] = "producer",
+) -> None:
+    """Make a key and print it. It is stored as a hash: nobody can see it again."""
+    from llama_herd.errors import BadInput
+    from llama_herd.tasks.security.api_keys import KeyRole, create_key
+    from llama_herd.tasks.settings import Settings
+
+    if role not in list(KeyRole):
+        raise BadInput(f"--role {role}: must be one of {', '.join(KeyRole)}")
+    tenant = Settings.read(tenant=tenant).tenant if tenant else Settings.read().tenant
+    print(_run(create_key(name, tenant, KeyRole(role))))
+
+
+@keys.command("list")
+def list_keys(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """List all keys, without what would let anybody in."""
+    from datetime import UTC, datetime
+
+    from llama_herd.cli.terminal import harmless
+    from llama_herd.tasks.ledger.api_keys import all_keys
+    from llama_herd.tasks.ledger.redis_call import ask
+
+    found = _run(ask(all_keys()))
+    if not found and not as_json:
+        print("there are no keys: the gateway serves this machine only")
+    for key in found:
+        if as_json:
+            print(json.dumps({name: value for name, value in asdict(key).items() if name != "digest"}))
+        else:
+            since = datetime.fromtimestamp(key.created_ms / 1000, UTC).strftime("%Y-%m-%d")
+            print(harmless(f"{key.fingerprint}  {since}  {key.role:<10}  {key.tenant}  {key.name}"))
+
+
+@keys.command("revoke")
+def revoke(name: Annotated[str, typer.Argument(help="Name or fingerprint of the key.")]) -> None:
+    """Forget a key. It opens nothing from now on; streams under way go on."""
+    from llama_herd.tasks.security.api_keys import revoke_key
+
+    print(f"revoked {_run(revoke_key(name)).name}")
+
+
+def _run(dialogue: "Dialogue[Any]") -> Any:
+    from llama_herd.cli.environment import read
+    from llama_herd.tasks.connection import connect, redis_errors
+    from llama_herd.tasks.ledger.redis_call import run_dialogue
+    from llama_herd.tasks.settings import Settings
+
+    settings = read(Settings)
+    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+        return run_dialogue(redis, dialogue)

@@ -1,0 +1,83 @@
+"""Rows under heads; and where a terminal is too narrow for them, a few lines for each row."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from llama_herd.cli.terminal import harmless
+from llama_herd.tasks.client.notes import UNKNOWN
+
+
+class Kind(Enum):
+    """What a column holds: what is copied and stays whole, names that may be wrapped, or figures."""
+
+    WHOLE = auto()
+    NAME = auto()
+    FIGURE = auto()
+
+
+WHOLE, NAME, FIGURE = Kind
+Columns = Mapping[str, Kind]
+
+#: A name is not wrapped into less.
+NAME_WIDTH = 10
+GAP = "  "
+
+
+class Listing:
+    """A table that cuts off nothing, in whatever width it is shown."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._rows: list[Sequence[str]] = []
+
+    def add(self, *cells: str) -> None:
+        self._rows.append([harmless(cell) for cell in cells])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._least_width <= options.max_width:
+            yield self._table()
+        else:
+            for row in self._rows:
+                yield from map(Text, (row[0], *_lines(self._facts(row), options.max_width)))
+
+    @property
+    def _least_width(self) -> int:
+        widths = [len(GAP) * (len(self._columns) - 1)]
+        for (head, kind), cells in zip(self._columns.items(), zip(*self._rows, strict=True), strict=True):
+            width = max(map(cell_len, (head, *cells)))
+            widths.append(min(width, max(len(head), NAME_WIDTH)) if kind is NAME else width)
+        return sum(widths)
+
+    def _table(self) -> Table:
+        table = Table(box=None, header_style="dim", pad_edge=False)
+        for head, kind in self._columns.items():
+            justify: JustifyMethod = "right" if kind is FIGURE else "left"
+            table.add_column(head, justify=justify, no_wrap=kind is not NAME, overflow="fold")
+        for row in self._rows:
+            table.add_row(*row)
+        return table
+
+    def _facts(self, row: Sequence[str]) -> list[str]:
+        """What there is to say beside the first cell."""
+        return [f"{head} {cell}" for head, cell in zip(self._columns, row, strict=True) if _says(cell)][1:]
+
+
+def _says(cell: str) -> bool:
+    return cell not in ("", UNKNOWN)
+
+
+def _lines(facts: Sequence[str], width: int) -> Iterator[str]:
+    """Facts side by side as far as they fit."""
+    line = ""
+    for fact in facts:
+        if line and cell_len(line + GAP + fact) > width:
+            yield line
+            line = ""
+        line += GAP + fact
+    if line:
+        yield line

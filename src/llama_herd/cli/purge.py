@@ -1,0 +1,29 @@
+"""`herd purge`: delete a job's prompt and output from Redis."""
+
+from typing import Annotated
+
+import typer
+
+from llama_herd.errors import BadInput
+
+
+def purge(
+    job: Annotated[str | None, typer.Argument(help="Id of the job.")] = None,
+    all_ended: Annotated[bool, typer.Option("--all-ended", help="Purge all jobs that have ended.")] = False,
+) -> None:
+    """Delete a job from Redis: prompt, text, result and messages.
+
+    A waiting job is cancelled first; a running one must be cancelled by you.
+    """
+    from llama_herd.cli.environment import read
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+
+    if (job is None) != all_ended:
+        raise BadInput("herd purge needs either the id of a job or --all-ended")
+    with Client(settings=read(Settings)) as client:
+        if job is None:
+            print(f"{client.purge_ended()} jobs purged")
+        else:
+            client.purge(job)
+            print("purged")

@@ -1,0 +1,21 @@
+"""`herd settings`: the settings that this process would use."""
+
+
+def settings() -> None:
+    """Show and explain all settings, in the form of a .env file.
+
+    Defaults are commented out. Secrets are masked.
+    """
+    from llama_herd.cli.environment import read, variable
+    from llama_herd.tasks.connection import masked
+    from llama_herd.tasks.gateway.settings import GatewaySettings
+    from llama_herd.worker.settings import WorkerSettings
+
+    shown = set[str]()
+    for found in (read(WorkerSettings), GatewaySettings.read()):
+        password = "***" if found.redis_password else ""
+        safe = found.model_copy(update={"redis_url": masked(found.redis_url), "redis_password": password})
+        for name, value in safe.model_dump(exclude=shown).items():
+            mark = "" if name in found.model_fields_set else "#"
+            print(f"# {type(found).model_fields[name].description}\n{mark}{variable(name)}={value}\n")
+            shown.add(name)

@@ -1,0 +1,81 @@
+"""`herd status`: the queues, the workers and the batches."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from time import sleep
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llama_herd.cli.console import table_console
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from llama_herd.tasks.client.job_status import JobStatus
+    from llama_herd.tasks.client.status import Status
+
+#: Workers report once a second.
+REFRESH_S = 1.0
+
+
+def status(
+    job: Annotated[
+        str | None, typer.Argument(help="Id of a job: show what has become of it instead.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Show this model's queue and workers only; absent: all.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show all queues, also those that no worker serves, and the workers that are up; or one job."""
+    from llama_herd.cli.environment import override, read
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+
+    override(model_name=model)
+    with Client(settings=read(Settings)) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
+        look = partial(client.job, job) if job else lambda: _only(client.status(), model)
+        show(look())
+        while watch:
+            sleep(REFRESH_S)
+            show(look())
+
+
+def _only(found: "Status", model: str | None) -> "Status":
+    """What there is of one model, or all."""
+    if model is None:
+        return found
+    return replace(
+        found,
+        queues=[queue for queue in found.queues if queue.model == model],
+        workers=[worker for worker in found.workers if worker.model == model],
+    )
+
+
+@contextmanager
+def _display(as_json: bool) -> "Iterator[Callable[[Status | JobStatus], None]]":
+    """How to show a status: as a line of JSON, on a terminal in place of the last one, or below it."""
+    from pydantic import TypeAdapter
+    from rich.live import Live
+
+    from llama_herd.cli.status_view import job_view, view
+    from llama_herd.tasks.client.job_status import JobStatus
+    from llama_herd.tasks.client.status import Status
+
+    def shown(found: Status | JobStatus) -> "Group | Table":
+        return job_view(found) if isinstance(found, JobStatus) else view(found)
+
+    console = table_console()
+    if as_json:
+        adapter = TypeAdapter[Status | JobStatus](Status | JobStatus)
+        yield lambda found: print(adapter.dump_json(found).decode(), flush=True)
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda found: live.update(shown(found), refresh=True)
+    else:
+        yield lambda found: console.print(shown(found))

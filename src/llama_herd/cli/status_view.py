@@ -1,0 +1,131 @@
+"""What `herd status` and `herd jobs` show: a line for each queue, worker, job and trouble."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group
+from rich.table import Table
+
+from llama_herd.cli.batch.summary import progress_line
+from llama_herd.cli.listing import FIGURE, NAME, WHOLE, Columns, Listing
+from llama_herd.cli.terminal import harmless
+from llama_herd.tasks.client.job_status import JobStatus
+from llama_herd.tasks.client.notes import UNKNOWN, duration, place_note, unserved_note
+from llama_herd.tasks.client.status import QueueStatus, Status
+from llama_herd.tasks.worker_status import TROUBLE, WorkerStatus
+
+_QUEUE: Columns = {"model": NAME} | dict.fromkeys(
+    ("waiting", "depth", "oldest", "run", "tok/s", "TTFT", "failed", "up"), FIGURE
+)
+_WORKER: Columns = dict.fromkeys(("worker", "state", "model", "device"), NAME) | dict.fromkeys(
+    ("rows", "waiting", "KV", "hits", "tok/s"), FIGURE
+)
+_JOB: Columns = {
+    "job": WHOLE,
+    "state": NAME,
+    "model": NAME,
+    **dict.fromkeys(("age", "place", "wait", "tokens"), FIGURE),
+    "worker": NAME,
+}
+
+
+def view(found: Status) -> Group:
+    """The whole status."""
+    own = f"{found.depth} messages in {found.queue}"
+    jobs = f"{found.pending} jobs waiting, {found.running} running"
+    dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
+    running = (batch for batch in found.batches if batch.is_running)
+    batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
+    return Group(
+        f"{own}; {jobs}",
+        *([dead] if found.poisoned or found.dead_letters else []),
+        *map(harmless, batches),
+        "",
+        _queues(found.queues) if found.queues else "no queue holds anything",
+        "",
+        _workers(found.workers) if found.workers else "no worker is up",
+        *map(harmless, warnings(found)),
+    )
+
+
+def warnings(found: Status) -> Iterable[str]:
+    """A line for each queue that nobody serves, and for each worker in trouble."""
+    for queue in found.queues:
+        if not queue.is_served:
+            yield unserved_note(queue.model, queue.unserved_s, found.served_models)
+    for worker in found.workers:
+        if worker.state in TROUBLE:
+            yield f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"
+    yield from dict.fromkeys(worker.complaint for worker in found.workers if worker.complaint)
+
+
+def job_view(job: JobStatus) -> Table:
+    """One job, a fact a line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    facts = {
+        "job": job.job_id,
+        "state": job.state,
+        "model": job.model,
+        "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
+        "due": f"{duration(job.waited_s)} ago",
+        "deadline": f"in {duration(job.left_s)}" if job.left_s else "",
+        "worker": job.worker or "",
+        "tokens": f"{job.tokens:,}",
+        "attempts": f"{job.attempts}" if job.attempts else "",
+        "": job.note,
+    }
+    for name, value in facts.items():
+        if value:
+            table.add_row(name, harmless(value))
+    return table
+
+
+def jobs_view(jobs: Sequence[JobStatus]) -> Group:
+    """A line for each job."""
+    table = Listing(_JOB)
+    for job in jobs:
+        age = UNKNOWN if job.state == "delayed" else duration(job.waited_s)
+        place = "" if job.position is None else f"{job.position:,}"
+        wait = "" if job.estimated_wait_s is None else duration(job.estimated_wait_s)
+        table.add(job.job_id, job.state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or "")
+    notes = dict.fromkeys(job.note for job in jobs if job.note)
+    return Group(table, *map(harmless, notes))
+
+
+def _queues(queues: Sequence[QueueStatus]) -> Listing:
+    table = Listing(_QUEUE)
+    for queue in queues:
+        table.add(
+            queue.model,
+            f"{queue.waiting:,}",
+            f"{queue.depth:,}",
+            duration(queue.oldest_s),
+            f"{queue.running:,}",
+            *_figures(queue),
+        )
+    return table
+
+
+def _figures(queue: QueueStatus) -> Sequence[str]:
+    """What the workers say. Loading ones come after a plus."""
+    if not queue.is_served:
+        return UNKNOWN, UNKNOWN, UNKNOWN, "none"
+    loading = f"+{queue.loading}" if queue.loading else ""
+    speed = f"{queue.tokens_per_s:,.0f}"
+    return speed, duration(queue.ttft_s), f"{queue.num_failed:,}", f"{queue.workers - queue.loading}{loading}"
+
+
+def _workers(workers: Sequence[WorkerStatus]) -> Listing:
+    table = Listing(_WORKER)
+    for worker in sorted(workers, key=lambda worker: worker.name):
+        table.add(
+            worker.name,
+            worker.shown_state,
+            worker.model,
+            worker.device,
+            f"{worker.running}/{worker.slots}",
+            f"{worker.waiting}",
+            f"{worker.kv_cache_usage:.0%}",
+            f"{worker.prefix_hit_rate:.0%}",
+            f"{worker.tokens_per_s:,.0f}",
+        )
+    return table

@@ -1,0 +1,80 @@
+"""Writes a job's events to standard output, and knows the exit code."""
+
+import sys
+from collections.abc import Iterable
+from typing import Literal
+
+from llama_herd.cli.terminal import harmless
+from llama_herd.error_code import known_code
+from llama_herd.tasks.client.notes import place_note
+from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.events import End, Event, Token
+from llama_herd.tasks.result import Result
+
+#: The text as it grows, each event as a line of JSON, or all of it as one object at the end.
+Form = Literal["text", "events", "result"]
+
+
+class Transcript:
+    """Writes a job's events in one form, and keeps the final one.
+
+    Of several outputs the first is written as it grows. The others follow at the end, each below a line.
+    """
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._is_terminal = sys.stdout.isatty()
+        self._events: list[Event] = []
+
+    @property
+    def end(self) -> End | None:
+        """The final event, once it has come."""
+        event = self._events[-1] if self._events else None
+        return event if isinstance(event, End) else None
+
+    @property
+    def exit_code(self) -> int:
+        """0 when the job ended by itself or at its length, 2 when its input was bad, else 1."""
+        if self.end is None or self.end.finish_reason in ("stop", "length"):
+            return 0
+        code = known_code(self.end.error.code) if self.end.error else None
+        return 2 if code is not None and code.is_bad_input else 1
+
+    def follow(self, events: Iterable[Event | Queued]) -> None:
+        """Write events as they come, up to the end. Before, a terminal is told where the job stands."""
+        for event in events:
+            if isinstance(event, Queued):
+                self._tell(f"herd: {place_note(event.position, event.estimated_wait_s)}")
+                continue
+            if not self._events:
+                self._tell("")
+            self._events.append(event)
+            if self._form == "events":
+                print(event.to_json(), flush=True)
+            elif self._form == "text" and isinstance(event, Token) and not event.choice:
+                self._print(event.text)
+        if self.end is not None:
+            self._close(self.end)
+
+    def _close(self, end: End) -> None:
+        if self._form == "result":
+            print(Result.from_events(self._events).model_dump_json())
+        elif self._form == "text":
+            print()
+            for choice in (Result.from_events(self._events).choices or ())[1:]:
+                print(f"\n--- {choice.index + 1} ---")
+                self._print(choice.text + "\n")
+        if self.exit_code and self._form != "events":
+            print(f"herd: job {end.job} ended: {_complaint(end)}", file=sys.stderr)
+
+    def _tell(self, note: str) -> None:
+        """Show a line on standard error in place of the last one."""
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{note}", end="", file=sys.stderr, flush=True)
+
+    def _print(self, text: str) -> None:
+        print(harmless(text) if self._is_terminal else text, end="", flush=True)
+
+
+def _complaint(end: End) -> str:
+    return f"{end.error.code}: {end.error.message}" if end.error else end.finish_reason

@@ -1,0 +1,109 @@
+"""`herd worker`: Celery's worker with our pool, in this process or in one process per GPU."""
+
+import re
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def worker(
+    model: Annotated[
+        Path | None,
+        typer.Option(help="GGUF file or Hugging Face folder; absent: HERD_MODEL, else the bundled one."),
+    ] = None,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows."),
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the worker; its full name is NAME@HOST.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="Start one worker on each of these GPUs: all, or numbers such as 0,1.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port of Prometheus metrics; with --gpus the next GPU takes the next.")
+    ] = None,
+    with_redis: Annotated[
+        bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
+    ] = False,
+    wait_for_redis: Annotated[
+        bool, typer.Option("--wait-for-redis", help="Wait for a Redis that is away, as workers of --gpus do.")
+    ] = False,
+) -> None:
+    """Take jobs from the model's queue and run them.
+
+    `herd settings` shows what else can be set. With --gpus, a process that dies is started again while the
+    others go on, unless its settings are wrong (exit code 2).
+    """
+    from llama_herd.extras import need_worker_extra
+
+    need_worker_extra("herd worker")
+    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.worker.celery_worker import run_celery_worker
+    from llama_herd.cli.worker.children import run_together
+    from llama_herd.local.own_redis import own_redis
+    from llama_herd.worker.logs import set_up_logs
+    from llama_herd.worker.settings import WorkerSettings
+
+    _check_names(name, device, gpus)
+    override(
+        model=model,
+        served_model_name=served_model_name,
+        device=device,
+        slots=slots,
+        metrics_port=metrics_port,
+    )
+    settings = read(WorkerSettings)
+    with own_redis(settings.redis_url) if with_redis else nullcontext():
+        if gpus is None:
+            exit_code = run_celery_worker(settings, name, waits=wait_for_redis)
+        else:
+            set_up_logs(settings.log_format, settings.log_level.upper())
+            exit_code = run_together(card_commands(gpus, settings.metrics_port))
+    raise typer.Exit(exit_code)
+
+
+def _check_names(name: str | None, device: str | None, gpus: str | None) -> None:
+    from llama_herd.errors import BadInput
+
+    if gpus is not None and (name is not None or device is not None):
+        raise BadInput("--gpus sets devices and names by itself. Fix: leave out --device and --name")
+    if name is not None and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) is None:
+        raise BadInput("--name must be 1 to 64 letters, digits, dots, underscores or dashes")
+
+
+def card_commands(gpus: str, metrics_port: int = 0) -> dict[str, list[str]]:
+    """The command of each GPU's worker, by its name. Raises BadInput, which lists the GPUs.
+
+    Each waits for Redis: one that dies while Redis is away too would not be started again.
+    metrics_port: that of the first; the others take the next ones. 0: none.
+    """
+    command = [sys.executable, "-m", "llama_herd.cli", "worker", "--wait-for-redis"]
+    commands = {
+        f"gpu{card}": [*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)
+    }
+    if metrics_port:
+        for port, arguments in enumerate(commands.values(), metrics_port):
+            arguments += ["--metrics-port", str(port)]
+    return commands
+
+
+def _chosen(gpus: str) -> list[int]:
+    from llama_herd.errors import BadInput, DeviceError
+    from llama_herd.worker.loading.device import visible_cards
+
+    cards = visible_cards()
+    if gpus != "all" and re.fullmatch(r"\d+(,\d+)*", gpus) is None:
+        raise BadInput(f"--gpus {gpus}: must be all, or numbers of GPUs such as 0,1")
+    chosen = list(range(len(cards))) if gpus == "all" else sorted({int(card) for card in gpus.split(",")})
+    if not chosen or chosen[-1] >= len(cards):
+        found = "; ".join(f"{number} = {card}" for number, card in enumerate(cards)) or "none"
+        raise DeviceError(f"--gpus {gpus}, but the GPUs here are: {found}. Fix: name those, or --device cpu")
+    return chosen

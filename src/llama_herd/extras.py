@@ -1,0 +1,43 @@
+"""The extras of the package: what each brings, what is missing of it, and how to install it."""
+
+from importlib.util import find_spec
+
+from llama_herd.errors import BadInput
+
+#: Modules of the extra `cli`.
+CLI_MODULES = ("rich", "typer")
+
+#: Modules of the extra `worker`.
+WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
+
+#: Modules of the extra `gateway`.
+GATEWAY_MODULES = ("prometheus_client", "starlette", "uvicorn")
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra. It names a checkout, since no package index has llama-herd."""
+    return f"pip install '.[{extra}]' in a checkout of llama-herd"
+
+
+def missing_cli_modules() -> list[str]:
+    """The modules that are not installed."""
+    return [name for name in CLI_MODULES if find_spec(name) is None]
+
+
+def missing_worker_modules() -> list[str]:
+    """The modules that are not installed."""
+    return [name for name in WORKER_MODULES if find_spec(name) is None]
+
+
+def need_worker_extra(command: str) -> None:
+    """Raise BadInput, with the fix, when the packages that a worker needs are not installed."""
+    missing = missing_worker_modules()
+    if missing:
+        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command('worker')}")
+
+
+def need_gateway_extra(command: str) -> None:
+    """Raise BadInput, with the fix, when the packages that the gateway needs are not installed."""
+    missing = [name for name in GATEWAY_MODULES if find_spec(name) is None]
+    if missing:
+        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command('gateway')}")

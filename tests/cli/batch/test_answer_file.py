@@ -1,0 +1,147 @@
+"""The output's files: whole lines only, what they say is done, and which run they belong to."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llama_herd.cli.batch.answer_file import AnswerFile, CannotWrite, line_id
+from llama_herd.cli.batch.done_lines import DoneLines
+from llama_herd.cli.batch.files import BatchFiles
+from llama_herd.cli.batch.plan import Plan
+from llama_herd.cli.batch.row_options import RowOptions
+from llama_herd.cli.batch.run_file import RunFile
+from llama_herd.errors import BadInput
+
+
+def answer(line: int, run_id: str = "abc") -> bytes:
+    return b'{"id":"%s","text":"..."}\n' % line_id(run_id, line).encode()
+
+
+def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
+    whole = answer(1) + answer(2)
+    for end in range(len(answer(1)), len(whole)):
+        path = tmp_path / f"{end}.jsonl"
+        path.write_bytes(whole[:end])
+        with AnswerFile(path) as file:
+            file.repair()
+            assert list(file.lines("abc")) == [1]
+            file.append([answer(2), answer(3)])
+        assert path.read_bytes() == whole + answer(3)
+
+
+def test_a_torn_line_longer_than_a_chunk_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(answer(1) + b"x" * 300_000)
+    with AnswerFile(path) as file:
+        file.repair()
+    assert path.read_bytes() == answer(1)
+    path.write_bytes(b"x" * 300_000)
+    with AnswerFile(path) as file:
+        file.repair()
+    assert path.read_bytes() == b""
+
+
+def test_only_lines_of_the_run_count_as_done(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(answer(1) + answer(2, "other") + b'{"id":"x"}\n\n' + answer(17))
+    with AnswerFile(path) as file:
+        assert list(file.lines("abc")) == [1, 17]
+
+
+def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
+    with (
+        AnswerFile(tmp_path / "out.jsonl"),
+        pytest.raises(BadInput, match="another process writes it"),
+        AnswerFile(tmp_path / "out.jsonl"),
+    ):
+        pass
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be written: No such file"), AnswerFile(tmp_path / "a" / "b"):
+        pass
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with AnswerFile(path) as file:
+        file.append([answer(1)])
+        with (
+            room_for(len(answer(1)) + 10),
+            pytest.raises(CannotWrite, match="cannot be written: File too large"),
+        ):
+            file.append([answer(2)])
+        assert path.read_bytes() == answer(1)
+        file.append([answer(2)])
+    assert path.read_bytes() == answer(1) + answer(2)
+
+
+@contextmanager
+def room_for(num_bytes: int) -> Iterator[None]:
+    """No file of this process may grow longer: a write takes what fits, and the next one fails."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_done_lines_are_a_set_of_numbers() -> None:
+    done = DoneLines([1, 9, 9, 1_000_000])
+    assert len(done) == 3
+    assert [line for line in (0, 1, 2, 8, 9, 10, 999_999, 1_000_000, 1_000_001) if line in done] == [
+        1,
+        9,
+        1_000_000,
+    ]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    (tmp_path / "in.jsonl").write_text("x")
+    return Plan(str(tmp_path / "in.jsonl"), tmp_path / "out.jsonl")
+
+
+def test_a_run_is_known_again_by_input_and_options(plan: Plan) -> None:
+    run = RunFile.open(plan)
+    assert RunFile.open(plan) == run
+    plan.output.write_bytes(answer(1, run.run_id))
+    assert RunFile.open(plan) == run
+    with pytest.raises(BadInput, match="begun with other options: in_order, seed"):
+        RunFile.open(replace(plan, options=RowOptions(seed=7), in_order=True))
+    Path(plan.input_name).write_text("xy")
+    with pytest.raises(BadInput, match="begun with another size of the input: 1, and now it is 2"):
+        RunFile.open(plan)
+    plan.output.unlink()
+    assert RunFile.open(plan).run_id != run.run_id
+
+
+@pytest.mark.parametrize("run", ["", "{}", "nonsense"])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.errors.jsonl"])
+def test_answers_without_their_run_are_left_alone_to_the_last_byte(plan: Plan, run: str, name: str) -> None:
+    plan.run_file.write_text(run)
+    foreign = plan.output.with_name(name)
+    foreign.write_text("no line feed at its end")
+    with pytest.raises(BadInput, match=r"out.jsonl.run.*Fix: choose another -o"), BatchFiles(plan):
+        pass
+    assert foreign.read_text() == "no line feed at its end"
+
+
+def test_standard_input_has_no_size(plan: Plan) -> None:
+    assert RunFile.open(replace(plan, input_name="-")).input_bytes is None
+
+
+@pytest.mark.parametrize("name", ["-", "out.jsonl.gz"])
+def test_an_output_that_takes_no_lines_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match="must be a plain file"):
+        Plan("in.jsonl", Path(name))
+
+
+def test_a_device_is_no_output() -> None:
+    with pytest.raises(BadInput, match="/dev/full is not a plain file"), AnswerFile(Path("/dev/full")):
+        pass

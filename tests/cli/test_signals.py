@@ -1,0 +1,70 @@
+"""What Ctrl-C does to a command."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llama_herd.cli.signals import on_interrupt
+from tests.cli.herd_command import invoke
+
+
+def ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Also where the tests run in the background, which some shells make deaf to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    asked = []
+    with on_interrupt(lambda: asked.append(True)):
+        ctrl_c()
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c()
+    assert asked == [True]
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+LOADING = """
+import os, signal, sys
+from llama_herd.cli.torch_import import load_torch
+try:
+    load_torch()
+except KeyboardInterrupt:
+    print("interrupted", "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "said", "code"), [(1, "loaded\ninterrupted True\n", 0), (2, "", -signal.SIGINT)]
+)
+def test_ctrl_c_waits_until_torch_is_loaded_and_a_second_one_does_not(
+    tmp_path: Path, times: int, said: str, code: int
+) -> None:
+    """The torch here interrupts itself; from the C++ of the real one, Python's way out is an abort."""
+    interrupt = "os.kill(os.getpid(), signal.SIGINT); len([])\n"
+    (tmp_path / "torch.py").write_text(f"import os, signal\n{interrupt * times}print('loaded')\n")
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    command = [sys.executable, "-c", LOADING]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, said, "")
+
+
+@pytest.mark.redis
+def test_ctrl_c_while_celery_starts_ends_a_worker_without_a_word(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery.bin.celery.celery.invoke", lambda _: ctrl_c())
+    done = invoke("worker", HERD_REDIS_URL=redis_url)
+    assert (done.exit_code, done.output.strip()) == (130, "")

@@ -1,0 +1,146 @@
+"""`herd status`: every queue at a glance, on a narrow terminal too."""
+
+import io
+import json
+from uuid import UUID
+
+import pytest
+from redis import Redis
+from rich.console import Console, Group
+
+from llama_herd.cli.status_view import jobs_view, view
+from llama_herd.errors import UnservedModel
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.client.job_status import JobStatus
+from llama_herd.tasks.client.notes import duration
+from llama_herd.tasks.client.status import QueueStatus, Status
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.worker_status import WorkerStatus
+from tests.cli.herd_command import invoke
+
+LONG = "Llama-3.1-8B-Instruct-Q4_K_M"
+
+
+def report(redis: Redis, name: str, model: str, **fields: object) -> None:
+    plain = {"name": name, "state": "ready", "model": model, "device": "cpu", "slots": 4}
+    run(redis, Reports().report_worker(WorkerStatus.model_validate(plain | fields)))
+
+
+@pytest.mark.redis
+def test_a_queue_that_nobody_serves_is_shown_with_those_that_are_served(redis: Redis, redis_url: str) -> None:
+    report(redis, "a@b", "tales", tokens_per_s=1234.0, ttft_s=0.035, num_failed=2)
+    report(redis, "c@d", "tales", state="loading", loaded_percent=40)
+    with Client(redis_url) as client:
+        client.submit(prompt="a llama")
+        with pytest.warns(UnservedModel):
+            client.submit(prompt="a llama", model="gpt-4o-mini")
+    shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if line}
+    assert rows["tales"][1:3] + rows["tales"][-5:] == ["1", "1", "1,234", "35", "ms", "2", "1+1"]
+    assert (rows["gpt-4o-mini"][1], rows["gpt-4o-mini"][-1]) == ("1", "none")
+    assert "no worker serves gpt-4o-mini: its jobs wait. Served are: tales" in shown
+    assert "c@d is loading 40%" in shown
+    found = json.loads(invoke("status", "--json", HERD_REDIS_URL=redis_url).stdout)
+    unserved, served = found["queues"]
+    assert (unserved["model"], unserved["waiting"], unserved["workers"]) == ("gpt-4o-mini", 1, 0)
+    assert (served["tokens_per_s"], served["ttft_s"], served["num_failed"]) == (1234.0, 0.035, 2)
+    assert (served["workers"], served["loading"]) == (2, 1)
+    only = json.loads(invoke("status", "--json", "--model", "gpt-4o-mini", HERD_REDIS_URL=redis_url).stdout)
+    assert ([queue["model"] for queue in only["queues"]], only["workers"]) == (["gpt-4o-mini"], [])
+
+
+@pytest.mark.redis
+def test_how_long_a_queue_is_unserved_counts_from_the_last_report(redis: Redis, redis_url: str) -> None:
+    report(redis, "a@b", "tales")
+    now_s, _ = redis.time()
+    redis.delete("herd:default:workers")
+    redis.zadd("herd:default:served", {"herd.tales": 1000 * (now_s - 7201)})
+    assert invoke("status", "--json", HERD_REDIS_URL=redis_url).stdout.count('"queues":[]') == 1
+    with Client(redis_url) as client:
+        client.submit(prompt="a llama")
+    shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
+    assert "no worker serves tales for 2 h 0 m: its jobs wait. Served are: none" in shown
+
+
+def busy_status() -> Status:
+    """One of many digits."""
+    served = QueueStatus(
+        model=LONG,
+        queue=f"herd.{LONG}",
+        depth=123_456,
+        waiting=123_456,
+        delayed=0,
+        running=1234,
+        waiting_tokens=10**9,
+        oldest_s=23 * 3600 + 59 * 60,
+        taken_per_s=1,
+        workers=40,
+        loading=8,
+        unserved_s=None,
+        tokens_per_s=99_999,
+        ttft_s=59 * 60 + 59,
+        num_ended=10**6,
+        num_failed=12_345,
+    )
+    plain = {"state": "ready", "model": LONG, "device": "cuda:0", "slots": 1024, "running": 1000}
+    names = ("gpu0@node-17.cluster.example", "herd-1234567@box")
+    figures = {"kv_cache_usage": 1.0, "prefix_hit_rate": 1.0, "tokens_per_s": 99_999.0, "waiting": 1000}
+    workers = [WorkerStatus.model_validate({"name": name, **plain, **figures}) for name in names]
+    return Status(f"herd.{LONG}", 123_456, 123_456, 1234, workers, [], [served], 1, 2, 3)
+
+
+def shown_at(width: int, view: Group) -> str:
+    """What a terminal of this width shows; it cuts off nothing."""
+    shown = io.StringIO()
+    Console(file=shown, width=width, highlight=False, markup=False).print(view)
+    assert "…" not in shown.getvalue()
+    assert all(len(line) <= width for line in shown.getvalue().splitlines())
+    return shown.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_nothing_is_cut_off_at(width: int) -> None:
+    shown = shown_at(width, view(busy_status()))
+    for number in ("123,456", "1,234", "99,999", "23 h 59 m", "59 m 59 s", "12,345", "32+8", "1000/1024"):
+        assert number in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_an_id_can_be_copied_at(width: int) -> None:
+    job_id = str(UUID(int=7))
+    job = JobStatus(
+        job_id=job_id,
+        state="running",
+        note="",
+        model=LONG,
+        queue=f"herd.{LONG}",
+        worker="gpu0@node-17.cluster.example",
+        tokens=123_456,
+        attempts=1,
+        submitted_ms=0,
+        due_ms=0,
+        deadline_ms=None,
+        now_ms=10**12,
+        position=12_345,
+        estimated_wait_s=3599,
+    )
+    shown = shown_at(width, jobs_view([job]))
+    assert all(figure in shown for figure in (job_id, "12,345", "59 m 59 s", "123,456", "11574 d"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0.035, "35 ms"),
+        (3.21, "3.2 s"),
+        (59.9, "60 s"),
+        (61, "1 m 1 s"),
+        (7201, "2 h 0 m"),
+        (90_000, "1 d 1 h"),
+        (10**8, "1157 d"),
+    ],
+)
+def test_a_duration_is_short(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text

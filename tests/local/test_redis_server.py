@@ -1,0 +1,63 @@
+"""A redis-server that has the port it is told, and ends with whoever started it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from redis import Redis
+
+from llama_herd.local.redis_server import EmbeddedRedis
+from tests.local.processes import wait_until
+
+pytestmark = pytest.mark.redis
+
+OWNER = """
+from llama_herd.local.redis_server import EmbeddedRedis
+server = EmbeddedRedis().start()
+print(server.pid, flush=True)
+input()
+"""
+
+
+def test_it_has_the_port_it_is_told(redis_server: EmbeddedRedis) -> None:
+    port = EmbeddedRedis().port
+    with EmbeddedRedis(port) as server, Redis(port=port) as redis:
+        assert server.port == port != redis_server.port
+        assert redis.ping()
+
+
+def test_ctrl_c_in_our_terminal_is_not_for_it(redis_server: EmbeddedRedis) -> None:
+    assert os.getsid(redis_server.pid) == os.getpgid(redis_server.pid) == redis_server.pid
+
+
+def test_it_is_gone_when_its_owner_is_killed(tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # where its folder stays
+    )
+    with owner:
+        assert owner.stdout is not None
+        server = psutil.Process(int(owner.stdout.readline()))
+        assert server.is_running()
+        owner.kill()
+    wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, "server gone")
+
+
+def test_a_start_that_fails_leaves_no_process() -> None:
+    before = psutil.Process().children()
+    server = EmbeddedRedis()
+    server._wait_until_up = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    assert psutil.Process().children() == before
+
+
+def interrupted() -> None:
+    """Ctrl-C while the server comes up."""
+    raise KeyboardInterrupt
