@@ -1,6 +1,7 @@
 """What docker-compose.yml promises: two CPU workers, or GPUs instead; a Redis that keeps accepted jobs."""
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -29,6 +30,42 @@ def started(*profiles: str) -> set[str]:
         for name, service in SERVICES.items()
         if active & set(service.get("profiles", [])) or "profiles" not in service
     }
+
+
+def compose_command() -> list[str]:
+    """Compose itself, from version 2 on, as Docker's plugin or alone; it reads a file without an engine."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]):
+            said = subprocess.run([*command, "version", "--short"], capture_output=True, text=True)
+            if said.returncode == 0 and not said.stdout.lstrip("v").startswith("1."):
+                return command
+    pytest.skip("no docker compose command, version 2 or newer")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "profiles",
+    [(), ("gpu",), ("two-models",), ("gateway",), ("cpu", "monitoring"), ("gpu", "monitoring")],
+    ids=" ".join,
+)
+def test_compose_itself_starts_what_these_tests_take_it_to_start(profiles: tuple[str, ...]) -> None:
+    options = [word for profile in profiles for word in ("--profile", profile)]
+    command = [*compose_command(), "-f", str(ROOT / "docker-compose.yml"), *options, "config", "--services"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert set(said.split()) == started(*profiles)
+
+
+@pytest.mark.long
+def test_compose_itself_takes_the_file_of_users_beside_the_other() -> None:
+    files = [
+        word
+        for name in ("docker-compose.yml", "docker-compose.secure.yml")
+        for word in ("-f", str(ROOT / name))
+    ]
+    said = subprocess.run([*compose_command(), *files, "config"], capture_output=True, text=True, check=True)
+    read = yaml.safe_load(said.stdout)["services"]
+    assert read["redis"]["command"][-1] == "--aclfile /run/secrets/users_acl"
+    assert read["worker"]["environment"]["HERD_MEMORY_SHARE"] == "0.3"
 
 
 def seconds(duration: str) -> float:

@@ -1,6 +1,11 @@
 """The extras of the package: what each brings, what is missing of it, and how to install it."""
 
+import json
+from importlib.metadata import distribution
 from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from llama_herd.errors import BadInput
 
@@ -15,8 +20,17 @@ GATEWAY_MODULES = ("prometheus_client", "starlette", "uvicorn")
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra. It names a checkout, since no package index has llama-herd."""
-    return f"pip install '.[{extra}]' in a checkout of llama-herd"
+    """The command that installs an extra from where this package came from: a folder, a wheel, an index."""
+    said = distribution("llama-herd").read_text("direct_url.json")  # PEP 610: absent where an index had it
+    if said is None:
+        return f"pip install 'llama-herd[{extra}]'"
+    origin = json.loads(said)
+    if "dir_info" not in origin:
+        return f"pip install 'llama-herd[{extra}] @ {origin['url']}'"
+    folder = Path(url2pathname(urlsplit(origin["url"]).path))
+    if not (folder / "pyproject.toml").exists():
+        return f"pip install '.[{extra}]' in a checkout of llama-herd"
+    return f"pip install {'-e ' if origin['dir_info'].get('editable') else ''}'{folder}[{extra}]'"
 
 
 def missing_cli_modules() -> list[str]:
