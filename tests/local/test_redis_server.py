@@ -9,6 +9,7 @@ import psutil
 import pytest
 from redis import Redis
 
+from llama_herd.errors import RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
 from tests.local.processes import wait_until
 
@@ -27,6 +28,11 @@ def test_it_has_the_port_it_is_told(redis_server: EmbeddedRedis) -> None:
     with EmbeddedRedis(port) as server, Redis(port=port) as redis:
         assert server.port == port != redis_server.port
         assert redis.ping()
+
+
+def test_another_server_at_its_port_is_not_taken_for_it(redis_server: EmbeddedRedis) -> None:
+    with pytest.raises(RedisUnavailable, match=f"port {redis_server.port}. Is another server there"):
+        EmbeddedRedis(redis_server.port).start()
 
 
 def test_ctrl_c_in_our_terminal_is_not_for_it(redis_server: EmbeddedRedis) -> None:

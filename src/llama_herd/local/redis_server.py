@@ -80,6 +80,10 @@ class EmbeddedRedis:
             on_failure.pop_all()
         return self
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def stop(self) -> None:
         """End the server; its folder stays until `close`."""
         if self._process is not None:
@@ -121,13 +125,15 @@ class EmbeddedRedis:
         with Redis.from_url(self.url) as redis:
             while self._process is not None and self._process.poll() is None and monotonic() < deadline_s:
                 try:
-                    redis.ping()
+                    if redis.info("server")["process_id"] == self.pid:  # no other that has taken the port
+                        return
                 except (ConnectionError, BusyLoadingError):
-                    sleep(0.01)
-                else:
-                    return
+                    pass
+                sleep(0.01)
         raise RedisUnavailable(
             f"redis-server did not answer on port {self.port} within {START_TIMEOUT_S:.0f} s"
+            if self.is_running
+            else f"redis-server ended as it started on port {self.port}. Is another server there?"
         )
 
 
