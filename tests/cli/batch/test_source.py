@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from llama_herd.cli.batch.source import SourceRow
 from llama_herd.cli.batch.source_file import open_source
 from llama_herd.cli.batch.tables import Columns
 from llama_herd.errors import BadInput
+from llama_herd.extras import install_command
 
 ROWS = [{"prompt": "a"}, {"prompt": "ä\n"}]
 TEXT = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -229,5 +231,5 @@ def test_an_input_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> 
 def test_without_the_extra_a_parquet_file_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.parquet").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(BadInput, match=r"pip install '\.\[batch\]'"):
+    with pytest.raises(BadInput, match=re.escape(install_command("batch"))):
         rows(tmp_path / "in.parquet")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from redis import Redis
 
+from llama_herd.extras import install_command
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.worker.loading import memory_plan
 from tests.cli.herd_command import invoke
@@ -95,7 +96,7 @@ def test_a_machine_without_the_extra_is_a_client(redis_url: str, monkeypatch: py
     monkeypatch.setitem(sys.modules, "torch", None)
     found = findings(redis_url, exit_code=0)
     assert found["torch"][0] == "warn"
-    assert "pip install '.[worker]'" in found["torch"][2]
+    assert install_command("worker") in found["torch"][2]
     assert "model" not in found
 
 
