@@ -28,6 +28,7 @@ WARM = {"temperature": 1.3}
 #: What a job asks for, and a value of the field that changes what is said of it.
 EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "temperature": (WARM, 0.4),
+    "top_n_sigma": (WARM, 0.5),
     "min_p": (WARM, 0.6),
     "top_k": (WARM, 2),
     "top_p": (WARM, 0.2),

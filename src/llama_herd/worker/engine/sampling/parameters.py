@@ -80,6 +80,7 @@ def _nucleus(values: Tensor, probs: Probs, number: Tensor) -> Tensor:
 
 PARAMETERS = (
     Parameter("temperature", 1.0),
+    Parameter("top_n_sigma", 0.0, floor=_sigmas_below),
     Parameter("min_p", 0.0, floor=_share_of_likeliest),
     Parameter("top_k", 0.0, keeps=_first),
     Parameter("top_p", 1.0, keeps=_nucleus),

@@ -36,9 +36,9 @@ def sample(logits: Tensor, rows: Rows[SamplingRow], native: Draw | None = None) 
     """Draw one token per row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
     Penalties and biases come first. A temperature of 0 or close to it takes the largest logit. Otherwise
-    the temperature and the filters of `parameters.py` decide, in their order there, which tokens survive, and
-    Gumbel-max draws one of them. A row whose logits contain NaN or infinity gets NO_TOKEN, and no other row is
-    affected.
+    the temperature and the filters of `parameters.py`, in their order there, decide which tokens survive, and
+    Gumbel-max draws one of them. A row whose logits contain NaN or infinity gets NO_TOKEN, and no other row
+    is affected.
 
     A native draw finds the few tokens that can win before any noise is computed; the same one wins.
     """
