@@ -49,9 +49,8 @@ class NativeBlock:
         scoring: Scoring,
     ) -> Self | None:
         """That of a layer by its norms and its QKV, output, gate and up, down; None if it is not plain."""
-        D, family = config.head_dim, config.family
-        is_plain = not (family.post_norms or family.qk_norm) and family.activation == "silu"
-        if not is_plain or config.residual_scale != 1 or D % 2 or D > MAX_HEAD_DIM:
+        D = config.head_dim
+        if not config.family.has_plain_block or config.residual_scale != 1 or D % 2 or D > MAX_HEAD_DIM:
             return None
         if not all(linear.is_native and linear.bias is None for linear in linears):
             return None
