@@ -1,6 +1,7 @@
 """What of a family a block computes by: a native block asks that, and no list of its own."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_every_field_has_one_place() -> None:
 @pytest.mark.parametrize("field", OF_A_BLOCK)
 def test_a_block_that_computes_anything_else_is_not_plain(field: str) -> None:
     assert LLAMA.has_plain_block
-    other = "gelu_pytorch_tanh" if field == "activation" else True
+    other: Any = "gelu_pytorch_tanh" if field == "activation" else True
     assert not replace(LLAMA, **{field: other}).has_plain_block
 
 

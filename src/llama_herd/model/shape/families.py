@@ -59,7 +59,7 @@ class Family:
         return all(getattr(self, name) == getattr(LLAMA, name) for name in OF_A_BLOCK)
 
 
-#: Fields that change what a block computes; the others say how weights are stored, or what numbers a config has.
+#: Fields that change what a block computes; the others are of how weights are stored, and of numbers.
 OF_A_BLOCK = ("qk_norm", "post_norms", "activation")
 
 SCORE_CAP = {"score_cap": "attn_logit_softcapping"}
