@@ -24,6 +24,7 @@ from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
 from llama_herd.model.kernels.gpu.products import TILES, dequantised, multiplied
 from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
 
@@ -51,7 +52,7 @@ def attention_launches() -> Iterator[tuple[str, Launch]]:
             cached = torch.empty(2, kv_heads, 4_096, PAGE_TOKENS, head_dim, dtype=dtype, device="meta")
             seen = Seen(*(torch.empty(8, dtype=torch.int64, device="meta") for _ in range(4)))
             for num_splits in (1, 4):
-                for launch in launches(q, cached, seen, q, num_splits, 0.1, window, cap):
+                for launch in launches(q, cached, seen, q, num_splits, Scoring(0.1, window, cap)):
                     kind = f"{heads} heads, {kv_heads} kv, {head_dim}{', window and cap' if cap else ''}"
                     parts = "in one part" if num_splits == 1 else "in parts"
                     yield f"{launch.kernel.__name__} {parts}, {kind}, {_name(dtype)}", launch

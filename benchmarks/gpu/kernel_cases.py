@@ -14,6 +14,7 @@ from torch import Tensor
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
 from llama_herd.model.kernels.gpu.plain import attends_right, is_rounded, multiplies_right
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen
 
@@ -114,7 +115,7 @@ def _attention_cases(
     rows = torch.arange(num_rows, device=device)
     order = torch.randperm(num_rows * pages, device=device)
     seen = Seen(rows, torch.full_like(rows, length), rows * pages, order)
-    scale, y = D**-0.5, torch.full_like(q, torch.nan)
+    scoring, y = Scoring(window=window, cap=cap), torch.full_like(q, torch.nan)
     processors = (
         132 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
     )
@@ -124,10 +125,10 @@ def _attention_cases(
     part = Seen(rows[some], seen.num_keys[some], seen.tables[some], seen.pages)
 
     def is_right(y: Tensor) -> bool:
-        return attends_right(y[some], q, cached, part, scale=scale, window=window, cap=cap)
+        return attends_right(y[some], q, cached, part, scoring)
 
     def attended(num_splits: int) -> Tensor:
-        for launch in launches(q, cached, seen, y, num_splits, scale, window, cap):
+        for launch in launches(q, cached, seen, y, num_splits, scoring):
             launch()
         return y
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, attend_plainly
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.packed import Packed
 from llama_herd.model.prompts import Prompts
@@ -18,10 +19,8 @@ class PlainShort:
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         return True
 
-    def __call__(
-        self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, *, scale: float, window: int, cap: float
-    ) -> None:
-        out[seen.rows] = attend_plainly(q, cached, seen, scale=scale, window=window, cap=cap)
+    def __call__(self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring) -> None:
+        out[seen.rows] = attend_plainly(q, cached, seen, scoring)
 
 
 @dataclass
@@ -33,22 +32,12 @@ class PlainPacked:
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         return True
 
-    def __call__(
-        self,
-        q: Tensor,
-        cached: Tensor,
-        prompts: Prompts,
-        out: Tensor,
-        *,
-        scale: float,
-        window: int,
-        cap: float,
-    ) -> None:
+    def __call__(self, q: Tensor, cached: Tensor, prompts: Prompts, out: Tensor, scoring: Scoring) -> None:
         for packed in prompts.packed:
             self.given.append(packed)
             keys, values = packed.keys_and_values(cached)
             rows = packed.rows
-            out[rows] = attend_packed_plainly(q[rows], keys, values, packed, scale=scale, window=window)
+            out[rows] = attend_packed_plainly(q[rows], keys, values, packed, scoring)
 
 
 def with_plain_kernels(llama: Llama) -> tuple[Llama, PlainPacked]:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from llama_herd.model.attend import Scoring, attend
+from llama_herd.model.attend import attend
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.kernels.prefill_attention import PrefillAttention
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.spans import SHORT_TOKENS
 from llama_herd.model.weights.form import Form
@@ -39,9 +40,9 @@ class Counted:
         self.takes = attention.takes
         self.num_rows: list[int] = []
 
-    def __call__(self, q: Any, cached: Any, seen: Any, out: Any, **scoring: Any) -> None:
+    def __call__(self, q: Any, cached: Any, seen: Any, out: Any, scoring: Scoring) -> None:
         self.num_rows.append(len(seen.rows))
-        self.attention(q, cached, seen, out, **scoring)
+        self.attention(q, cached, seen, out, scoring)
 
 
 class CountedSpans:
@@ -52,9 +53,9 @@ class CountedSpans:
         self.takes = attention.takes
         self.num_tokens: list[list[int]] = []
 
-    def __call__(self, q: Any, cached: Any, prompts: Any, out: Any, **scoring: Any) -> None:
+    def __call__(self, q: Any, cached: Any, prompts: Any, out: Any, scoring: Scoring) -> None:
         self.num_tokens.append(prompts.seen_spans.num_tokens.tolist())
-        self.attention(q, cached, prompts, out, **scoring)
+        self.attention(q, cached, prompts, out, scoring)
 
 
 CHUNKS = (

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from llama_herd.model.attend import Scoring
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.native import Kernels
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_block import MAX_TOKENS, NativeBlock
 from llama_herd.model.spans import SHORT_TOKENS
@@ -103,7 +103,7 @@ def test_windows_scales_and_caps_go_with_it(kernels: Kernels, wide_file: Callabl
     scoring, blocks = Scoring(scale=0.3, window=24, cap=3.0), []
     for block in llama.blocks:
         assert block.native is not None
-        native = replace(block.native, scale=0.3, scoring=scoring)
+        native = replace(block.native, scoring=scoring)
         blocks.append(replace(block, attention=replace(block.attention, scoring=scoring), native=native))
     changed = replace(llama, config=replace(llama.config, windows=(24, 24)), blocks=tuple(blocks))
     found, plain = steps(changed, torch.float32, 3), steps(llama, torch.float32, 3)

@@ -5,10 +5,11 @@ import random
 import pytest
 import torch
 
-from llama_herd.model.attend import Scoring, attend
+from llama_herd.model.attend import attend
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, packed_of
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.spans import SPAN_TOKENS
 from tests.model.plain_kernels import PlainPacked, PlainShort
@@ -84,7 +85,7 @@ def test_the_reference_is_the_formula(window: int) -> None:
     packed = packed_of(((0, 4), (5, 3)), "cpu")
     q = torch.randn(7, H, D, dtype=torch.float64)
     keys, values = torch.randn(2, 12, K, D, dtype=torch.float64)
-    found = attend_packed_plainly(q, keys, values, packed, scale=0.3, window=window)
+    found = attend_packed_plainly(q, keys, values, packed, Scoring(0.3, window))
     for row, first, last in [(0, 0, 0), (1, 0, 1), (3, 0, 3), (4, 4, 9), (6, 4, 11)]:
         start = max(first, last + 1 - window) if window else first
         for head in range(H):

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from llama_herd.model import batch as batches
-from llama_herd.model.attend import Scoring, attend
+from llama_herd.model.attend import attend
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.packed import Packed
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.sizes import attend_bytes

@@ -56,6 +56,7 @@ GOOD: dict[str, dict[str, Any]] = {
         repetition_penalty=10, presence_penalty=2, frequency_penalty=-2, repeat_last_n=0
     ),
     "min_p": sampling(min_p=1),
+    "largest top_n_sigma": sampling(top_n_sigma=100),
     "biases as JSON has them": sampling(logit_bias={"0": -100, "31999": 100.0}),
     "as many tokens as allowed": sampling(min_tokens=100, max_tokens=100),
     "stop ids": sampling(stop_token_ids=[0, 2**31 - 1], ignore_eos=True),
@@ -136,6 +137,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "presence penalty too high": (sampling(presence_penalty=2.1), "sampling.presence_penalty"),
     "frequency penalty too low": (sampling(frequency_penalty=-2.1), "sampling.frequency_penalty"),
     "repeat_last_n too low": (sampling(repeat_last_n=-2), "sampling.repeat_last_n"),
+    "top_n_sigma below zero": (sampling(top_n_sigma=-1), "sampling.top_n_sigma"),
     "min_p above one": (sampling(min_p=1.01), "sampling.min_p"),
     "bias too high": (sampling(logit_bias={"3": 101}), "sampling.logit_bias.3"),
     "bias of no id": (sampling(logit_bias={"-3": 1}), "sampling.logit_bias.?.?"),

@@ -44,9 +44,10 @@ HEADERS = (
     *("body_encoding", "content_type", "content_encoding", "is_eager", "redelivered", "x-death"),
 )
 SAMPLING = (
-    *("n", "max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
-    *("presence_penalty", "frequency_penalty", "repeat_last_n", "logit_bias", "seed", "stop", "ignore_eos"),
-    *("stop_token_ids", "logprobs", "top_logprobs", "prompt_logprobs", "truncate_prompt_tokens"),
+    *("n", "max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "top_n_sigma"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "repeat_last_n", "logit_bias", "seed"),
+    *("stop", "ignore_eos", "stop_token_ids", "logprobs", "top_logprobs", "prompt_logprobs"),
+    "truncate_prompt_tokens",
 )
 FIELDS = ("v", "prompt_ids", "messages", "model", "tenant", "priority", "flush_ms", "sampling", "metadata")
 

@@ -39,7 +39,7 @@ def tokenize(
     not form a whole character are shown as \\xNN.
     """
     from llama_herd.cli.environment import override, read
-    from llama_herd.cli.terminal import harmless, text_or_stdin
+    from llama_herd.cli.terminal import text_or_stdin
     from llama_herd.extras import need_worker_extra
     from llama_herd.worker.settings import WorkerSettings
 
@@ -53,18 +53,26 @@ def tokenize(
     from llama_herd.model.files.model_file import read_tokens
 
     tokenizer, control_tokens = read_tokens(settings.model)
-    names = {token_id: name for name, token_id in control_tokens.ids.items()}
     if job is None:
         ids = tokenizer.encode(prompt, add_bos=False if no_bos else None)
     else:
         ids = _chat_ids(job, tokenizer, control_tokens)
+    _show(ids, tokenizer, control_tokens, is_chat=job is not None, as_json=as_json)
+
+
+def _show(
+    ids: list[int], tokenizer: "Tokenizer", control_tokens: "ControlTokens", *, is_chat: bool, as_json: bool
+) -> None:
+    from llama_herd.cli.terminal import harmless
+
+    names = {token_id: name for name, token_id in control_tokens.ids.items()}
     pieces = [names[i].encode() if i in names else tokenizer.pieces[i] for i in ids]
     shown = [piece.decode(errors="backslashreplace") for piece in pieces]
     whole = b"".join(pieces).decode(errors="backslashreplace")
     if as_json:
-        print(json.dumps({"ids": ids, "pieces": shown} | ({} if job is None else {"text": whole})))
+        print(json.dumps({"ids": ids, "pieces": shown} | ({"text": whole} if is_chat else {})))
         return
-    if job is not None:
+    if is_chat:
         print(harmless(whole) + "\n")
     for token_id, piece in zip(ids, shown, strict=True):
         print(f"{token_id:>7}  '{_visible(piece)}'")

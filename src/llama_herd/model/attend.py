@@ -5,9 +5,8 @@ S cached length, N cells of the cache.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,25 +16,17 @@ from llama_herd.model.batch import Span, SpanGroup
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.prompts import Prompts
 from llama_herd.model.seen import Seen
 
+#: As in Llama 2.
+PLAIN = Scoring()
 
-@dataclass(frozen=True)
-class Scoring:
-    """How a layer scores keys."""
 
-    scale: float | None = None  # None: 1 / sqrt(D)
-    window: int = 0  # keys that a token sees, its own one of them; 0: all
-    cap: float = 0.0  # scores become cap * tanh(score / cap); 0: they stay
-
-    @classmethod
-    def of(cls, config: LlamaConfig, layer: int) -> Self:
-        return cls(config.attention_scale, config.window(layer), config.score_cap)
-
-    def scale_of(self, q: Tensor) -> float:
-        """That of queries (T, H, D)."""
-        return q.shape[-1] ** -0.5 if self.scale is None else self.scale
+def scoring_of(config: LlamaConfig, layer: int) -> Scoring:
+    """How a layer of a model scores keys."""
+    return Scoring(config.attention_scale, config.window(layer), config.score_cap)
 
 
 class Attention(Protocol):
@@ -44,9 +35,7 @@ class Attention(Protocol):
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
 
-    def __call__(
-        self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, *, scale: float, window: int, cap: float
-    ) -> None:
+    def __call__(self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring) -> None:
         """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
 
 
@@ -56,17 +45,7 @@ class PrefillAttention(Protocol):
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
 
-    def __call__(
-        self,
-        q: Tensor,
-        cached: Tensor,
-        prompts: Prompts,
-        out: Tensor,
-        *,
-        scale: float,
-        window: int,
-        cap: float,
-    ) -> None:
+    def __call__(self, q: Tensor, cached: Tensor, prompts: Prompts, out: Tensor, scoring: Scoring) -> None:
         """Write what the prompts' rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
 
 
@@ -75,7 +54,7 @@ def attend(
     cache: Cache,
     layer: int,
     batch: AnyBatch,
-    scoring: Scoring = Scoring(),
+    scoring: Scoring = PLAIN,
     native: Attention | None = None,
     prefill: PrefillAttention | None = None,
 ) -> Tensor:
@@ -88,13 +67,12 @@ def attend(
     if native is None or not native.takes(q, cached):
         return _attend_plainly(q, cache, layer, batch, scoring)
     attended = q.new_empty(q.shape)
-    scale, window, cap = scoring.scale_of(q), scoring.window, scoring.cap
     if len(batch.seen.rows):
-        native(q, cached, batch.seen, attended, scale=scale, window=window, cap=cap)
+        native(q, cached, batch.seen, attended, scoring)
     if isinstance(batch, DecodeBatch) or batch.is_short:
         return attended
     if prefill is not None and prefill.takes(q, cached):
-        prefill(q, cached, batch, attended, scale=scale, window=window, cap=cap)
+        prefill(q, cached, batch, attended, scoring)
     elif cache.pages.consecutive:
         long = batch.long_spans
         for span, heads in zip(long, _attend_runs(q, cache, layer, long, scoring), strict=True):

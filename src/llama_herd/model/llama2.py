@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from llama_herd.model.attend import Attention, PrefillAttention, Scoring, attend
+from llama_herd.model.attend import Attention, PrefillAttention, attend, scoring_of
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.kernels.elementwise import RowKernels
 from llama_herd.model.kernels.rotation import RotationKernel
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.native_block import NativeBlock
@@ -87,7 +88,7 @@ class CausalSelfAttention:
             loader.linear(*(f"{prefix}_{part}.weight" for part in parts), biases=biases),
             loader.linear(f"{prefix}_output.weight"),
             cls._load_qk_norm(loader, prefix) if config.family.qk_norm else None,
-            Scoring.of(config, layer),
+            scoring_of(config, layer),
             loader.form.kernels.attention,
             loader.form.kernels.prefill_attention,
             loader.form.kernels.rotation,

@@ -11,7 +11,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from llama_herd.model.attend import Scoring
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
@@ -20,6 +19,7 @@ from llama_herd.model.kernels.layer import LayerWeights, Matrix, NativeLayer
 from llama_herd.model.kernels.layout import MAX_HEAD_DIM
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.rotation import rotation_call
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.linear import Linear
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.weights.native_segment import NativeSegment
@@ -36,7 +36,6 @@ class NativeBlock:
     kernels: Kernels
     layer: int
     num_heads: int
-    scale: float
     scoring: Scoring
 
     @classmethod
@@ -49,9 +48,8 @@ class NativeBlock:
         scoring: Scoring,
     ) -> Self | None:
         """That of a layer by its norms and its QKV, output, gate and up, down; None if it is not plain."""
-        D, family = config.head_dim, config.family
-        is_plain = not (family.post_norms or family.qk_norm) and family.activation == "silu"
-        if not is_plain or config.residual_scale != 1 or D % 2 or D > MAX_HEAD_DIM:
+        D = config.head_dim
+        if not config.family.has_plain_block or config.residual_scale != 1 or D % 2 or D > MAX_HEAD_DIM:
             return None
         if not all(linear.is_native and linear.bias is None for linear in linears):
             return None
@@ -64,8 +62,7 @@ class NativeBlock:
         )
         weights = LayerWeights(*norms, qkv, output, gate_up, down, config.rms_eps)
         native = NativeLayer(kernels.library, weights)
-        scale = D**-0.5 if scoring.scale is None else scoring.scale
-        return cls(native, kernels, layer, config.num_heads, scale, scoring)
+        return cls(native, kernels, layer, config.num_heads, scoring)
 
     def takes(self, x: Tensor, batch: AnyBatch, cache: Cache) -> bool:
         """Whether it is made for such a step: few tokens, each of a sequence that decodes."""
@@ -87,9 +84,6 @@ class NativeBlock:
         cached = cache.storage[:, self.layer]  # (2, K, pages, PAGE_TOKENS, D)
         num_threads = self.kernels.num_threads or torch.get_num_threads()
         rotation = rotation_call(self.num_heads, *rope, cached, batch.cells)
-        attention = attention_call(
-            *(self.num_heads, cached, batch.seen, self.scale, self.scoring.window),
-            *(self.scoring.cap, num_threads),
-        )
+        attention = attention_call(self.num_heads, cached, batch.seen, self.scoring, num_threads)
         kernel = self.kernels.kernel_for(x.dtype, len(x))
         return self.native(x, rotation, attention, kernel, num_threads)

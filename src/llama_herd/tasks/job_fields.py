@@ -35,6 +35,7 @@ class SamplingFields(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
+    top_n_sigma: float
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float

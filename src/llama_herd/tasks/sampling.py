@@ -52,6 +52,13 @@ class SamplingParams(StrictModel):
     min_p: float = Field(
         default=0.0, ge=0, le=1, description="Drop tokens less likely than min_p times the most likely one."
     )
+    top_n_sigma: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="Drop tokens whose logits are more than this many standard deviations below the largest. "
+        "0: keep all.",
+    )
     repetition_penalty: float = Field(
         default=1.0,
         gt=0,

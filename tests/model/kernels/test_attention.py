@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.native import Kernels
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
 from tests.closeness import assert_close
@@ -55,8 +56,7 @@ class Case:
 
     def attend(self, attention: Attention, seen: Seen | None = None, **scoring: Any) -> Tensor:
         out = torch.full_like(self.q, torch.nan)
-        scoring = {"scale": self.q.shape[-1] ** -0.5, **scoring}
-        attention(self.q, self.cache.storage, seen or self.seen, out, **scoring)
+        attention(self.q, self.cache.storage, seen or self.seen, out, Scoring(**scoring))
         return out
 
     def expected(self, row: int, *, scale: float = 0.0, window: int = 0, cap: float = 0.0) -> Tensor:

@@ -15,6 +15,7 @@ from llama_herd.model.kernels.attention import BFLOAT16_ROUNDING, FLOAT32_ROUNDI
 from llama_herd.model.kernels.instruction_set import AMX
 from llama_herd.model.kernels.native import Kernel, Kernels
 from llama_herd.model.kernels.prefill_attention import WEIGHT_ROUNDING, PrefillAttention
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen, SeenSpans
 from tests.model.kernels.nan_cache import NanCache
@@ -66,8 +67,7 @@ class Case:
 
     def attend(self, attention: PrefillAttention, spans: SeenSpans | None = None, **scoring: Any) -> Tensor:
         out = torch.full(self.q.shape, torch.nan).bfloat16()
-        scoring = {"scale": self.q.shape[-1] ** -0.5, **scoring}
-        attention.attend(self.q, self.cache.storage, spans or self.spans, out, **scoring)
+        attention.attend(self.q, self.cache.storage, spans or self.spans, out, Scoring(**scoring))
         return out
 
     def check(self, y: Tensor, *, scale: float = 0.0, window: int = 0, cap: float = 0.0) -> None:

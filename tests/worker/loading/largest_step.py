@@ -38,7 +38,7 @@ def prefill(model: LoadedModel, num_tokens: int) -> None:
 
 def decode(model: LoadedModel, slots: int) -> None:
     """A token of each row, drawn from all that is likely."""
-    params = SamplingParams(temperature=1.5, top_p=0.99, min_p=1e-6, presence_penalty=0.1, logprobs=True)
+    params = SamplingParams(temperature=1.5, top_p=0.99, top_n_sigma=9, presence_penalty=0.1, logprobs=True)
     chunks = []
     for row in range(slots):
         pages = model.cache.pages.reserve(str(row), 1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.kernels.layout import are_readable
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
 
@@ -57,23 +58,13 @@ class Attention:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype in DTYPES and attention_takes(q, cached)
 
-    def __call__(
-        self,
-        q: Tensor,
-        cached: Tensor,
-        seen: Seen,
-        out: Tensor,
-        *,
-        scale: float,
-        window: int = 0,
-        cap: float = 0.0,
-    ) -> None:
+    def __call__(self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring) -> None:
         """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
 
         `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
         """
         num_threads = self.num_threads or torch.get_num_threads()
-        call = attention_call(q.shape[1], cached, seen, scale, window, cap, num_threads)
+        call = attention_call(q.shape[1], cached, seen, scoring, num_threads)
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend(ctypes.byref(call), q.dtype is torch.bfloat16):
             raise torch.OutOfMemoryError("native attention: no memory to work in")
@@ -85,7 +76,7 @@ def attention_takes(q: Tensor, cached: Tensor) -> bool:
 
 
 def attention_call(
-    num_heads: int, cached: Tensor, seen: Seen, scale: float, window: int, cap: float, num_threads: int
+    num_heads: int, cached: Tensor, seen: Seen, scoring: Scoring, num_threads: int
 ) -> AttentionCall:
     """All that an attention takes, but for the queries and the result."""
     to_values, to_head = cached.stride()[:2]
@@ -101,9 +92,9 @@ def attention_call(
         tables=seen.tables.data_ptr(),
         pages=seen.pages.data_ptr(),
         num_rows=len(seen.rows),
-        window=window,
-        scale=scale,
-        cap=cap,
+        window=scoring.window,
+        scale=scoring.scale_for(cached.shape[-1]),
+        cap=scoring.cap,
         num_threads=num_threads,
     )
 
@@ -128,12 +119,12 @@ def _is_right(attention: Attention, dtype: torch.dtype) -> bool:
         at = torch.arange(length)
         numbers = torch.randn(2, K, length, D).to(dtype)
         cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS] = numbers
-    for scale, window, cap in ((D**-0.5, 0, 0.0), (0.3, 90, 4.0)):
-        attention(q, cache, seen, out, scale=scale, window=window, cap=cap)
+    for scoring in (Scoring(), Scoring(0.3, 90, 4.0)):
+        attention(q, cache, seen, out, scoring)
         for row, length in enumerate(lengths):
-            at = torch.arange(max(0, length - window) if window else 0, length)
+            at = torch.arange(max(0, length - scoring.window) if scoring.window else 0, length)
             keys, values = cache[:, :, pages[tables[row] + at // PAGE_TOKENS], at % PAGE_TOKENS]
-            if not is_close(out[row], q[row], keys, values, scale, cap):
+            if not is_close(out[row], q[row], keys, values, scoring):
                 return False
     return True
 
@@ -143,12 +134,12 @@ def is_close(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    scale: float,
-    cap: float = 0.0,
+    scoring: Scoring,
     weight_rounding: float = 0.0,
 ) -> bool:
     """Whether y (H, D) is what q (H, D) attends to among keys and values (K, S, D), but for rounding."""
     q, keys, values = q.double(), keys.double(), values.double()
+    scale, cap = scoring.scale_for(q.shape[-1]), scoring.cap
     group = len(q) // len(keys)
     keys, values = (part.repeat_interleave(group, dim=0) for part in (keys, values))  # (H, S, D)
     scores = scale * torch.einsum("hd,hsd->hs", q, keys)

@@ -14,6 +14,7 @@ from llama_herd.model.kernels.attention import (
     attention_takes,
     is_close,
 )
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.prompts import Prompts
 from llama_herd.model.seen import Seen, SeenSpans
@@ -33,37 +34,17 @@ class PrefillAttention:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype is torch.bfloat16 and attention_takes(q, cached)
 
-    def __call__(
-        self,
-        q: Tensor,
-        cached: Tensor,
-        prompts: Prompts,
-        out: Tensor,
-        *,
-        scale: float,
-        window: int = 0,
-        cap: float = 0.0,
-    ) -> None:
+    def __call__(self, q: Tensor, cached: Tensor, prompts: Prompts, out: Tensor, scoring: Scoring) -> None:
         """Write what the prompts' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
 
         `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
         """
-        self.attend(q, cached, prompts.seen_spans, out, scale=scale, window=window, cap=cap)
+        self.attend(q, cached, prompts.seen_spans, out, scoring)
 
-    def attend(
-        self,
-        q: Tensor,
-        cached: Tensor,
-        spans: SeenSpans,
-        out: Tensor,
-        *,
-        scale: float,
-        window: int = 0,
-        cap: float = 0.0,
-    ) -> None:
+    def attend(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
         """The same of spans."""
         num_threads = self.num_threads or torch.get_num_threads()
-        call = attention_call(q.shape[1], cached, spans.first, scale, window, cap, num_threads)
+        call = attention_call(q.shape[1], cached, spans.first, scoring, num_threads)
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend_spans(ctypes.byref(call), spans.num_tokens.data_ptr()):
             raise torch.OutOfMemoryError("native attention of a prompt: no memory to work in")
@@ -89,11 +70,12 @@ def _is_right(attention: PrefillAttention) -> bool:
         at = torch.arange(start + count)
         numbers = torch.randn(2, K, start + count, D).bfloat16()
         cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS] = numbers
-    for scale, window, cap in ((D**-0.5, 0, 0.0), (0.3, 90, 4.0)):
-        attention.attend(q, cache, spans, out, scale=scale, window=window, cap=cap)
+    for scoring in (Scoring(), Scoring(0.3, 90, 4.0)):
+        attention.attend(q, cache, spans, out, scoring)
+        window = scoring.window
         for table, start, row in ((0, 0, 0), (0, 69, 69), (2, 290, 70), (2, 326, 106)):
             at = torch.arange(max(0, start + 1 - window) if window else 0, start + 1)
             keys, values = cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS]
-            if not is_close(out[row], q[row], keys, values, scale, cap, WEIGHT_ROUNDING):
+            if not is_close(out[row], q[row], keys, values, scoring, WEIGHT_ROUNDING):
                 return False
     return True

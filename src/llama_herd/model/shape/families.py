@@ -53,6 +53,14 @@ class Family:
     #: Keys that config.json may leave out, as transformers fills them in.
     defaults: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def has_plain_block(self) -> bool:
+        """Whether its blocks compute what Llama 2's do, by the numbers of a config."""
+        return all(getattr(self, name) == getattr(LLAMA, name) for name in OF_A_BLOCK)
+
+
+#: Fields that change what a block computes; the others are of how weights are stored, and of numbers.
+OF_A_BLOCK = ("qk_norm", "post_norms", "activation")
 
 SCORE_CAP = {"score_cap": "attn_logit_softcapping"}
 LOGIT_CAP = {"logit_cap": "final_logit_softcapping"}

@@ -12,15 +12,14 @@ from torch import Tensor
 from llama_herd.model.decode_batch import DecodeBatch
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.worker.engine.sampling.noise import hash_prefix_of
+from llama_herd.worker.engine.sampling.parameters import PARAMETERS, Parameter
 from llama_herd.worker.engine.sequence import Sequence
 
-#: The words of a slot: these, its pages, its ids. A word is an int64, or the bits of a float64.
-TOKEN, POSITION, LAST, NUM_PROMPT, WINDOW, HASH, TOP_K = range(7)
-TEMPERATURE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY = range(7, 13)
-NUM_FIELDS = 13
-
-#: A window that no text outgrows.
-ALL_TOKENS = 1 << 62
+#: The words of a slot: these, the job's parameters, its pages, its ids. A word is an int64; a parameter's
+#: is the bits of a float64.
+TOKEN, POSITION, LAST, NUM_PROMPT, HASH = range(5)
+WORD_OF = {one.field: number for number, one in enumerate(PARAMETERS, start=5)}
+NUM_FIELDS = 5 + len(PARAMETERS)
 
 
 class Slots:
@@ -41,8 +40,8 @@ class Slots:
         self._pages = self.words[:, NUM_FIELDS : NUM_FIELDS + self._num_pages]  # (N, P)
         self._ids = self.words[:, NUM_FIELDS + self._num_pages :]  # (N, S)
         self._pages[self.trash] = trash_page
-        for field in (TEMPERATURE, TOP_P, REPETITION):
-            self._reals[self.trash, field] = 1.0
+        for parameter in PARAMETERS:
+            self._reals[self.trash, WORD_OF[parameter.field]] = parameter.off
 
     @staticmethod
     def num_bytes(num_slots: int, max_length: int) -> int:
@@ -52,13 +51,10 @@ class Slots:
         """All that a slot holds of a sequence that begins, as far as its ids reach."""
         params, length = sequence.params, sequence.length
         ids = sequence.tokens(0, length)
-        window = ALL_TOKENS if params.repeat_last_n < 0 else params.repeat_last_n
         prefix = hash_prefix_of(sequence.seed, sequence.choice)
         at = (ids[-1], length - 1, sequence.num_reserved - 1, len(sequence.prompt_ids))
-        words = array("q", (*at, window, prefix, params.top_k))
-        reals = (params.temperature, params.top_p, params.min_p)
-        penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
-        words.frombytes(array("d", reals + penalties).tobytes())
+        words = array("q", (*at, prefix))
+        words.frombytes(array("d", [one.of(params) for one in PARAMETERS]).tobytes())
         words.extend(sequence.pages)
         words.extend([self._trash_page] * (self._num_pages - len(sequence.pages)))
         words.extend(ids)
@@ -102,13 +98,17 @@ class SlotRows:
         """(B,)"""
         return self.fields[:, field]
 
-    def reals(self, field: int) -> Tensor:
-        """(B,) float64"""
-        return self.fields.view(torch.float64)[:, field]
+    def exact(self, field: str) -> Tensor:
+        """A parameter: (B, 1) float64"""
+        return self.fields.view(torch.float64)[:, WORD_OF[field], None]
 
-    def column(self, field: int) -> Tensor:
-        """(B, 1) float32"""
-        return self.reals(field).float().unsqueeze(-1)
+    def column(self, field: str) -> Tensor:
+        """A parameter: (B, 1) float32"""
+        return self.exact(field).float()
+
+    def numbers(self, parameter: Parameter) -> Tensor:
+        """The same by its row of the table: a captured step always applies it."""
+        return self.column(parameter.field)
 
     @property
     def next_positions(self) -> Tensor:

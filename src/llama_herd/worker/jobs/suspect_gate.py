@@ -1,6 +1,7 @@
 """Lets jobs into preparation and the engine; a job that may have killed workers goes in alone."""
 
 import threading
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Self
@@ -24,6 +25,30 @@ CLEARING_S = 5.0
 SHARED_ALONE_S = 0.5
 
 
+@dataclass(frozen=True)
+class Open:
+    """All may enter, a suspect only an empty room. No suspect closes the gate before `others_until_s`."""
+
+    others_until_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Nobody enters until this suspect can, alone: others have passed it for long enough."""
+
+    suspect: Attempt
+    since_s: float
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A suspect is inside, and nobody else enters. The gate was in the state `before` when it came."""
+
+    suspect: Attempt
+    since_s: float
+    before: Open | Closed
+
+
 class SuspectGate:
     """Lets claimed jobs in to be prepared and computed; a suspect, on its last attempt, only alone.
 
@@ -45,12 +70,8 @@ class SuspectGate:
         self._clearing_s = clearing_s
         self._alone_s = alone_s
         self._inside: list[Attempt] = []
-        self._alone: Attempt | None = None
-        self._alone_since_s = 0.0
         self._asking: list[Attempt] = []  # suspects that may not enter yet
-        self._next: Attempt | None = None  # the suspect for which the gate is closed
-        self._closed_s = 0.0  # when it closed
-        self._others_until_s = 0.0  # it does not close again before
+        self._state: Open | Closed | Alone = Open()
         self._lock = threading.Lock()
 
     @classmethod
@@ -63,19 +84,20 @@ class SuspectGate:
         """Whether a suspect is alone inside, or waits until the others have left."""
         with self._lock:
             self._look()
-            return self._next is not None or self._alone is not None
+            return not isinstance(self._state, Open)
 
     def enter(self, attempt: Attempt) -> bool:
         """Let a job in if it may enter now; if not, ask again later."""
         with self._lock:
             self._look()
-            if not self._may_enter(attempt):
-                if attempt.is_last and attempt not in self._asking:
-                    self._asking.append(attempt)
+            state = self._state
+            if isinstance(state, Alone) or not self._may_enter(attempt, state):
+                if attempt.is_last:
+                    self._wait(attempt)
                 return False
             self._inside.append(attempt)
             if attempt.is_last:
-                self._alone, self._alone_since_s = attempt, monotonic()
+                self._state = Alone(attempt, monotonic(), state)
             return True
 
     def leave(self, attempt: Attempt) -> None:
@@ -83,46 +105,51 @@ class SuspectGate:
         with self._lock:
             if attempt in self._inside:  # if not, it is over
                 self._inside.remove(attempt)
-            if self._alone is attempt:
-                self._alone = None
+            if isinstance(self._state, Alone) and self._state.suspect is attempt:
+                self._state = self._state.before
 
     def must_leave(self, attempt: Attempt) -> bool:
         """Whether a job has used up its time to end, while a suspect waits to be alone."""
         with self._lock:
-            is_due = self._next is not None and monotonic() - self._closed_s > self._clearing_s
-            return is_due and attempt is not self._next and attempt in self._inside
+            state = self._state.before if isinstance(self._state, Alone) else self._state
+            if isinstance(state, Open) or attempt is state.suspect or attempt not in self._inside:
+                return False
+            return monotonic() - state.since_s > self._clearing_s
 
     def _look(self) -> None:
-        """Forget jobs that are over. After the suspects, the gate stays open for as long as it was closed."""
+        """Forget jobs that are over, and with them the state that was for one of these."""
         now_s = monotonic()
         self._inside = [one for one in self._inside if not one.is_over]
         self._asking = [one for one in self._asking if not one.is_over and one not in self._inside]
-        if self._alone is not None and self._is_cleared(self._alone, now_s):
-            self._alone = None
-        had_its_turn = self._next in self._inside and self._alone is None
-        if self._next is None or not (self._next.is_over or had_its_turn):
-            return
-        is_time_left = now_s - self._closed_s < self._max_closed_s
-        self._next = next(filter(self._has_waited, self._asking), None) if is_time_left else None
-        if self._next is None:
-            self._others_until_s = 2 * now_s - self._closed_s
+        if isinstance(self._state, Alone) and self._is_cleared(self._state, now_s):
+            self._state = self._state.before
+        if isinstance(self._state, Closed):
+            suspect = self._state.suspect
+            if suspect.is_over or suspect in self._inside:
+                self._state = self._after(self._state, now_s)
 
-    def _is_cleared(self, suspect: Attempt, now_s: float) -> bool:
-        return suspect.is_over or suspect.is_sound or now_s - self._alone_since_s > self._alone_s
+    def _after(self, closed: Closed, now_s: float) -> Open | Closed:
+        """Closed for the next suspect, while time is left; then open for as long as it was closed."""
+        is_time_left = now_s - closed.since_s < self._max_closed_s
+        suspect = next(filter(self._has_waited, self._asking), None) if is_time_left else None
+        return Open(2 * now_s - closed.since_s) if suspect is None else Closed(suspect, closed.since_s)
 
-    def _may_enter(self, attempt: Attempt) -> bool:
-        if self._next not in (None, attempt) or self._alone is not None:
+    def _is_cleared(self, alone: Alone, now_s: float) -> bool:
+        suspect = alone.suspect
+        return suspect.is_over or suspect.is_sound or now_s - alone.since_s > self._alone_s
+
+    def _may_enter(self, attempt: Attempt, state: Open | Closed) -> bool:
+        if isinstance(state, Closed) and state.suspect is not attempt:
             return False
-        if attempt.is_last and self._inside:
-            self._wait(attempt)
-            return False
-        return True
+        return not (attempt.is_last and self._inside)
 
     def _wait(self, suspect: Attempt) -> None:
-        """Close the gate for a suspect that other jobs have passed for long enough."""
-        now_s = monotonic()
-        if self._next is None and self._has_waited(suspect) and now_s >= self._others_until_s:
-            self._next, self._closed_s = suspect, now_s
+        """Note who asks; close the gate for one that other jobs have passed for long enough."""
+        if suspect not in self._asking:
+            self._asking.append(suspect)
+        now_s, state = monotonic(), self._state
+        if isinstance(state, Open) and self._has_waited(suspect) and now_s >= state.others_until_s:
+            self._state = Closed(suspect, now_s)
 
     def _has_waited(self, suspect: Attempt) -> bool:
         return monotonic() - suspect.claimed_s > self._patience_s

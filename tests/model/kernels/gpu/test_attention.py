@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.kernels.gpu.plain import attends_right
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen
 
@@ -44,12 +45,12 @@ def case(
     return Case(q, cached.to(device), seen)
 
 
-def attended(case: Case, num_splits: int, scale: float, window: int = 0, cap: float = 0.0) -> Tensor:
+def attended(case: Case, num_splits: int, scoring: Scoring) -> Tensor:
     """(R, H, D), with the rows that do not attend left alone."""
     from llama_herd.model.kernels.gpu.attention import launches
 
     y = torch.full(case.q.shape, 7.0, dtype=case.q.dtype, device=case.q.device)
-    for launch in launches(case.q, case.cached, case.seen, y, num_splits, scale, window, cap):
+    for launch in launches(case.q, case.cached, case.seen, y, num_splits, scoring):
         launch()
     assert (y[::2] == 7).all()
     return y[case.seen.rows]
@@ -61,24 +62,25 @@ def attended(case: Case, num_splits: int, scale: float, window: int = 0, cap: fl
 def test_a_token_attends_to_all_before_it(
     device: torch.device, heads: tuple[int, int, int], dtype: torch.dtype, num_splits: int
 ) -> None:
-    made, scale = case(heads, dtype, device), heads[2] ** -0.5
-    y = attended(made, num_splits, scale)
-    assert attends_right(y, made.q, made.cached, made.seen, scale=scale)
+    made = case(heads, dtype, device)
+    y = attended(made, num_splits, Scoring())
+    assert attends_right(y, made.q, made.cached, made.seen, Scoring())
 
 
 @pytest.mark.parametrize("num_splits", [1, 2, 8])
 @pytest.mark.parametrize(("window", "cap"), [(1, 0.0), (40, 0.0), (90, 4.0), (1000, 0.0), (0, 3.0)])
 def test_windows_and_caps_are_obeyed(device: torch.device, window: int, cap: float, num_splits: int) -> None:
     made = case((4, 2, 32), torch.float32, device)
-    y = attended(made, num_splits, 0.3, window, cap)
-    assert attends_right(y, made.q, made.cached, made.seen, scale=0.3, window=window, cap=cap)
+    scoring = Scoring(0.3, window, cap)
+    y = attended(made, num_splits, scoring)
+    assert attends_right(y, made.q, made.cached, made.seen, scoring)
 
 
 @pytest.mark.parametrize("num_splits", [1, 2, 16, 32])
 def test_a_long_sequence_may_be_in_many_parts(device: torch.device, num_splits: int) -> None:
     made = case((4, 1, 16), torch.float32, device, (1000, 3))
-    y = attended(made, num_splits, 0.25)
-    assert attends_right(y, made.q, made.cached, made.seen, scale=0.25)
+    y = attended(made, num_splits, Scoring(0.25))
+    assert attends_right(y, made.q, made.cached, made.seen, Scoring(0.25))
 
 
 def test_tokens_of_one_sequence_see_up_to_themselves(device: torch.device) -> None:
@@ -86,13 +88,13 @@ def test_tokens_of_one_sequence_see_up_to_themselves(device: torch.device) -> No
     first = torch.zeros_like(made.seen.tables)
     seen = Seen(made.seen.rows, torch.tensor([68, 69, 70], device=device), first, made.seen.pages)
     same = Case(made.q, made.cached, seen)
-    assert attends_right(attended(same, 2, 0.25), same.q, same.cached, seen, scale=0.25)
+    assert attends_right(attended(same, 2, Scoring(0.25)), same.q, same.cached, seen, Scoring(0.25))
 
 
 def test_large_scores_overflow_nothing(device: torch.device) -> None:
     made = case((2, 2, 64), torch.float16, device)
     for cap in (0.0, 30.0):
-        assert attended(made, 4, 1e4, cap=cap).isfinite().all()
+        assert attended(made, 4, Scoring(1e4, cap=cap)).isfinite().all()
 
 
 def test_parts_keep_a_card_at_work(device: torch.device) -> None:

@@ -21,6 +21,8 @@ PARAMS = (
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=0.2, min_p=0.05),
     SamplingParams(temperature=2.0, min_p=0.5),
+    SamplingParams(temperature=1.5, top_n_sigma=1.5),
+    SamplingParams(temperature=1.1, top_n_sigma=2.5, min_p=0.02, logit_bias={3: -100.0}),
     SamplingParams(temperature=0.7, logit_bias={3: -100.0}),
 )
 

@@ -1,6 +1,7 @@
 """The sampler against plain reference arithmetic, on small vocabularies."""
 
 import math
+from statistics import pstdev
 
 import pytest
 import torch
@@ -24,9 +25,10 @@ def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
 
 
 def reference(params: SamplingParams) -> list[float]:
-    """Probabilities by temperature, min_p, top_k and top_p, one token after the other."""
+    """Probabilities by temperature, top_n_sigma, min_p, top_k and top_p, one token after the other."""
+    lowest = max(LOGITS.tolist()) - (params.top_n_sigma or math.inf) * pstdev(LOGITS.tolist())
     exps = {i: math.exp(x / params.temperature) for i, x in enumerate(LOGITS.tolist())}
-    likely = [i for i in exps if exps[i] >= params.min_p * max(exps.values())]
+    likely = [i for i in exps if LOGITS[i] >= lowest and exps[i] >= params.min_p * max(exps.values())]
     order = sorted(likely, key=lambda i: -exps[i])[: params.top_k or None]
     total = sum(exps[i] for i in order)
     kept, mass = [], 0.0
@@ -51,6 +53,8 @@ def chi_square(counts: list[int], probs: list[float]) -> float:
         SamplingParams(temperature=1.0, top_p=0.7),
         SamplingParams(temperature=2.0, top_k=4, top_p=0.8),
         SamplingParams(temperature=1.0, min_p=0.4),
+        SamplingParams(temperature=1.7, top_n_sigma=0.9),
+        SamplingParams(temperature=1.7, top_n_sigma=2.0, min_p=0.1, top_p=0.9),
         SamplingParams(temperature=1.5, min_p=0.3, top_k=4, top_p=0.9),
     ],
 )

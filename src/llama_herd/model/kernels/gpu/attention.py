@@ -13,6 +13,7 @@ from torch import Tensor
 from llama_herd.model.kernels.gpu.attend_kernels import attend_split, join_splits
 from llama_herd.model.kernels.gpu.launch import Launch
 from llama_herd.model.kernels.layout import are_readable
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
 
@@ -35,23 +36,13 @@ class TritonAttention:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype in DTYPES and are_readable(q, cached)
 
-    def __call__(
-        self,
-        q: Tensor,
-        cached: Tensor,
-        seen: Seen,
-        out: Tensor,
-        *,
-        scale: float,
-        window: int = 0,
-        cap: float = 0.0,
-    ) -> None:
+    def __call__(self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring) -> None:
         """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
 
         `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
         """
         num_splits = self.num_splits(len(seen.rows), cached.shape[1], len(seen.pages))
-        for launch in launches(q, cached, seen, out, num_splits, scale, window, cap):
+        for launch in launches(q, cached, seen, out, num_splits, scoring):
             launch()
 
     def num_splits(self, num_rows: int, kv_heads: int, num_pages: int) -> int:
@@ -62,14 +53,7 @@ class TritonAttention:
 
 
 def launches(
-    q: Tensor,
-    cached: Tensor,
-    seen: Seen,
-    out: Tensor,
-    num_splits: int,
-    scale: float,
-    window: int = 0,
-    cap: float = 0.0,
+    q: Tensor, cached: Tensor, seen: Seen, out: Tensor, num_splits: int, scoring: Scoring
 ) -> tuple[Launch, ...]:
     """The kernels to run: one; with splits a second one that joins them."""
     R, (_, H, D) = len(seen.rows), q.shape
@@ -77,7 +61,7 @@ def launches(
     if num_splits > 1:
         found = q.new_empty(R, H, num_splits, D, dtype=torch.float32)
         sizes = q.new_empty(R, H, num_splits, dtype=torch.float32)
-    attend = _attending(q, cached, seen, out, found, sizes, scale, window, cap)
+    attend = _attending(q, cached, seen, out, found, sizes, scoring)
     return (attend,) if num_splits == 1 else (attend, _joining(found, sizes, seen, out))
 
 
@@ -88,9 +72,7 @@ def _attending(
     out: Tensor,
     found: Tensor,
     sizes: Tensor,
-    scale: float,
-    window: int,
-    cap: float,
+    scoring: Scoring,
 ) -> Launch:
     """Of whole sequences into `out`, which is `found` then; or of their splits into `found` and `sizes`."""
     _, H, D = q.shape
@@ -99,22 +81,22 @@ def _attending(
     given = {"q": q, "keys": keys, "values": values, "rows": seen.rows, "num_keys": seen.num_keys}
     given |= {"tables": seen.tables, "pages": seen.pages, "out": found, "sizes": sizes}
     strides = {"q_row": q.stride(0), "kv_head": keys.stride(0), "out_row": out.stride(0)}
-    scoring = {"window": window, "num_splits": num_splits, "scale": scale, "cap": cap}
+    numbers = {"window": scoring.window, "scale": scoring.scale_for(D), "cap": scoring.cap}
     constants = {
         "GROUP": H // K,
         "GROUP_PADDED": max(LEAST_QUERIES, _power_of_two(H // K)),
         **_head(D),
         "PAGE": PAGE_TOKENS,
         "BLOCK": BLOCK_KEYS,
-        "HAS_WINDOW": window > 0,
-        "HAS_CAP": cap > 0,
+        "HAS_WINDOW": scoring.window > 0,
+        "HAS_CAP": scoring.cap > 0,
         "IS_SPLIT": num_splits > 1,
         "PRECISION": "ieee" if q.dtype is torch.float32 else "tf32",
     }
     return Launch(
         attend_split,
         (len(seen.rows), K, num_splits),
-        {**given, **strides, **scoring},
+        {**given, **strides, **numbers, "num_splits": num_splits},
         constants,
         num_warps=8 if q.dtype is torch.float32 else 4,
         num_stages=5 if _head(D)["HEAD_PADDED"] * q.itemsize <= 512 else 3,

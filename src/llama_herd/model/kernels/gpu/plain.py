@@ -7,6 +7,7 @@ N rows (outputs), C columns (inputs).
 import torch
 from torch import Tensor
 
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.packed import Packed
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.seen import Seen
@@ -16,10 +17,9 @@ from llama_herd.model.seen import Seen
 ROUNDING = {torch.float32: 1e-5, torch.float16: 2**-10 + 1e-5, torch.bfloat16: 2**-8 + 1e-5}
 
 
-def attend_plainly(
-    q: Tensor, cached: Tensor, seen: Seen, *, scale: float, window: int = 0, cap: float = 0.0
-) -> Tensor:
+def attend_plainly(q: Tensor, cached: Tensor, seen: Seen, scoring: Scoring) -> Tensor:
     """What the seen rows of q (T, H, D) attend to in the pages (2, K, pages, PAGE_TOKENS, D): (R, H, D)."""
+    scale, window, cap = scoring.scale_for(q.shape[-1]), scoring.window, scoring.cap
     found = []
     tokens = zip(seen.rows.tolist(), seen.num_keys.tolist(), seen.tables.tolist(), strict=True)
     for row, num_keys, table in tokens:
@@ -35,9 +35,10 @@ def attend_plainly(
 
 
 def attend_packed_plainly(
-    q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int = 0
+    q: Tensor, keys: Tensor, values: Tensor, packed: Packed, scoring: Scoring
 ) -> Tensor:
     """What packed queries (Q, H, D) attend to in their sequences' keys and values (S, K, D): (Q, H, D)."""
+    scale, window = scoring.scale_for(q.shape[-1]), scoring.window
     found = []
     ends = (packed.query_ends.tolist(), packed.key_ends.tolist())
     for query, query_end, key, key_end in zip(ends[0], ends[0][1:], ends[1], ends[1][1:], strict=False):
@@ -51,16 +52,11 @@ def attend_packed_plainly(
     return torch.cat(found)
 
 
-def attends_right(
-    y: Tensor, q: Tensor, cached: Tensor, seen: Seen, *, scale: float, window: int = 0, cap: float = 0.0
-) -> bool:
+def attends_right(y: Tensor, q: Tensor, cached: Tensor, seen: Seen, scoring: Scoring) -> bool:
     """Whether y (R, H, D) is what the seen rows of q attend to, but for rounding."""
     wide = cached.double()
     sizes = torch.stack((wide[0], wide[1].abs()))
-    exact, size = (
-        attend_plainly(q.double(), values, seen, scale=scale, window=window, cap=cap)
-        for values in (wide, sizes)
-    )
+    exact, size = (attend_plainly(q.double(), values, seen, scoring) for values in (wide, sizes))
     return bool(((y.double() - exact).abs() <= ROUNDING[y.dtype] * size).all())
 
 

@@ -27,6 +27,7 @@ from llama_herd.model.kernels.gpu.plain import (
 from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, product, values
 from llama_herd.model.kernels.gpu.rows import TritonElementwise, TritonRotation
 from llama_herd.model.kernels.gpu.varlen import VarlenAttention
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.seen import Seen
 
@@ -114,11 +115,12 @@ def _attends_right(needs: Needs, device: torch.device) -> bool:
     cached = cached.to(device)
     seen = Seen(*(part.to(device) for part in (seen.rows, seen.num_keys, seen.tables, seen.pages)))
     for window in needs.windows:
+        scoring = Scoring(needs.scale, window, needs.cap)
         for num_splits in _SPLITS:
             y = torch.empty_like(q)
-            for launch in launches(q, cached, seen, y, num_splits, needs.scale, window, needs.cap):
+            for launch in launches(q, cached, seen, y, num_splits, scoring):
                 launch()
-            if not attends_right(y, q, cached, seen, scale=needs.scale, window=window, cap=needs.cap):
+            if not attends_right(y, q, cached, seen, scoring):
                 return False
     return True
 

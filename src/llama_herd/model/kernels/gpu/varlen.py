@@ -13,6 +13,7 @@ from torch.nn.attention.varlen import varlen_attn
 from llama_herd.model.kernels.gpu.needs import Needs
 from llama_herd.model.kernels.gpu.plain import ROUNDING, attend_packed_plainly, packed_of
 from llama_herd.model.kernels.layout import MAX_HEAD_DIM
+from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.packed import Packed
 from llama_herd.model.prompts import Prompts
 
@@ -39,30 +40,18 @@ class VarlenAttention:
         is_known = q.dtype == cached.dtype and q.dtype in DTYPES and q.is_cuda
         return is_known and head_dim <= MAX_HEAD_DIM and head_dim % 8 == 0
 
-    def __call__(
-        self,
-        q: Tensor,
-        cached: Tensor,
-        prompts: Prompts,
-        out: Tensor,
-        *,
-        scale: float,
-        window: int = 0,
-        cap: float = 0.0,
-    ) -> None:
+    def __call__(self, q: Tensor, cached: Tensor, prompts: Prompts, out: Tensor, scoring: Scoring) -> None:
         """Write what the prompts' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
 
         `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D), of which theirs are copied.
         """
-        assert not cap, "it knows no cap, and is not loaded for a model with one"
+        assert not scoring.cap, "it knows no cap, and is not loaded for a model with one"
         for packed in prompts.packed:
             queries, gathered = q[packed.rows], packed.keys_and_values(cached)
-            out[packed.rows] = self.attend(queries, *gathered, packed, scale=scale, window=window)
+            out[packed.rows] = self.attend(queries, *gathered, packed, scoring)
             del gathered  # before the next lot's
 
-    def attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, *, scale: float, window: int = 0
-    ) -> Tensor:
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, scoring: Scoring) -> Tensor:
         """What the queries (Q, H, D) attend to in keys and values (S, K, D): (Q, H, D)."""
         return _varlen_attn(
             q,
@@ -72,8 +61,8 @@ class VarlenAttention:
             packed.key_ends,
             packed.max_queries,
             packed.max_keys,
-            scale=scale,
-            window_size=(window - 1 if window else -1, 0),
+            scale=scoring.scale_for(q.shape[-1]),
+            window_size=(scoring.window - 1 if scoring.window else -1, 0),
             **_GROUPED,
         )
 
@@ -98,8 +87,9 @@ def _attends_right(varlen: VarlenAttention, needs: Needs, window: int, device: t
     num_queries, num_keys = int(packed.query_ends[-1]), int(packed.key_ends[-1])
     q = torch.randn(num_queries, needs.num_heads, needs.head_dim).to(device, needs.dtype)
     keys, values = torch.randn(2, num_keys, needs.num_kv_heads, needs.head_dim).to(device, needs.dtype)
-    found = varlen.attend(q, keys, values, packed, scale=needs.scale, window=window)
+    scoring = Scoring(needs.scale, window)
+    found = varlen.attend(q, keys, values, packed, scoring)
     q, keys, values = (tensor.double() for tensor in (q, keys, values))
-    exact = attend_packed_plainly(q, keys, values, packed, scale=needs.scale, window=window)
-    size = attend_packed_plainly(q, keys, values.abs(), packed, scale=needs.scale, window=window)
+    exact = attend_packed_plainly(q, keys, values, packed, scoring)
+    size = attend_packed_plainly(q, keys, values.abs(), packed, scoring)
     return bool(((found.double() - exact).abs() <= 2 * ROUNDING[needs.dtype] * size).all())

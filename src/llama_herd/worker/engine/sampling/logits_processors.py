@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.upload import upload
+from llama_herd.worker.engine.sampling.parameters import MINUS_INFINITY
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SamplingRow
 
 #: Most entries penalised at once: as many as fit in a core's cache.
 MOST_CELLS = 2**14
-
-MINUS_INFINITY = float("-inf")
 
 
 class Cells(NamedTuple):

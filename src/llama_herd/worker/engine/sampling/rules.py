@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.upload import Send
-from llama_herd.worker.engine.sampling.logits_processors import MINUS_INFINITY
+from llama_herd.worker.engine.sampling.parameters import MINUS_INFINITY
 from llama_herd.worker.engine.sequence import Sequence
 
 

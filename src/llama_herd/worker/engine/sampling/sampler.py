@@ -6,6 +6,7 @@ Letters: B rows, V vocabulary, N candidate tokens.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence as Rows
 from enum import Enum
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,8 +14,17 @@ from torch import Tensor
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.upload import upload
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.logits_processors import MINUS_INFINITY, apply_rules
+from llama_herd.worker.engine.sampling.logits_processors import apply_rules
 from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
+from llama_herd.worker.engine.sampling.parameters import (
+    MINUS_INFINITY,
+    Numbers,
+    Parameter,
+    above,
+    is_sorting,
+    kept,
+    least,
+)
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken, SamplingRow
 from llama_herd.worker.engine.sampling.scores import Scores
 
@@ -26,8 +36,9 @@ def sample(logits: Tensor, rows: Rows[SamplingRow], native: Draw | None = None) 
     """Draw one token per row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
     Penalties and biases come first. A temperature of 0 or close to it takes the largest logit. Otherwise
-    temperature, min_p, top_k and top_p decide, in this order, which tokens survive, and Gumbel-max draws one
-    of them. A row whose logits contain NaN or infinity gets NO_TOKEN, and no other row is affected.
+    the temperature and the filters of `parameters.py`, in their order there, decide which tokens survive, and
+    Gumbel-max draws one of them. A row whose logits contain NaN or infinity gets NO_TOKEN, and no other row
+    is affected.
 
     A native draw finds the few tokens that can win before any noise is computed; the same one wins.
     """
@@ -68,21 +79,32 @@ class Sorting(Enum):
     def wanted_by(cls, params: SamplingParams) -> "Sorting":
         if params.top_k:
             return cls.TOP_K
-        return cls.NUCLEUS if params.top_p < 1 else cls.NONE
+        return cls.NUCLEUS if is_sorting(params) else cls.NONE
 
 
 def _draw(logits: Tensor, largest: Tensor, rows: Rows[SamplingRow], native: Draw | None) -> Tensor:
     """Gumbel-max over the survivors of one group, by its logits (B, V) and the largest of each row: (B,)."""
     temperature = _column([row.params.temperature for row in rows], logits)  # (B, 1)
     prefixes = _column([hash_prefix(row.seed, row.choice, row.position) for row in rows], logits)
+    numbers = partial(_numbers, rows, logits.device)
+    floor = least(logits, temperature, numbers)  # (B, 1)
     if native is not None and Sorting.wanted_by(rows[0].params) is Sorting.NONE:
-        found = native.candidates(logits, temperature, prefixes, largest, _least(rows, logits))
+        bottom = torch.full_like(temperature, MINUS_INFINITY) if floor is None else floor
+        found = native.candidates(logits, temperature, prefixes, largest, bottom)
         if found is not None:
             token_ids, counts = found  # (B, N)
             scaled = (logits.gather(-1, token_ids) / temperature).masked_fill(~counts, MINUS_INFINITY)
             return _winners(scaled, token_ids, prefixes)
-    scaled = _above_min_p(logits / temperature, rows)  # (B, V)
-    return _winners(*_likeliest(scaled, rows), prefixes)
+    scaled = above(logits / temperature, floor)  # (B, V)
+    return _winners(*_likeliest(scaled, rows, numbers), prefixes)
+
+
+def _numbers(rows: Rows[SamplingRow], device: torch.device, parameter: Parameter) -> Tensor | None:
+    """A parameter's number in each row (B, 1); None where it is off in all of them."""
+    found = [parameter.of(row.params) for row in rows]
+    if all(number == parameter.off for number in found):
+        return None
+    return upload(found, device, torch.float32).unsqueeze(-1)
 
 
 def _winners(scaled: Tensor, token_ids: Tensor, prefixes: Tensor) -> Tensor:
@@ -92,35 +114,19 @@ def _winners(scaled: Tensor, token_ids: Tensor, prefixes: Tensor) -> Tensor:
     return token_ids.gather(-1, winners).squeeze(-1)  # (B,)
 
 
-def _above_min_p(scaled: Tensor, rows: Rows[SamplingRow]) -> Tensor:
-    """Drop tokens less likely than min_p times the likeliest: (B, V)."""
-    if not any(row.params.min_p for row in rows):
-        return scaled
-    least = _least(rows, scaled)
-    return scaled.masked_fill(scaled - scaled.amax(dim=-1, keepdim=True) < least, MINUS_INFINITY)
-
-
-def _least(rows: Rows[SamplingRow], like: Tensor) -> Tensor:
-    """How far below the largest min_p lets a scaled logit be: (B, 1)."""
-    return _column([row.params.min_p for row in rows], like).log()
-
-
-def _likeliest(scaled: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]:
-    """The logits that top_k and top_p leave of one group, and their ids: (B, N) each, N kept small."""
+def _likeliest(scaled: Tensor, rows: Rows[SamplingRow], numbers: Numbers) -> tuple[Tensor, Tensor]:
+    """The logits that the filters by order leave of one group, and their ids: (B, N) each, N kept small."""
     num_tokens = scaled.shape[-1]
     match Sorting.wanted_by(rows[0].params):
         case Sorting.NONE:
             return scaled, torch.arange(num_tokens, device=scaled.device).expand_as(scaled)
         case Sorting.TOP_K:
             values, token_ids = scaled.topk(min(max(row.params.top_k for row in rows), num_tokens), dim=-1)
-            top_k = _column([row.params.top_k for row in rows], scaled)
-            ranks = torch.arange(values.shape[-1], device=scaled.device)
-            values = values.masked_fill(ranks >= top_k, MINUS_INFINITY)
-            return _within_nucleus(values, values.softmax(dim=-1), rows), token_ids
+            return kept(values, numbers), token_ids
         case Sorting.NUCLEUS:
             total = scaled.logsumexp(dim=-1, keepdim=True)  # (B, 1)
             values, token_ids = _sorted_nucleus(scaled, total, rows)
-            return _within_nucleus(values, (values - total).exp(), rows), token_ids
+            return kept(values, numbers, lambda: (values - total).exp()), token_ids
 
 
 def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]:
@@ -136,13 +142,6 @@ def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> t
             return values, token_ids
     values, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
     return values, token_ids
-
-
-def _within_nucleus(values: Tensor, probs: Tensor, rows: Rows[SamplingRow]) -> Tensor:
-    """Keep the smallest set whose probability reaches top_p, so the likeliest token always stays: (B, N)."""
-    top_p = _column([row.params.top_p for row in rows], values)
-    before = probs.cumsum(dim=-1) - probs
-    return values.masked_fill((before >= top_p) & (top_p < 1), MINUS_INFINITY)
 
 
 def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledToken]:
