@@ -46,6 +46,16 @@ def test_a_gateway_without_keys_refuses_other_hosts(redis: Redis, redis_url: str
     assert "herd keys create" in done.stderr
 
 
+def test_a_damaged_key_is_shown_and_revoked(redis: Redis, redis_url: str) -> None:
+    redis.hset("herd:keys", "0" * 16, "{}")
+    shown = invoke("keys", "list", HERD_REDIS_URL=redis_url)
+    assert f"herd keys revoke {'0' * 16}" in shown.stderr
+    assert "job" not in shown.stderr
+    assert invoke("keys", "create", "billing", HERD_REDIS_URL=redis_url).exit_code == 0
+    assert invoke("keys", "revoke", "0" * 16, HERD_REDIS_URL=redis_url).exit_code == 0
+    assert redis.hlen("herd:keys") == 1
+
+
 def test_a_gateway_without_redis_says_so(tmp_path: Path) -> None:
     done = invoke("gateway", "--port", "0", HERD_REDIS_URL="redis://127.0.0.1:1/0")
     assert done.exit_code == 2

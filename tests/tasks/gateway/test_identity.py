@@ -49,7 +49,7 @@ def test_a_stored_key_with_another_s_hash_lets_nobody_in(redis: Any) -> None:
     """The fingerprint only finds a key; what counts is the whole hash."""
     key = made(redis, "one")
     (fingerprint,), (raw,) = redis.hgetall(API_KEYS).keys(), redis.hgetall(API_KEYS).values()
-    digest = run_dialogue(redis, ask(all_keys()))[0].digest
+    digest = run_dialogue(redis, ask(all_keys())).keys[0].digest
     redis.hset(API_KEYS, fingerprint, raw.replace(digest.encode(), digest[:-1].encode() + b"!"))
     assert run_dialogue(redis, known_key(key)) is None
 

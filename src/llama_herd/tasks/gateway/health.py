@@ -45,8 +45,8 @@ async def _reason_against(door: Door) -> str:
         return "the gateway is shutting down"
     reason = "no worker is ready"
     try:
-        keys = await desks.line.run(ask(all_keys()))
-        for tenant in {door.settings.tenant, *(key.tenant for key in keys)}:
+        stored = await desks.line.run(ask(all_keys()))
+        for tenant in {door.settings.tenant, *(key.tenant for key in stored.keys)}:
             try:
                 if any(worker.state == "ready" for worker in await desks.of(tenant).workers()):
                     return ""
