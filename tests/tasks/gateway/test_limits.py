@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.gateway.settings import GatewaySettings
 from tests.logged import listening
 from tests.tasks.gateway.garbage import send_garbage
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
@@ -29,6 +30,29 @@ def test_a_body_that_is_too_long_is_not_read(redis_url: str, herd: Herd) -> None
         assert client.recv(99).startswith(b"HTTP/1.1 413 ")
         found = gateway.ask("POST", "/v1/completions", b'"' + b"x" * 2000)
         assert (found.status, found.error["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_who_sends_a_body_that_is_not_wanted_hears_why(
+    gateway: GatewayThread, herd: Herd, headers: dict[str, str], is_chunked: bool
+) -> None:
+    """Python's client sends all of it before it reads: to it a connection that is closed is an error."""
+    body = b"x" * 12_000_000
+    parts = (body[start : start + 65_536] for start in range(0, len(body), 65_536))
+    connection = gateway.connect()
+    connection.request("POST", "/v1/jobs", parts if is_chunked else body, headers, encode_chunked=is_chunked)
+    answer = connection.getresponse()
+    assert answer.status == 413
+    assert json.loads(answer.read())["error"]["message"]
+
+
+def test_who_goes_on_and_on_after_the_answer_is_cut_off(gateway: GatewayThread) -> None:
+    with closing(raw(gateway)) as client:
+        client.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n\r\n")
+        assert client.recv(99).startswith(b"HTTP/1.1 413 ")
+        with pytest.raises(ConnectionError):
+            client.sendall(b"x" * 200_000_000)
 
 
 def test_a_body_of_chunks_is_counted(redis_url: str, herd: Herd) -> None:
@@ -55,6 +79,16 @@ def test_a_head_that_is_too_long_is_refused(redis_url: str) -> None:
     with GatewayThread(redis_url, max_header_bytes=1024) as gateway, closing(raw(gateway)) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000)
         assert client.recv(99).startswith(b"HTTP/1.1 4")
+
+
+@pytest.mark.parametrize("num_headers", [1, 100])
+def test_a_whole_head_that_is_too_long_is_refused(gateway: GatewayThread, num_headers: int) -> None:
+    limit = GatewaySettings.model_fields["gateway_max_header_bytes"].default
+    longer = {f"X-{n}": "x" * (limit // num_headers + 1) for n in range(num_headers)}
+    shorter = {name: value[: len(value) * 2 // 3] for name, value in longer.items()}
+    assert gateway.ask("GET", "/health/live", headers=shorter).status == 200
+    found = gateway.ask("GET", "/health/live", headers=longer)
+    assert (found.status, found.error["code"]) == (431, "bad_request")
 
 
 @pytest.mark.parametrize(

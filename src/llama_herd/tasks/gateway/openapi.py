@@ -134,6 +134,7 @@ ERRORS = {
     413: "the body is too long",
     415: "the body is compressed",
     422: "the job has wrong fields",
+    431: "the head of the request is too long",
     429: "the queue is full, or too many answers are under way: see Retry-After",
     500: "the job failed, and would fail again",
     503: "Redis is away, no worker is up, or the job failed and may succeed later: see Retry-After",
@@ -177,7 +178,7 @@ def _described(operation: Operation) -> dict[str, Any]:
     errors = {
         str(status): {"description": what, **_content({JSON: "ErrorAnswer"})}
         for status, what in ERRORS.items()
-        if operation.role
+        if operation.role or status == 431
     }
     needs = f" Needs a key of the role {operation.role} or above." if operation.role else ""
     return {

@@ -50,7 +50,11 @@ class Server(uvicorn.Server):
     """uvicorn, told to end by a signal, and to say where it listens: it calls `on_start` with its address."""
 
     def __init__(self, app: Starlette, settings: GatewaySettings, on_start: Callable[[str], None]) -> None:
-        limits = {"idle_s": settings.gateway_idle_s, "max_connections": room_for_connections()}
+        limits = {
+            "idle_s": settings.gateway_idle_s,
+            "max_head_bytes": settings.gateway_max_header_bytes,
+            "max_connections": room_for_connections(),
+        }
         self.protocol: type[GuardedProtocol] = type("Protocol", (GuardedProtocol,), limits)
         config = uvicorn.Config(
             app,
@@ -67,7 +71,6 @@ class Server(uvicorn.Server):
             ssl_keyfile=settings.gateway_key_file or None,
             timeout_keep_alive=max(1, int(settings.gateway_idle_s)),
             timeout_graceful_shutdown=settings.gateway_grace_s,  # type: ignore[arg-type]  # any number
-            h11_max_incomplete_event_size=settings.gateway_max_header_bytes,
             backlog=4096,
         )
         super().__init__(config)
