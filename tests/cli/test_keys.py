@@ -39,11 +39,11 @@ def test_a_wrong_word_is_one_line(redis_url: str, words: tuple[str, ...]) -> Non
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
 
 
-def test_a_gateway_without_keys_refuses_other_hosts(redis: Redis, redis_url: str) -> None:
-    done = invoke("gateway", "--host", "0.0.0.0", "--port", "0", HERD_REDIS_URL=redis_url)
+def test_an_open_gateway_refuses_other_hosts(redis: Redis, redis_url: str) -> None:
+    done = invoke("gateway", "--open", "--host", "0.0.0.0", "--port", "0", HERD_REDIS_URL=redis_url)
     assert done.exit_code == 2
-    assert done.stderr.startswith("herd: HERD_GATEWAY_HOST=0.0.0.0: ")
-    assert "herd keys create" in done.stderr
+    assert done.stderr.startswith("herd: HERD_GATEWAY_OPEN=")
+    assert "HERD_GATEWAY_HOST=0.0.0.0" in done.stderr
 
 
 def test_a_damaged_key_is_shown_and_revoked(redis: Redis, redis_url: str) -> None:

@@ -46,7 +46,7 @@ def list_keys(
 
     found = _run(ask(all_keys()))
     if not any(found) and not as_json:
-        print("there are no keys: the gateway serves this machine only")
+        print("there are no keys, so the gateway lets nobody in. Fix: herd keys create NAME")
     for fingerprint in found.unreadable:
         print(f"herd: {harmless(UnreadableKey.of(fingerprint).args[0])}", file=sys.stderr)
     for key in found.keys:
