@@ -15,7 +15,7 @@ from llama_herd.tasks.job import PROMPT_ID_BYTES
 MAX_CONTAINERS = 8192
 #: Values and names of a body, beside the ids of a prompt.
 MAX_VALUES = 32_768
-#: Fields of a body. The longest request that we know has half as many.
+#: Fields of a body: more than OpenAI's and vLLM's together.
 MAX_FIELDS = 128
 #: Digits of a whole number. No field takes one of more than 19.
 MAX_DIGITS = 100
