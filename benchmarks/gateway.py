@@ -88,7 +88,7 @@ class Gateway:
 
 @contextmanager
 def gateway_process(redis_url: str) -> Iterator[Gateway]:
-    env = {**os.environ, "HERD_REDIS_URL": redis_url, "HERD_GATEWAY_PORT": "0"}
+    env = {**os.environ, "HERD_REDIS_URL": redis_url, "HERD_GATEWAY_PORT": "0", "HERD_GATEWAY_OPEN": "true"}
     command = [sys.executable, "-m", "llama_herd.cli", "gateway"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, env=env, stderr=log, text=True)

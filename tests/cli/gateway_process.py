@@ -13,11 +13,12 @@ _ADDRESS = re.compile(r"herd: gateway at (https?://[^\s,]+)")
 
 
 class GatewayProcess:
-    """Listens at any free port; ready when entered. Its log is a file."""
+    """Listens at any free port, open to this machine; ready when entered. Its log is a file."""
 
     def __init__(self, redis_url: str, log_path: Path, **variables: str) -> None:
         self.log_path = log_path
-        self._env = environment(HERD_REDIS_URL=redis_url, **{"HERD_GATEWAY_PORT": "0", **variables})
+        own = {"HERD_GATEWAY_PORT": "0", "HERD_GATEWAY_OPEN": "true"}
+        self._env = environment(HERD_REDIS_URL=redis_url, **{**own, **variables})
 
     def __enter__(self) -> Self:
         self.process = start_forked([COMMAND[-1], "gateway"], self._env, self.log_path, self.log_path.parent)

@@ -39,11 +39,21 @@ def test_a_wrong_word_is_one_line(redis_url: str, words: tuple[str, ...]) -> Non
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
 
 
-def test_a_gateway_without_keys_refuses_other_hosts(redis: Redis, redis_url: str) -> None:
-    done = invoke("gateway", "--host", "0.0.0.0", "--port", "0", HERD_REDIS_URL=redis_url)
+def test_an_open_gateway_refuses_other_hosts(redis: Redis, redis_url: str) -> None:
+    done = invoke("gateway", "--open", "--host", "0.0.0.0", "--port", "0", HERD_REDIS_URL=redis_url)
     assert done.exit_code == 2
-    assert done.stderr.startswith("herd: HERD_GATEWAY_HOST=0.0.0.0: ")
-    assert "herd keys create" in done.stderr
+    assert done.stderr.startswith("herd: HERD_GATEWAY_OPEN=")
+    assert "HERD_GATEWAY_HOST=0.0.0.0" in done.stderr
+
+
+def test_a_damaged_key_is_shown_and_revoked(redis: Redis, redis_url: str) -> None:
+    redis.hset("herd:keys", "0" * 16, "{}")
+    shown = invoke("keys", "list", HERD_REDIS_URL=redis_url)
+    assert f"herd keys revoke {'0' * 16}" in shown.stderr
+    assert "job" not in shown.stderr
+    assert invoke("keys", "create", "billing", HERD_REDIS_URL=redis_url).exit_code == 0
+    assert invoke("keys", "revoke", "0" * 16, HERD_REDIS_URL=redis_url).exit_code == 0
+    assert redis.hlen("herd:keys") == 1
 
 
 def test_a_gateway_without_redis_says_so(tmp_path: Path) -> None:

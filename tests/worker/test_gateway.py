@@ -19,6 +19,8 @@ from redis import Redis
 from llama_herd.errors import UnservedModel
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
+from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.cli.gateway_process import GatewayProcess
 from tests.cli.herd_command import start_herd
@@ -47,10 +49,17 @@ def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def openai(url: str) -> Iterator["OpenAI"]:
+def key(server: EmbeddedRedis) -> str:
+    """OpenAI's clients always show one, and a wrong one is refused also by an open gateway."""
+    with Redis.from_url(server.url) as redis:
+        return run_dialogue(redis, create_key("openai", "default", KeyRole.PRODUCER))
+
+
+@pytest.fixture(scope="module")
+def openai(url: str, key: str) -> Iterator["OpenAI"]:
     from openai import OpenAI
 
-    with OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
+    with OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
         yield client
 
 
@@ -167,14 +176,14 @@ def test_a_stream_that_is_cancelled_elsewhere_raises(openai: "OpenAI", server: E
             list(stream)
 
 
-def test_a_full_queue_and_a_missing_key(server: EmbeddedRedis, tmp_path: Path, url: str) -> None:
+def test_a_full_queue_and_a_wrong_key(server: EmbeddedRedis, tmp_path: Path, key: str) -> None:
     from openai import AuthenticationError, OpenAI, RateLimitError
 
     with (
         GatewayProcess(server.url, tmp_path / "log", HERD_MAX_QUEUE="1", HERD_GATEWAY_MODELS="none") as other,
-        OpenAI(base_url=f"{other.url}/v1", api_key="any", max_retries=0) as openai,
+        OpenAI(base_url=f"{other.url}/v1", api_key=key, max_retries=0) as openai,
+        OpenAI(base_url=f"{other.url}/v1", api_key="herd-wrong", max_retries=0) as stranger,
         Client(server.url) as client,
-        Redis.from_url(server.url) as redis,
     ):
         with pytest.warns(UnservedModel):
             client.submit(prompt="waits", model="none", job_id="waits")
@@ -182,29 +191,28 @@ def test_a_full_queue_and_a_missing_key(server: EmbeddedRedis, tmp_path: Path, u
             openai.completions.create(**{**TALE, "model": "none"})
         assert full.value.response.headers["retry-after"].isdigit()
         client.cancel("waits")
-        redis.hset("herd:keys", "0" * 16, "{}")
         with pytest.raises(AuthenticationError):
-            openai.models.list()
-        redis.delete("herd:keys")
+            stranger.models.list()
 
 
-async def _async_texts(url: str) -> list[str]:
+async def _async_texts(url: str, key: str) -> list[str]:
     from openai import AsyncOpenAI
 
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key=key) as client:
         stream = await client.completions.create(**TALE, stream=True)
         return [chunk.choices[0].text async for chunk in stream]
 
 
-def test_the_asynchronous_client(openai: "OpenAI", url: str) -> None:
-    assert "".join(asyncio.run(_async_texts(url))) == openai.completions.create(**TALE).choices[0].text
+def test_the_asynchronous_client(openai: "OpenAI", url: str, key: str) -> None:
+    assert "".join(asyncio.run(_async_texts(url, key))) == openai.completions.create(**TALE).choices[0].text
 
 
 #: The same in Node; each line of its output is a part of the answer.
 NODE = """
 import OpenAI from 'openai'
 
-const client = new OpenAI({baseURL: `${process.argv[1]}/v1`, apiKey: 'any', maxRetries: 0})
+const [url, apiKey] = process.argv.slice(1)
+const client = new OpenAI({baseURL: `${url}/v1`, apiKey, maxRetries: 0})
 const tale = {model: 'tales', prompt: 'Once upon a time', max_tokens: 16, seed: 7}
 const messages = [{role: 'user', content: 'Tell a tale.'}]
 const chat = {model: 'tales', messages, seed: 7, max_completion_tokens: 12}
@@ -238,9 +246,9 @@ console.log(JSON.stringify(found))
 
 @pytest.mark.program
 @needs_node
-def test_openai_s_client_for_node(openai: "OpenAI", url: str) -> None:
+def test_openai_s_client_for_node(openai: "OpenAI", url: str, key: str) -> None:
     bring_packages()
-    command = ["node", "--input-type=module", "-e", NODE, "--", url]
+    command = ["node", "--input-type=module", "-e", NODE, "--", url, key]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=FOLDER)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -254,9 +262,9 @@ def test_openai_s_client_for_node(openai: "OpenAI", url: str) -> None:
 
 @pytest.mark.program
 @needs_node
-def test_the_example_for_node(openai: "OpenAI", url: str) -> None:
+def test_the_example_for_node(openai: "OpenAI", url: str, key: str) -> None:
     bring_packages()
-    env = {**os.environ, "OPENAI_BASE_URL": f"{url}/v1"}
+    env = {**os.environ, "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": key}
     command = ["node", str(FOLDER / "openai_client.mjs"), TALE["prompt"]]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=env)
     asked = {**TALE, "max_tokens": 80}

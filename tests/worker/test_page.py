@@ -44,6 +44,14 @@ def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield gateway.url
 
 
+@pytest.fixture(scope="module")
+def closed_url(url: str, server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A gateway on the same herd that wants keys."""
+    log, own = tmp_path_factory.mktemp("closed") / "log", {"HERD_GATEWAY_OPEN": "false"}
+    with GatewayProcess(server.url, log, HERD_MAX_TOKENS_LIMIT=str(LONG), **own) as gateway:
+        yield gateway.url
+
+
 @pytest.fixture
 def client(server: EmbeddedRedis) -> Iterator[Client]:
     with Client(settings=Settings.read(redis_url=server.url, max_tokens_limit=LONG)) as client:
@@ -54,8 +62,8 @@ Open = Callable[..., Tab]
 
 
 @pytest.fixture
-def open_page(browser: Browser, url: str, client: Client) -> Iterator[Open]:
-    """Opens the page. In the end nothing was wrong with it, and it has asked nobody but the gateway."""
+def open_page(browser: Browser, url: str, closed_url: str, client: Client) -> Iterator[Open]:
+    """Opens the page. In the end nothing was wrong with it, and it has asked nobody but its gateway."""
     tabs: list[Tab] = []
 
     def opened(link: str = "", **how: Any) -> Tab:
@@ -66,7 +74,9 @@ def open_page(browser: Browser, url: str, client: Client) -> Iterator[Open]:
     yield opened
     for tab in tabs:
         assert tab.complaints == []
-        assert {asked for asked in tab.urls if not asked.startswith(f"{url}/")} <= {"about:blank"}
+        assert {asked for asked in tab.urls if not asked.startswith((f"{url}/", f"{closed_url}/"))} <= {
+            "about:blank"
+        }
         tab.close()
     for job in client.jobs():
         client.cancel(job.job_id)
@@ -317,12 +327,12 @@ def test_who_wants_no_motion_gets_none(open_page: Open) -> None:
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab_only(
-    open_page: Open, server: EmbeddedRedis, client: Client
+    open_page: Open, closed_url: str, server: EmbeddedRedis, client: Client
 ) -> None:
     with Redis.from_url(server.url) as redis:
         keys = {role: run_dialogue(redis, create_key(role, "default", role)) for role in KeyRole}
         try:
-            tab = open_page()
+            tab = open_page(closed_url)
             tab.wait("document.activeElement.id === 'key'")
             tab.type("herd-wrong")
             tab.press("Enter")

@@ -10,18 +10,21 @@ def gateway(
     port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Port; absent: HERD_GATEWAY_PORT. 0: any free one.")
     ] = None,
+    is_open: Annotated[
+        bool,
+        typer.Option("--open", help="Let everybody on this machine in without a key, as HERD_GATEWAY_OPEN."),
+    ] = False,
 ) -> None:
     """Serve OpenAI's API, and jobs with their events, over the queue.
 
-    It has no model and no state: run as many as you like. Without keys (herd keys) it listens at this machine
-    only.
+    It has no model and no state: run as many as you like. Who calls needs a key (herd keys create).
     """
     from llama_herd.cli.environment import override, read
     from llama_herd.extras import need_gateway_extra
     from llama_herd.tasks.gateway.settings import GatewaySettings
 
     need_gateway_extra("herd gateway")
-    override(gateway_host=host, gateway_port=port)
+    override(gateway_host=host, gateway_port=port, gateway_open=is_open or None)
     settings = read(GatewaySettings)
 
     from llama_herd.tasks.gateway.answer_count import AnswerCount

@@ -1,6 +1,7 @@
 """`herd keys`: who may come in at the gateway."""
 
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,13 +41,15 @@ def list_keys(
     from datetime import UTC, datetime
 
     from llama_herd.cli.terminal import harmless
-    from llama_herd.tasks.ledger.api_keys import all_keys
+    from llama_herd.tasks.ledger.api_keys import UnreadableKey, all_keys
     from llama_herd.tasks.ledger.redis_call import ask
 
     found = _run(ask(all_keys()))
-    if not found and not as_json:
-        print("there are no keys: the gateway serves this machine only")
-    for key in found:
+    if not any(found) and not as_json:
+        print("there are no keys, so the gateway lets nobody in. Fix: herd keys create NAME")
+    for fingerprint in found.unreadable:
+        print(f"herd: {harmless(UnreadableKey.of(fingerprint).args[0])}", file=sys.stderr)
+    for key in found.keys:
         if as_json:
             print(json.dumps({name: value for name, value in asdict(key).items() if name != "digest"}))
         else:
@@ -59,7 +62,7 @@ def revoke(name: Annotated[str, typer.Argument(help="Name or fingerprint of the 
     """Forget a key. It opens nothing from now on; streams under way go on."""
     from llama_herd.tasks.security.api_keys import revoke_key
 
-    print(f"revoked {_run(revoke_key(name)).name}")
+    print(f"revoked {_run(revoke_key(name))}")
 
 
 def _run(dialogue: "Dialogue[Any]") -> Any:

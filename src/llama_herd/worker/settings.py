@@ -146,9 +146,9 @@ class WorkerSettings(Settings):
         description="Port of Prometheus metrics at /metrics. 0: none.",
     )
     metrics_host: str = Field(
-        "0.0.0.0",
+        "127.0.0.1",
         pattern=r"^[0-9A-Za-z.:-]{1,255}$",
-        description="Address at which metrics are served. 127.0.0.1: to this machine only.",
+        description="Address at which metrics are served. 0.0.0.0: to every machine that can reach this one.",
     )
     log_format: LogFormat = Field(
         "auto",

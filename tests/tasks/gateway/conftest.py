@@ -22,12 +22,38 @@ def lasting_gateway(redis_server: EmbeddedRedis) -> Iterator[GatewayThread]:
         yield gateway
 
 
+@pytest.fixture(scope="session")
+def lasting_closed_gateway(redis_server: EmbeddedRedis) -> Iterator[GatewayThread]:
+    with GatewayThread(redis_server.url, heartbeat_s=0.2, open=False) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def closed_gateway(redis: Redis, lasting_closed_gateway: GatewayThread) -> GatewayThread:
+    """One that lets nobody in without a key."""
+    lasting_closed_gateway.forget()
+    return lasting_closed_gateway
+
+
 @pytest.fixture
 def gateway(redis: Redis, lasting_gateway: GatewayThread) -> GatewayThread:
-    """One that knows nothing, since it has nothing to know: the next test gets the same one."""
+    """One that is open, and knows nothing, since it has nothing to know: the next test gets the same one."""
     wait_until(lambda: not lasting_gateway.door.places.num_taken, "earlier answers have ended")
     lasting_gateway.forget()
     return lasting_gateway
+
+
+@pytest.fixture(scope="session")
+def lasting_telling_gateway(redis_server: EmbeddedRedis) -> Iterator[GatewayThread]:
+    with GatewayThread(redis_server.url, heartbeat_s=0.2, request_log="all") as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def telling_gateway(redis: Redis, lasting_telling_gateway: GatewayThread) -> GatewayThread:
+    """One that is open, and logs each request."""
+    lasting_telling_gateway.forget()
+    return lasting_telling_gateway
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from llama_herd.chaos.patience import PATIENCE_S
+from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_app
 from llama_herd.tasks.gateway.door import Door
 from llama_herd.tasks.gateway.serve import Server
@@ -45,15 +46,22 @@ class ServerEvent(NamedTuple):
 
 
 class GatewayThread:
-    """A gateway as `herd gateway` runs it; `settings` are fields of GatewaySettings without their prefix."""
+    """A gateway as `herd gateway --open` runs it, without a log. `settings`: those of it without a prefix."""
 
     def __init__(
-        self, redis_url: str, *, tenant: str = "default", model_name: str = "", **settings: object
+        self,
+        redis_url: str,
+        *,
+        tenant: str = "default",
+        model_name: str = "",
+        answers: AnswerCount | None = None,
+        **settings: object,
     ) -> None:
         fields = {f"gateway_{name}": value for name, value in settings.items()}
-        fields = {"gateway_port": 0, "gateway_grace_s": 0.0, **fields}
+        own = {"gateway_port": 0, "gateway_grace_s": 0.0, "gateway_open": True, "gateway_request_log": "off"}
+        fields = {**own, **fields}
         read = GatewaySettings.read(redis_url=redis_url, tenant=tenant, model_name=model_name, **fields)
-        self._app = make_app(read)
+        self._app = make_app(read, answers)
         self._server = Server(self._app, read, lambda url: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._has_started = threading.Event()
@@ -115,7 +123,7 @@ class GatewayThread:
 
     def _run(self) -> None:
         async def run() -> None:
-            self._loop = asyncio.get_running_loop()
+            self.loop = asyncio.get_running_loop()
             serving = asyncio.create_task(self._server.serve())
             while not self._server.started and not serving.done():
                 await asyncio.sleep(0.001)

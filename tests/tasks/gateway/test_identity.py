@@ -1,4 +1,4 @@
-"""Who may come in: keys, tenants and roles; and without keys this machine only."""
+"""Who may come in: keys, tenants and roles; nobody without a key, unless the gateway is open."""
 
 import logging
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
-from llama_herd.errors import BadInput, SettingsError
-from llama_herd.tasks.gateway.serve import serve
+from llama_herd.errors import BadInput, RecordUnreadable, SettingsError
+from llama_herd.tasks.gateway.app import ROUTES
+from llama_herd.tasks.gateway.request_log import JsonLines
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys
 from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
@@ -49,7 +50,7 @@ def test_a_stored_key_with_another_s_hash_lets_nobody_in(redis: Any) -> None:
     """The fingerprint only finds a key; what counts is the whole hash."""
     key = made(redis, "one")
     (fingerprint,), (raw,) = redis.hgetall(API_KEYS).keys(), redis.hgetall(API_KEYS).values()
-    digest = run_dialogue(redis, ask(all_keys()))[0].digest
+    digest = run_dialogue(redis, ask(all_keys())).keys[0].digest
     redis.hset(API_KEYS, fingerprint, raw.replace(digest.encode(), digest[:-1].encode() + b"!"))
     assert run_dialogue(redis, known_key(key)) is None
 
@@ -76,22 +77,123 @@ def keys(redis: Redis, herd: Herd) -> dict[KeyRole, str]:
     return {role: made(redis, role, role=role) for role in KeyRole}
 
 
-def test_with_keys_nothing_but_health_and_the_page_is_open(gateway: GatewayThread, keys: object) -> None:
-    routes = [
-        ("GET", "/v1/models"),
-        ("GET", "/v1/herd"),
-        ("POST", "/v1/completions"),
-        ("POST", "/v1/jobs"),
-        ("GET", "/v1/jobs/x"),
-    ]
-    for method, path in [*routes, ("GET", "/docs"), ("GET", "/openapi.json")]:
-        found = gateway.ask(method, path, {} if method == "POST" else None)
+#: Of every route one request, in no order.
+REQUESTS = [
+    (method, route.path.format(id="x", model="tales", name="style.css"))
+    for route in ROUTES
+    for method in sorted(route.methods or ())
+    if method != "HEAD"
+]
+HEALTH = [path for _, path in REQUESTS if path.startswith("/health")]
+OPEN = [*HEALTH, "/", "/page/style.css"]
+
+
+def test_with_keys_nothing_but_health_and_the_page_is_open(
+    closed_gateway: GatewayThread, keys: object
+) -> None:
+    for method, path in REQUESTS:
+        found = closed_gateway.ask(method, path, {} if method == "POST" else None)
+        if path in OPEN:
+            assert found.status == 200, path
+        else:
+            assert (found.status, found.error["code"]) == (401, "invalid_api_key"), path
+            assert found.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("shown", ["Bearer herd-wrong", "Basic d3Jvbmc6d3Jvbmc=", "herd-wrong"])
+def test_a_wrong_key_opens_nothing_at_all(
+    gateway: GatewayThread,
+    closed_gateway: GatewayThread,
+    redis: Redis,
+    is_open: bool,
+    has_keys: bool,
+    shown: str,
+) -> None:
+    if has_keys:
+        made(redis, "another")
+    for method, path in REQUESTS:
+        one = gateway if is_open else closed_gateway
+        found = one.ask(method, path, {} if method == "POST" else None, {"Authorization": shown})
         assert (found.status, found.error["code"]) == (401, "invalid_api_key"), path
-        assert found.headers["www-authenticate"] == "Bearer"
-    assert gateway.ask("GET", "/v1/models", headers=bearer("herd-wrong")).status == 401
-    assert gateway.ask("GET", "/health/live").status == 200
-    assert gateway.ask("GET", "/health/ready").status == 200
-    assert gateway.ask("GET", "/").status == 200  # it asks for a key
+
+
+def test_without_keys_nothing_but_health_is_open(closed_gateway: GatewayThread, herd: Herd) -> None:
+    with listening() as logged:
+        for method, path in REQUESTS:
+            found = closed_gateway.ask(method, path, {} if method == "POST" else None)
+            if path in HEALTH:
+                assert found.status == 200, path
+            else:
+                assert (found.status, found.error["code"]) == (503, "no_keys"), path
+                assert "herd keys create" in found.error["message"]
+                assert found.headers["retry-after"] == "1"
+    told = [one.getMessage() for one in logged.records if one.name.endswith("identity")]
+    assert len(told) == 1
+    assert "herd keys create" in told[0]
+
+
+def test_keys_that_vanish_let_nobody_in(closed_gateway: GatewayThread, redis: Redis, herd: Herd) -> None:
+    """As when Redis comes back without its data, or the last key is revoked."""
+    shown = bearer(made(redis, "one"))
+    assert closed_gateway.ask("GET", "/v1/herd", headers=shown).status == 200
+    redis.flushall()
+    assert closed_gateway.ask("GET", "/v1/herd").error["code"] == "no_keys"
+    assert closed_gateway.ask("GET", "/v1/herd", headers=shown).status == 401
+    assert closed_gateway.ask("POST", "/v1/jobs", JOB, {"X-Forwarded-For": "1.2.3.4"}).status == 503
+
+
+@pytest.mark.parametrize(
+    "header", ["X-Forwarded-For", "X-Forwarded-Host", "x-forwarded-proto", "Forwarded", "X-Real-IP", "Via"]
+)
+def test_what_a_proxy_sends_on_is_of_another_machine(
+    gateway: GatewayThread, redis: Redis, herd: Herd, header: str
+) -> None:
+    assert gateway.ask("POST", "/v1/jobs", JOB).status == 202
+    assert gateway.ask("POST", "/v1/jobs", JOB, {header: "127.0.0.1"}).error["code"] == "no_keys"
+    shown = bearer(made(redis, "one"))
+    assert gateway.ask("POST", "/v1/jobs", JOB, {header: "127.0.0.1"}).error["code"] == "invalid_api_key"
+    assert gateway.ask("POST", "/v1/jobs", JOB, {**shown, header: "127.0.0.1"}).status == 202
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "gateway.example"])
+def test_a_gateway_is_not_open_where_others_call(host: str) -> None:
+    with pytest.raises(
+        SettingsError, match=rf"HERD_GATEWAY_HOST={host}, .*Fix: HERD_GATEWAY_HOST=127\.0\.0\.1"
+    ):
+        GatewaySettings.read(gateway_host=host, gateway_open=True)
+    assert not GatewaySettings.read(gateway_host=host).gateway_open
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_a_gateway_may_be_open_to_its_machine(host: str) -> None:
+    assert GatewaySettings.read(gateway_host=host, gateway_open=True).gateway_open
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin"])
+@pytest.mark.parametrize("value", ["[", "http://[", "[::1", "http://]["])
+def test_an_odd_name_is_somebody_else_s(gateway: GatewayThread, herd: Herd, name: str, value: str) -> None:
+    assert gateway.ask("POST", "/v1/jobs", JOB, {name: value}).status == 403
+
+
+@pytest.mark.parametrize("raw", ["{}", "x", "[]", '{"v": 1, "digest": "d", "name": 5}', "[" * 9000])
+def test_a_damaged_key_is_named_and_harms_no_other(
+    closed_gateway: GatewayThread, redis: Any, herd: Herd, raw: str
+) -> None:
+    shown = made(redis, "one")
+    (fingerprint,) = (field.decode() for field in redis.hkeys(API_KEYS))
+    redis.hset(API_KEYS, fingerprint, raw)
+    other = bearer(made(redis, "other"))
+    with pytest.raises(RecordUnreadable, match=rf"{fingerprint}.*Fix: herd keys revoke {fingerprint}"):
+        run_dialogue(redis, known_key(shown))
+    found = closed_gateway.ask("GET", "/v1/herd", headers=bearer(shown))
+    assert (found.status, found.error["code"]) == (401, "invalid_api_key")
+    assert "job" not in found.error["message"]
+    assert closed_gateway.ask("GET", "/v1/herd", headers=other).status == 200
+    assert closed_gateway.ask("GET", "/health/ready").status == 200
+    assert run_dialogue(redis, revoke_key(fingerprint)) == fingerprint
+    assert run_dialogue(redis, ask(all_keys())).unreadable == ()
 
 
 def test_a_role_does_what_it_may(gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:
@@ -114,7 +216,7 @@ def test_another_tenant_s_job_is_not_there(gateway: GatewayThread, redis: Redis,
     assert gateway.ask("GET", "/v1/models", headers=other).json["data"] == []
 
 
-def test_without_keys_a_site_s_page_is_somebody_else(gateway: GatewayThread, herd: Herd) -> None:
+def test_to_an_open_gateway_a_site_s_page_is_somebody_else(gateway: GatewayThread, herd: Herd) -> None:
     """A page elsewhere may make a browser here send requests, also to a name of its own for this machine."""
     foreign = {"Origin": "https://evil.example"}
     assert gateway.ask("POST", "/v1/jobs", JOB, foreign).error["code"] == "foreign_origin"
@@ -171,35 +273,34 @@ def test_a_key_that_is_revoked_opens_nothing_more_and_breaks_nothing_off(
         assert [event.name for event in events] == ["end"]
 
 
-def test_without_a_key_only_this_machine_is_served(redis: Redis, redis_url: str) -> None:
-    settings = GatewaySettings.read(redis_url=redis_url, gateway_host="0.0.0.0", gateway_port=0)
-    with pytest.raises(SettingsError, match=r"Fix: herd keys create"):
-        serve(settings)
-
-
-def test_no_key_and_no_prompt_is_logged(gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:
+def test_no_key_and_no_prompt_is_logged(telling_gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:
     shown = bearer(keys[KeyRole.PRODUCER])
     with listening(logging.DEBUG) as logged:
+        logged.setFormatter(JsonLines())
         for body in (JOB, {**JOB, "nonsense": 1}, {"prompt": 5}):
-            gateway.ask("POST", "/v1/jobs", body, shown)
+            telling_gateway.ask("POST", "/v1/jobs", body, shown)
             foreign = {**shown, "Origin": "http://x"}
-            gateway.ask("POST", "/v1/completions", {"model": "tales", **body}, foreign)
-        gateway.ask("GET", "/v1/models", headers=bearer("herd-wrong-secret"))
+            telling_gateway.ask("POST", "/v1/completions", {"model": "tales", **body}, foreign)
+        telling_gateway.ask("GET", "/v1/models", headers=bearer("herd-wrong-secret"))
+    assert "invalid_job" in logged.text
     assert "secret" not in logged.text
     assert keys[KeyRole.PRODUCER] not in logged.text
 
 
-def test_a_bug_s_words_are_not_logged(gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_s_words_are_not_logged(
+    telling_gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They may be a prompt's. Its place is."""
 
     async def stumble(*_: object) -> None:
         raise ValueError("the secret prompt")
 
-    monkeypatch.setattr("llama_herd.tasks.gateway.job_routes.read_object", stumble)
+    monkeypatch.setattr("llama_herd.tasks.gateway.door.read_body", stumble)
     with listening() as logged:
-        found = gateway.ask("POST", "/v1/jobs", JOB)
+        logged.setFormatter(JsonLines())
+        found = telling_gateway.ask("POST", "/v1/jobs", JOB)
         assert (found.status, found.error["code"]) == (500, "internal_error")
-        wait_until(lambda: not gateway.num_requests, "the request is over")
+        wait_until(lambda: not telling_gateway.num_requests, "the request is over")
     assert "ValueError at" in logged.text
     assert "secret" not in logged.text
 

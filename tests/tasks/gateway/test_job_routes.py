@@ -1,6 +1,7 @@
 """Our own endpoints over plain HTTP, with a worker played by hand."""
 
 import pytest
+from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.events import parse_event
@@ -110,6 +111,11 @@ def test_a_job_ends_early_and_is_forgotten(gateway: GatewayThread, herd: Herd) -
     assert gateway.ask("DELETE", place).json["cancellation"] == "finished"
     assert gateway.ask("POST", f"{place}/purge").status == 204
     assert gateway.ask("GET", place).status == 404
+
+
+def test_a_purge_of_what_never_was_leaves_nothing(gateway: GatewayThread, redis: Redis) -> None:
+    assert gateway.ask("POST", "/v1/jobs/nothing/purge").status == 404
+    assert redis.dbsize() == 0
 
 
 @pytest.mark.parametrize("name", ["nothing", "a%20b", "x" * 129, "%00"])

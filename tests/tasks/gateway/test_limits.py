@@ -4,18 +4,27 @@ import json
 import logging
 import socket
 from contextlib import ExitStack, closing, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.gateway.answer_count import AnswerCount
+from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.logged import listening
 from tests.tasks.gateway.garbage import send_garbage
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, started, token
 
 pytestmark = [pytest.mark.redis, pytest.mark.long]
+
+
+def made(redis: Any, name: str) -> str:
+    return run_dialogue(redis, create_key(name, "default", KeyRole.PRODUCER))
 
 
 def raw(gateway: GatewayThread) -> socket.socket:
@@ -29,6 +38,44 @@ def test_a_body_that_is_too_long_is_not_read(redis_url: str, herd: Herd) -> None
         assert client.recv(99).startswith(b"HTTP/1.1 413 ")
         found = gateway.ask("POST", "/v1/completions", b'"' + b"x" * 2000)
         assert (found.status, found.error["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}, {"Authorization": "Bearer herd-wrong"}])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_who_sends_a_body_that_is_not_wanted_hears_why(
+    gateway: GatewayThread, herd: Herd, headers: dict[str, str], is_chunked: bool
+) -> None:
+    """Python's client sends all of it before it reads: to it a connection that is closed is an error."""
+    body = b"x" * 12_000_000
+    parts = (body[start : start + 65_536] for start in range(0, len(body), 65_536))
+    connection = gateway.connect()
+    connection.request("POST", "/v1/jobs", parts if is_chunked else body, headers, encode_chunked=is_chunked)
+    answer = connection.getresponse()
+    assert answer.status == (401 if "Authorization" in headers else 413)
+    assert json.loads(answer.read())["error"]["message"]
+
+
+def test_openai_s_client_sends_a_body_that_is_too_long_once(redis_url: str, herd: Herd) -> None:
+    from openai import APIStatusError, OpenAI
+
+    answers = AnswerCount()
+    with (
+        GatewayThread(redis_url, answers=answers) as gateway,
+        OpenAI(base_url=f"{gateway.url}/v1", api_key=made(herd.redis, "one"), max_retries=2) as openai,
+    ):
+        with pytest.raises(APIStatusError) as refused:
+            openai.completions.create(model="tales", prompt="x" * 12_000_000)
+        assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")
+        wait_until(lambda: not answers.figures.num_under_way, "its answer is over")
+    assert answers.figures.num_ended == {("/v1/completions", 413): 1}
+
+
+def test_who_goes_on_and_on_after_the_answer_is_cut_off(gateway: GatewayThread) -> None:
+    with closing(raw(gateway)) as client:
+        client.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n\r\n")
+        assert client.recv(99).startswith(b"HTTP/1.1 413 ")
+        with pytest.raises(ConnectionError):
+            client.sendall(b"x" * 200_000_000)
 
 
 def test_a_body_of_chunks_is_counted(redis_url: str, herd: Herd) -> None:
@@ -55,6 +102,37 @@ def test_a_head_that_is_too_long_is_refused(redis_url: str) -> None:
     with GatewayThread(redis_url, max_header_bytes=1024) as gateway, closing(raw(gateway)) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000)
         assert client.recv(99).startswith(b"HTTP/1.1 4")
+
+
+@pytest.mark.parametrize("num_headers", [1, 100])
+def test_a_whole_head_that_is_too_long_is_refused(gateway: GatewayThread, num_headers: int) -> None:
+    limit = GatewaySettings.model_fields["gateway_max_header_bytes"].default
+    longer = {f"X-{n}": "x" * (limit // num_headers + 1) for n in range(num_headers)}
+    shorter = {name: value[: len(value) * 2 // 3] for name, value in longer.items()}
+    assert gateway.ask("GET", "/health/live", headers=shorter).status == 200
+    found = gateway.ask("GET", "/health/live", headers=longer)
+    assert (found.status, found.error["code"]) == (431, "bad_request")
+
+
+def test_a_key_that_asks_too_often_waits(redis_url: str, herd: Herd) -> None:
+    one, other = ({"Authorization": f"Bearer {made(herd.redis, name)}"} for name in ("one", "other"))
+    with GatewayThread(redis_url, key_rate=0.5) as gateway:
+        statuses = [gateway.ask("GET", "/v1/models", headers=one).status for _ in range(8)]
+        assert statuses[:5] == [200] * 5
+        found = gateway.ask("GET", "/v1/models", headers=one)
+        assert (found.status, found.error["type"]) == (429, "rate_limit_error")
+        assert 1 <= int(found.headers["retry-after"]) <= 4
+        assert gateway.ask("GET", "/v1/models", headers=other).status == 200
+        assert gateway.ask("GET", "/v1/models").status == 200  # who came in without a key
+
+
+def test_a_long_body_counts_as_many_requests(redis_url: str, herd: Herd) -> None:
+    shown = {"Authorization": f"Bearer {made(herd.redis, 'one')}"}
+    with GatewayThread(redis_url, key_rate=1) as gateway:
+        assert gateway.ask("POST", "/v1/jobs", {"prompt": "x" * 1_000_000}, shown).status == 422
+        found = gateway.ask("GET", "/v1/models", headers=shown)
+        assert (found.status, found.error["code"]) == (429, "rate_limit_exceeded")
+        assert int(found.headers["retry-after"]) > 4
 
 
 @pytest.mark.parametrize(

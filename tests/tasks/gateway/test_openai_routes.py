@@ -120,7 +120,7 @@ def test_a_chat_s_tools_are_refused_by_name(gateway: GatewayThread, herd: Herd) 
     assert (found.status, found.error["param"]) == (400, "tools")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'"a"', b'{"a": NaN}}'])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 8_000, b'"a"', b'{"a": NaN}}'])
 def test_what_is_no_object_is_a_bad_request(gateway: GatewayThread, body: bytes) -> None:
     found = gateway.ask("POST", COMPLETIONS, body)
     assert (found.status, found.error["code"]) == (400, "invalid_json")

@@ -68,9 +68,10 @@ def _beside_each_other(settings: WorkerSettings, redis_url: str) -> WorkerSettin
 
 
 def _gateway(settings: WorkerSettings) -> Server:
-    """A gateway at a free port, for this machine only."""
+    """A gateway at a free port, for this machine only, and open to all of it."""
     same = {name: getattr(settings, name) for name in ("redis_url", "tenant", *ACCESS)}
     own = {"gateway_host": "127.0.0.1", "gateway_port": 0, "gateway_cert_file": "", "gateway_key_file": ""}
+    own |= {"gateway_open": True, "gateway_request_log": "errors"}
     read = GatewaySettings.read(model_name=settings.served_model, gateway_grace_s=GRACE_S, **same, **own)
     return Server(make_app(read), read, lambda url: _say(f"open {url}    Ctrl-C ends all of it"))
 

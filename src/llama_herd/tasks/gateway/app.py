@@ -1,7 +1,5 @@
 """The gateway as an ASGI application."""
 
-import logging
-import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -24,18 +22,20 @@ from llama_herd.tasks.gateway import (
     openapi,
     page_files,
 )
-from llama_herd.tasks.gateway.answer_count import AnswerCount, Counted
+from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.door import Door
 from llama_herd.tasks.gateway.errors import Problem
+from llama_herd.tasks.gateway.failure import place_of
+from llama_herd.tasks.gateway.notes import notes_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
-
-log = logging.getLogger(__name__)
+from llama_herd.tasks.gateway.watched import Watched
 
 ROUTES = (
     Route("/", page_files.show_page, methods=["GET"]),
     Route("/page/{name}", page_files.show_file, methods=["GET"]),
     Route("/docs", docs_page.show_page, methods=["GET"]),
     Route("/openapi.json", openapi.show_document, methods=["GET"]),
+    Route("/health", health.ready, methods=["GET"]),
     Route("/health/live", health.live, methods=["GET"]),
     Route("/health/ready", health.ready, methods=["GET"]),
     Route("/v1/herd", herd_routes.show_herd, methods=["GET"]),
@@ -66,7 +66,7 @@ def make_app(settings: GatewaySettings, answers: AnswerCount | None = None) -> S
             yield
 
     paths: dict[object, str] = {route.endpoint: route.path for route in ROUTES}
-    counted = Middleware(Counted, count=answers or AnswerCount(), routes=paths)
+    watched = Middleware(Watched, settings=settings, count=answers or AnswerCount(), routes=paths)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=sorted(settings.origins),
@@ -76,7 +76,7 @@ def make_app(settings: GatewaySettings, answers: AnswerCount | None = None) -> S
     )
     app = Starlette(
         routes=ROUTES,
-        middleware=[counted, *([cors] if settings.origins else []), Middleware(Discreet)],
+        middleware=[watched, *([cors] if settings.origins else []), Middleware(Discreet)],
         exception_handlers={HerdError: _on_error, HTTPException: _on_http_error},
         lifespan=lifespan,
     )
@@ -88,14 +88,14 @@ def make_app(settings: GatewaySettings, answers: AnswerCount | None = None) -> S
 async def _on_error(request: Request, error: Exception) -> Response:
     """One of our own errors."""
     assert isinstance(error, HerdError)
-    return _answer(Problem.of(error))
+    return _answer(request.scope, Problem.of(error))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """What the router found: no such route, or no such method."""
     assert isinstance(error, HTTPException)
     code, message = _WRONG_ROUTES.get(error.status_code, ("bad_request", error.detail))
-    return _answer(Problem(error.status_code, code, message, headers=error.headers or {}))
+    return _answer(request.scope, Problem(error.status_code, code, message, headers=error.headers or {}))
 
 
 class Discreet:
@@ -118,13 +118,12 @@ class Discreet:
         try:
             await self._app(scope, receive, note)
         except Exception as error:
-            places = traceback.extract_tb(error.__traceback__)[-3:]
-            where = " < ".join(f"{place.filename}:{place.lineno}" for place in reversed(places))
-            log.error("a request failed: %s at %s", type(error).__name__, where)
+            message = "the gateway has failed at this request"
+            answer = _answer(scope, Problem(500, "internal_error", message, cause=place_of(error)))
             if not has_begun:  # else the server cuts it off, since it is not whole
-                problem = Problem(500, "internal_error", "the gateway has failed at this request")
-                await _answer(problem)(scope, receive, send)
+                await answer(scope, receive, send)
 
 
-def _answer(problem: Problem) -> Response:
+def _answer(scope: Scope, problem: Problem) -> Response:
+    notes_of(scope).fail(problem)
     return JSONResponse(problem.body, problem.status, headers=dict(problem.headers))

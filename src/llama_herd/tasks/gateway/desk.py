@@ -87,10 +87,12 @@ class Desk:
         except NotPermitted as error:
             raise not_permitted(error, f"serve the tenant {self.settings.tenant}") from None
 
-    async def submit(self, job: GenerationJob, job_id: str | None, key: str | None) -> str:
+    async def submit(
+        self, job: GenerationJob, job_id: str | None, key: str | None, traceparent: str | None
+    ) -> str:
         """Put a job into its queue, and return its id. Raises what `run` and `Client.submit` do."""
         try:
-            return (await self._line.run(self.core.submit(job, {}, job_id, key))).job_id
+            return (await self._line.run(self.core.submit(job, {}, job_id, key, traceparent))).job_id
         except NotPermitted as error:
             model, tenant = job.model or self.settings.default_model, self.settings.tenant
             what = f"take jobs for the model {model} of the tenant {tenant}"

@@ -1,19 +1,23 @@
 """What all requests share: the desks, the places, and what goes on after a client has gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.gateway.body import object_of
 from llama_herd.tasks.gateway.desk import OUTAGE_S, Desk, Desks
 from llama_herd.tasks.gateway.ending import end
-from llama_herd.tasks.gateway.identity import Caller, caller_of
-from llama_herd.tasks.gateway.limits import Places
+from llama_herd.tasks.gateway.identity import Caller, Gate
+from llama_herd.tasks.gateway.limits import Places, read_body
+from llama_herd.tasks.gateway.rates import BODY_BYTES, Rates
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.security.api_keys import KeyRole
+
+T = TypeVar("T")
 
 #: Pause before a cancel that Redis has not taken is repeated.
 RETRY_S = 1.0
@@ -25,7 +29,10 @@ class Door:
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
         self.desks = Desks(settings)
+        self.gate = Gate(settings, self.desks.line)
         self.places = Places(settings)
+        self._rates = Rates(settings)
+        self._reading = asyncio.Lock()
         #: Set once the gateway is to end: streams that can be picked up elsewhere end at once.
         self.is_closing = asyncio.Event()
         self._chores: set[asyncio.Task[None]] = set()
@@ -44,8 +51,21 @@ class Door:
 
     async def admit(self, request: Request, needs: KeyRole) -> tuple[Caller, Desk]:
         """Who is calling, and the desk of that tenant. Raises Problem."""
-        caller = await caller_of(request, self.desks, needs)
+        caller = await self.gate.admit(request, needs)
+        self._rates.charge(caller.fingerprint)
         return caller, self.desks.of(caller.tenant)
+
+    async def read(self, request: Request, caller: Caller, make: Callable[[dict[str, Any]], T]) -> T:
+        """What `make` makes of a request's body. Raises Problem, and what `make` raises.
+
+        Nothing else runs meanwhile. So one body at a time is read, and after each others have their turn.
+        """
+        raw = await read_body(request, self.settings)
+        self._rates.charge(caller.fingerprint, len(raw) / BODY_BYTES)
+        async with self._reading:
+            found = make(object_of(raw, self.settings))
+            await asyncio.sleep(0)
+            return found
 
     def leave(self, desk: Desk, job_id: str) -> None:
         """Cancel the job of a client that has gone away."""

@@ -1,6 +1,5 @@
 """Errors as OpenAI writes them: a status, and an object that says what is wrong."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +20,17 @@ from llama_herd.errors import (
     RedisUnavailable,
 )
 from llama_herd.http_status import http_headers, http_status
+from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.events import End
+from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
-from llama_herd.tasks.openai.request import BODY
+from llama_herd.tasks.openai.request import BODY, CHAT_NAMES, NEUTRAL
+from llama_herd.tasks.sampling import SamplingParams
 
-log = logging.getLogger(__name__)
-
+#: Names of fields that may be logged.
+_FIELDS = frozenset(
+    name for kind in (GenerationJob, SamplingParams, ChatMessage) for name in kind.model_fields
+).union(NEUTRAL, CHAT_NAMES, (BODY, "stream", "stream_options", "traceparent"))
 #: OpenAI's type of each status; others below 500 are those of a bad request.
 _TYPES = {
     401: "authentication_error",
@@ -39,13 +43,17 @@ _TYPES = {
 
 @dataclass(eq=False)
 class Problem(HerdError):
-    """Why a request is not answered as it was meant. `param` names the field that is wrong."""
+    """Why a request is not answered as it was meant.
+
+    param: the field that is wrong. cause: what the log says in place of the message; None: the same.
+    """
 
     status: int
     code: str
     message: str
     param: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    cause: str | None = None
 
     @property
     def body(self) -> dict[str, Any]:
@@ -69,7 +77,8 @@ class Problem(HerdError):
         code, message = _words(error)
         fields = {one.field for one in error.fields} - {BODY} if isinstance(error, InvalidJob) else set[str]()
         param = fields.pop() if len(fields) == 1 else None
-        return cls(bad_status if status == 422 else status, code, message, param, http_headers(error))
+        status = bad_status if status == 422 else status
+        return cls(status, code, message, param, http_headers(error), _cause_of(error))
 
     @classmethod
     def of_end(cls, end: End) -> "Problem":
@@ -91,15 +100,33 @@ def bad_request(message: str, code: str = "bad_request", param: str | None = Non
 
 def not_permitted(error: NotPermitted, what: str, param: str | None = None) -> Problem:
     """That the gateway's own user of Redis may not do what it was asked to."""
-    log.warning("%s", error)
     message = (
         f"this gateway may not {what}: its user of Redis lacks the right. Fix: herd acl, see docs/security.md"
     )
-    return Problem(403, "not_permitted", message, param)
+    return Problem(403, "not_permitted", message, param, cause=str(error))
+
+
+def _cause_of(error: HerdError) -> str | None:
+    """What the log says of an error. Names of fields and words of a template may be a prompt's."""
+    match error:
+        case RedisUnavailable() | RecordUnreadable():
+            return str(error)
+        case InvalidJob():
+            return "; ".join(f"{_known_name(field)}: {message}" for field, message in error.fields)
+        case GenerationError():
+            return error.code
+        case _:
+            return None
+
+
+def _known_name(field: str) -> str:
+    """A field's name if it is one of ours, or of OpenAI's."""
+    parts = field.split(".")
+    return field if all(part.isdigit() or part in _FIELDS for part in parts) else "?"
 
 
 def _words(error: HerdError) -> tuple[str, str]:
-    """The code and the message of an error; what only the operator should read is logged."""
+    """The code and the message of an error, without what only the operator should read."""
     match error:
         case GenerationError():
             return error.code, error.message
@@ -114,15 +141,12 @@ def _words(error: HerdError) -> tuple[str, str]:
         case QueueFull():
             return "queue_full", f"{error.depth} {error.unit} wait, and the limit is {error.limit}"
         case NotPermitted():
-            log.warning("%s", error)
             return "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl"
         case RedisUnavailable():
-            log.warning("%s", error)
             return "queue_unavailable", "the queue is away"
         case DeadlineExceeded():
             return ErrorCode.DEADLINE, "the job was not finished by its deadline"
         case RecordUnreadable():
-            log.warning("%s", error)
             return ErrorCode.UNREADABLE, "the data of this job is not what we wrote"
         case BadInput():
             return "bad_input", str(error)

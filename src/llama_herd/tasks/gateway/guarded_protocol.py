@@ -1,7 +1,8 @@
 """uvicorn's HTTP/1.1 with limits of time for what comes and what goes, of connections, and errors as JSON.
 
-uvicorn limits the bytes of a head, but not its time: half a request would hold a connection for ever, and so
-would who reads nothing.
+uvicorn limits the bytes of a head that is not whole, but not its time: half a request would hold a connection
+for ever, and so would who reads nothing. It reads all that has come at once, which holds up all others. It
+closes a connection on which more comes, and so takes its answer back.
 """
 
 import asyncio
@@ -9,14 +10,21 @@ import json
 import resource
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import h11
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llama_herd.tasks.gateway.errors import Problem
 
 IDLE_S = 30.0
+MAX_HEAD_BYTES = 32_768
+#: Bytes that are read before others have their turn. Of chunks of a byte each they take some 15 ms.
+TURN_BYTES = 8192
+#: Most bytes of a body that are still taken, and dropped, after its answer.
+MAX_DROPPED_BYTES = 1 << 26
 #: Open files that are no client's: Redis, the page, logs.
 OWN_FILES = 128
 #: Most open files that are asked for. A system may allow more than it can count.
@@ -38,6 +46,36 @@ def room_for_connections() -> int:
     return max(wanted - OWN_FILES, OWN_FILES)
 
 
+class BoundedConnection(h11.Connection):
+    """h11's connection of a server, which refuses a head of more bytes than these, whole or not."""
+
+    def __init__(self, max_head_bytes: int) -> None:
+        super().__init__(h11.SERVER, max_head_bytes)
+        self._max_head_bytes = max_head_bytes
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request) and _num_head_bytes(event) > self._max_head_bytes:
+            raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)
+        return event
+
+
+def _num_head_bytes(request: h11.Request) -> int:
+    return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+
+
+class Departure:
+    """A connection as an answer sees it: closed by that, it goes on until the client has sent its request.
+
+    If it were closed while the client sends, the client would meet an error, and not the answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, leave: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = leave
+
+
 class GuardedProtocol(H11Protocol):
     """Cuts off who sends no whole head, or reads nothing of what waits, for `idle_s`.
 
@@ -45,9 +83,20 @@ class GuardedProtocol(H11Protocol):
     """
 
     idle_s = IDLE_S
+    max_head_bytes = MAX_HEAD_BYTES
     max_connections = MOST_FILES
     _head: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
+    _turn: asyncio.Handle | None = None
+    #: Bytes that have come and wait for their turn.
+    _waiting = b""
+    #: Whether its last answer is over, and how many bytes may still come and be dropped.
+    _is_leaving = False
+    _num_to_drop = MAX_DROPPED_BYTES
+
+    def __init__(self, config: Config, *args: Any, **options: Any) -> None:
+        super().__init__(config, *args, **options)
+        self.conn = BoundedConnection(self.max_head_bytes)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -59,13 +108,33 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         _stop(self._head)
         _stop(self._stall)
+        _stop(self._turn)
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._waiting += data
+        if self._turn is None:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        part, self._waiting = self._waiting[:TURN_BYTES], self._waiting[TURN_BYTES:]
+        if self._is_leaving:
+            self._drop(part)
+        else:
+            super().data_received(part)
+        if self._waiting and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self._turn = self.loop.call_soon(self._take_turn)
+        elif not self.flow.read_paused:
+            self.transport.resume_reading()
 
     def handle_events(self) -> None:
         before: Any = self.cycle
         super().handle_events()
         if self.cycle is not before:
             _stop(self._head)
+            self.cycle.transport = Departure(self.transport, self._leave)  # type: ignore[assignment]
             # A proxy may have counted the other way: what follows could be another client's.
             if {name for name, _ in self.headers} >= _TWO_LENGTHS:
                 self.cycle.keep_alive = False
@@ -94,7 +163,36 @@ class GuardedProtocol(H11Protocol):
         head = h11.Response(status_code=status, headers=[*headers, ("connection", "close")])
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close, once the client has sent what it is at."""
+        if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
+            self.transport.close()
+            return
+        self._is_leaving = True
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._await_head()
+
+    def _drop(self, data: bytes) -> None:
+        """Take what still comes after the answer, up to the end of the body, or until the client closes."""
+        self._num_to_drop -= len(data)
+        if self._num_to_drop <= 0 or self._ends_with(data):
+            self._waiting = b""
+            self.transport.close()
+
+    def _ends_with(self, data: bytes) -> bool:
+        """Whether the body ends here. Of what is no HTTP nobody knows the end."""
+        if self.conn.their_state is h11.ERROR:
+            return False
+        self.conn.receive_data(data)
+        with suppress(h11.RemoteProtocolError):
+            while isinstance(event := self.conn.next_event(), h11.Data):
+                pass
+            return event is not h11.NEED_DATA
+        return False
 
     def _await_head(self) -> None:
         _stop(self._head)
@@ -104,6 +202,6 @@ class GuardedProtocol(H11Protocol):
         return self.loop.call_later(self.idle_s, do)
 
 
-def _stop(timer: asyncio.TimerHandle | None) -> None:
+def _stop(timer: asyncio.Handle | None) -> None:
     if timer is not None:
         timer.cancel()

@@ -27,11 +27,13 @@ class Health(BaseModel):
 
 async def live(request: Request) -> Response:
     """200 as long as the process answers."""
+    await door_of(request).gate.check_key(request)
     return Health(status="live").answer()
 
 
 async def ready(request: Request) -> Response:
     """200 when Redis is there and a worker serves; else 503 with the reason."""
+    await door_of(request).gate.check_key(request)
     reason = await _reason_against(door_of(request))
     if reason:
         return Health(status="not ready", reason=reason).answer(503)
@@ -45,8 +47,8 @@ async def _reason_against(door: Door) -> str:
         return "the gateway is shutting down"
     reason = "no worker is ready"
     try:
-        keys = await desks.line.run(ask(all_keys()))
-        for tenant in {door.settings.tenant, *(key.tenant for key in keys)}:
+        stored = await desks.line.run(ask(all_keys()))
+        for tenant in {door.settings.tenant, *(key.tenant for key in stored.keys)}:
             try:
                 if any(worker.state == "ready" for worker in await desks.of(tenant).workers()):
                     return ""

@@ -1,80 +1,133 @@
 """Who is calling: a bearer key says for which tenant, and in which role.
 
-As long as there are no keys, everybody on this machine may call, and nobody else: `serve` listens at no other
-address then. A page in a browser on this machine is somebody else, too.
+Without a key nobody is let in, however many keys there are, unless HERD_GATEWAY_OPEN says so: then everybody
+on this machine may call. A page in a browser on this machine is somebody else, too, and so is what a proxy
+has sent on.
 """
 
-import ipaddress
+import logging
+from contextlib import suppress
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from llama_herd.tasks.gateway.desk import Desks
+from llama_herd.errors import RecordUnreadable, RedisUnavailable
+from llama_herd.http_status import RETRY_S
+from llama_herd.tasks.gateway.address import host_of, is_forwarded, names_loopback
+from llama_herd.tasks.gateway.desk import Line
 from llama_herd.tasks.gateway.errors import Problem
+from llama_herd.tasks.gateway.notes import notes_of
+from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import num_keys
 from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.security.api_keys import KeyRole, known_key
 
+log = logging.getLogger(__name__)
+
 #: No key that we make is longer.
 MAX_KEY_CHARS = 256
+NO_KEYS = "there are no keys, so nobody may call. Fix: herd keys create NAME"
 
 
 class Caller(NamedTuple):
-    """Who may do what for a request."""
+    """Who may do what for a request. fingerprint, name: of the key; None: it came in without one."""
 
     tenant: str
     role: KeyRole
+    fingerprint: str | None
+    name: str | None
 
 
-def is_loopback(host: str) -> bool:
-    """Whether this address is reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+class Gate:
+    """Looks at the key of each request. It remembers nothing of keys."""
+
+    def __init__(self, settings: GatewaySettings, line: Line) -> None:
+        self._settings = settings
+        self._line = line
+        self._has_told = False
+
+    async def admit(self, request: Request, needs: KeyRole) -> Caller:
+        """Who sends a request.
+
+        Raises Problem: 401 without a valid key, 403 if the key's role is too small, 503 if there are no keys.
+        """
+        _check_origin(request, self._settings)
+        caller = await self._known(request)
+        if caller is None:
+            await self._check_keys()
+            raise _unauthorized("a key is needed: Authorization: Bearer herd-...")
+        if caller.fingerprint is None:
+            _check_host(request)
+        if not caller.role.may(needs):
+            message = f"this needs a key of the role {needs}, but yours has the role {caller.role}"
+            raise Problem(403, "forbidden", message)
+        return caller
+
+    async def admit_visitor(self, request: Request) -> None:
+        """Let anybody see what holds no data. Raises Problem for a wrong key, and if there are no keys."""
+        with suppress(RedisUnavailable):
+            if await self._known(request) is None:
+                await self._check_keys()
+
+    async def check_key(self, request: Request) -> None:
+        """Raises Problem if the request shows a wrong key, and Redis is there to say so."""
+        with suppress(RedisUnavailable):
+            await self._known(request)
+
+    async def _known(self, request: Request) -> Caller | None:
+        """Who sends a request; None if it shows no key and needs one. Raises Problem for a wrong key."""
+        if shown := _shown_key(request):
+            caller = await self._holder_of(shown)
+            notes = notes_of(request.scope)
+            notes.key, notes.tenant = caller.name, caller.tenant
+            return caller
+        if self._settings.gateway_open and not is_forwarded(request.headers):
+            notes_of(request.scope).tenant = self._settings.tenant
+            return Caller(self._settings.tenant, KeyRole.OPERATOR, None, None)
+        return None
+
+    async def _holder_of(self, shown: str) -> Caller:
+        try:
+            key = await self._line.run(known_key(shown))
+        except RecordUnreadable as error:
+            problem = _unauthorized("what is stored of this key cannot be read")
+            problem.cause = str(error)
+            raise problem from None
+        if key is None or key.role not in list(KeyRole):
+            raise _unauthorized("this key is not known")
+        return Caller(key.tenant, KeyRole(key.role), key.fingerprint, key.name)
+
+    async def _check_keys(self) -> None:
+        """Raise Problem if there are none: an empty Redis must let nobody in. The log says so once."""
+        is_closed = not await self._line.run(ask(num_keys()))
+        if is_closed and not self._has_told:
+            log.warning("closed: %s", NO_KEYS)
+        self._has_told = is_closed
+        if is_closed:
+            raise Problem(503, "no_keys", NO_KEYS, headers={"Retry-After": str(RETRY_S)})
 
 
-async def caller_of(request: Request, desks: Desks, needs: KeyRole) -> Caller:
-    """Who sends a request. Raises Problem: 401 without a valid key, 403 if the key's role is too small."""
-    _check_origin(request, desks)
-    found = await _identify(request, desks)
-    if not found.role.may(needs):
-        raise Problem(
-            403, "forbidden", f"this needs a key of the role {needs}, but yours has the role {found.role}"
-        )
-    return found
-
-
-async def _identify(request: Request, desks: Desks) -> Caller:
-    shown = _shown_key(request)
-    if shown:
-        key = await desks.line.run(known_key(shown))
-        if key is not None and key.role in list(KeyRole):
-            return Caller(key.tenant, KeyRole(key.role))
-    if is_loopback(desks.settings.gateway_host) and not await desks.line.run(ask(num_keys())):
-        _check_host(request)
-        return Caller(desks.settings.tenant, KeyRole.OPERATOR)
-    what = "this key is not known" if shown else "a key is needed: Authorization: Bearer herd-..."
-    raise Problem(401, "invalid_api_key", what, headers={"WWW-Authenticate": "Bearer"})
+def _unauthorized(what: str) -> Problem:
+    return Problem(401, "invalid_api_key", what, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _shown_key(request: Request) -> str:
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    return key.strip()[:MAX_KEY_CHARS] if scheme.lower() == "bearer" else ""
+    """The key that a request shows, or whatever else stands in its place."""
+    shown = request.headers.get("authorization", "").strip()
+    scheme, _, key = shown.partition(" ")
+    return (key.strip() if scheme.lower() == "bearer" else shown)[:MAX_KEY_CHARS]
 
 
-def _check_origin(request: Request, desks: Desks) -> None:
+def _check_origin(request: Request, settings: GatewaySettings) -> None:
     """Refuse other sites' pages: a browser lets them send requests, though not read the answers."""
     origin = request.headers.get("origin")
-    if origin is None or origin in desks.settings.origins:
+    if origin is None or origin in settings.origins:
         return
-    if urlsplit(origin).netloc != request.headers.get("host"):
+    if not host_of(origin) or host_of(origin) != request.headers.get("host"):
         raise Problem(403, "foreign_origin", "pages of this origin may not call. Fix: HERD_GATEWAY_ORIGINS")
 
 
 def _check_host(request: Request) -> None:
     """Refuse a name that somebody else's DNS points at this machine."""
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-    if not is_loopback(host):
-        raise Problem(403, "foreign_host", "without keys only localhost and 127.0.0.1 may be called")
+    if not names_loopback(request.headers.get("host", "")):
+        raise Problem(403, "foreign_host", "without a key only localhost and 127.0.0.1 may be called")

@@ -14,7 +14,7 @@ from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.desk import Desk
 from llama_herd.tasks.gateway.door import Door, door_of
 from llama_herd.tasks.gateway.errors import Problem, bad_request
-from llama_herd.tasks.gateway.limits import read_object
+from llama_herd.tasks.gateway.notes import Notes, notes_of, traceparent_of
 from llama_herd.tasks.gateway.openai_routes import JOB_HEADER, KEY_HEADER
 from llama_herd.tasks.gateway.pump import pump
 from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
@@ -84,13 +84,14 @@ class Cancelled(BaseModel):
 async def submit(request: Request) -> Response:
     """Put a job into the queue."""
     door = door_of(request)
-    _, desk = await door.admit(request, KeyRole.PRODUCER)
-    fields = await read_object(request, door.settings)
+    caller, desk = await door.admit(request, KeyRole.PRODUCER)
     try:
-        job = GenerationJob.parse(fields, desk.settings)
-        job_id = await desk.submit(job, None, request.headers.get(KEY_HEADER))
+        job = await door.read(request, caller, lambda body: GenerationJob.parse(body, desk.settings))
+        key, traceparent = request.headers.get(KEY_HEADER), traceparent_of(request.headers)
+        job_id = await desk.submit(job, None, key, traceparent)
     except InvalidJob as error:
         raise Problem.of(error, bad_status=422) from None
+    notes_of(request.scope).job_id = job_id
     place = f"/v1/jobs/{job_id}"
     accepted = Accepted(id=job_id, events=f"{place}/events")
     return JSONResponse(accepted.model_dump(), 202, headers={"Location": place, JOB_HEADER: job_id})
@@ -128,15 +129,16 @@ async def events(request: Request) -> ASGIApp:
         return Response(status_code=204)  # an EventSource that has all of it does not come again
     if request.method == "HEAD":
         return Response(headers={**HEADERS, JOB_HEADER: job_id})
-    return _Watched(door, desk, job_id, after)
+    return _Followed(door, desk, notes_of(request.scope), job_id, after)
 
 
-class _Watched:
+class _Followed:
     """The answer: a stream that holds a place."""
 
-    def __init__(self, door: Door, desk: Desk, job_id: str, after: int) -> None:
+    def __init__(self, door: Door, desk: Desk, notes: Notes, job_id: str, after: int) -> None:
         self._door = door
         self._desk = desk
+        self._notes = notes
         self._job_id = job_id
         self._after = after
 
@@ -154,7 +156,8 @@ class _Watched:
         waiting = _Waiting(self._desk, self._job_id, self._after)
         events = self._desk.events(self._job_id, after=self._after, tick_s=min(heartbeat_s, QUEUED_S))
         yield f"retry: {RECONNECT_MS}\n\n".encode()
-        async with aclosing(pump(events, waiting.written, heartbeat_s=heartbeat_s, idle=waiting)) as parts:
+        parts = pump(events, waiting.written, self._notes, heartbeat_s=heartbeat_s, idle=waiting)
+        async with aclosing(parts):
             async for part in parts:
                 yield part
 
@@ -191,8 +194,15 @@ async def cancel(request: Request) -> Response:
 async def purge(request: Request) -> Response:
     """Forget a job: no key of Redis keeps a byte of its prompt and its output."""
     desk, job_id = await _job_of(request, KeyRole.OPERATOR)
-    await desk.run(desk.core.purge(job_id))
+    await desk.run(_purge(desk, job_id))
     return Response(status_code=204)
+
+
+def _purge(desk: Desk, job_id: str) -> Any:
+    """A dialogue. Raises JobNotFound if there is no record: nothing is left behind by who guesses ids."""
+    if (yield desk.core.ledger.record(job_id)) is None:
+        raise JobNotFound.of(job_id)
+    yield from desk.core.purge(job_id)
 
 
 async def _job_of(request: Request, needs: KeyRole) -> tuple[Desk, str]:
@@ -201,6 +211,7 @@ async def _job_of(request: Request, needs: KeyRole) -> tuple[Desk, str]:
     job_id = request.path_params["id"]
     if not is_job_id(job_id):
         raise JobNotFound("no job has such an id")
+    notes_of(request.scope).job_id = job_id
     return desk, job_id
 
 

@@ -1,11 +1,9 @@
 """What one request may take: bytes, time, and a place among the answers under way."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -13,23 +11,12 @@ from llama_herd.http_status import RETRY_S
 from llama_herd.tasks.gateway.errors import Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 
-#: A connection whose request was not read to its end cannot be used again.
+#: Nobody waits for the rest of a body that is not wanted.
 _CLOSE = {"Connection": "close"}
 
 
-async def read_object(request: Request, settings: GatewaySettings) -> dict[str, Any]:
-    """The body of a request, a JSON object. Raises Problem."""
-    raw = await _read(request, settings)
-    try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise bad_request("the body must be JSON in UTF-8", "invalid_json") from None
-    if not isinstance(found, dict):
-        raise bad_request("the body must be a JSON object", "invalid_json")
-    return found
-
-
-async def _read(request: Request, settings: GatewaySettings) -> bytes:
+async def read_body(request: Request, settings: GatewaySettings) -> bytes:
+    """The body of a request. Raises Problem."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(
             415, "unsupported_encoding", "the body must not be compressed", "Content-Encoding", _CLOSE

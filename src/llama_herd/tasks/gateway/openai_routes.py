@@ -17,7 +17,7 @@ from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.gateway.desk import Desk
 from llama_herd.tasks.gateway.door import Door, door_of
 from llama_herd.tasks.gateway.errors import Problem, bad_request, not_found
-from llama_herd.tasks.gateway.limits import read_object
+from llama_herd.tasks.gateway.notes import Notes, notes_of, traceparent_of
 from llama_herd.tasks.gateway.pump import compact, failure, from_first, pump
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.sse import ClientGone, EventStream, sse, unless_gone
@@ -50,6 +50,7 @@ class Asked:
     is_stream: bool
     has_usage: bool
     key: str | None
+    traceparent: str | None
     stays: bool
 
     @classmethod
@@ -72,7 +73,8 @@ class Asked:
         job = found.job(settings)
         key = headers.get(KEY_HEADER)
         stays = _stays(headers, "stay" if key else settings.gateway_on_disconnect)
-        return cls(endpoint, job, job.model or settings.default_model, is_stream, has_usage, key, stays)
+        model, trace = job.model or settings.default_model, traceparent_of(headers)
+        return cls(endpoint, job, model, is_stream, has_usage, key, trace, stays)
 
 
 def _is_stream(body: Mapping[str, Any], errors: list[FieldError]) -> bool:
@@ -108,10 +110,12 @@ def _stays(headers: Mapping[str, str], default: str) -> bool:
 
 async def _create(endpoint: Endpoint, request: Request) -> "Answer":
     door = door_of(request)
-    _, desk = await door.admit(request, KeyRole.PRODUCER)
-    asked = Asked.of(endpoint, await read_object(request, door.settings), request.headers, desk.settings)
+    caller, desk = await door.admit(request, KeyRole.PRODUCER)
+    asked = await door.read(
+        request, caller, lambda body: Asked.of(endpoint, body, request.headers, desk.settings)
+    )
     await _check_model(desk, asked.model)
-    return Answer(door, desk, asked)
+    return Answer(door, desk, asked, notes_of(request.scope))
 
 
 async def _check_model(desk: Desk, model: str) -> None:
@@ -132,17 +136,19 @@ def _no_model(models: list[str]) -> Problem:
 class Answer:
     """Submits the job and answers with what it says: at once, or as it comes."""
 
-    def __init__(self, door: Door, desk: Desk, asked: Asked) -> None:
+    def __init__(self, door: Door, desk: Desk, asked: Asked, notes: Notes) -> None:
         self._door = door
         self._desk = desk
         self._asked = asked
+        self._notes = notes
         self._heartbeat_s = door.settings.gateway_heartbeat_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = self._asked
         with self._door.places.taken(self._desk.settings.tenant):
             own = None if asked.key else str(uuid.uuid4())
-            job_id = await self._desk.submit(asked.job, own, asked.key)
+            job_id = await self._desk.submit(asked.job, own, asked.key, asked.traceparent)
+            self._notes.job_id = job_id
             try:
                 work = self._stream(job_id) if asked.is_stream else self._whole(job_id)
                 answer = await unless_gone(receive, work)
@@ -170,7 +176,8 @@ class Answer:
         first = await self._first(events)
         _check_end(first)
         chunks = Chunks(asked.endpoint, job_id, asked.model, has_usage=asked.has_usage)
-        parts = pump(from_first(events, first), partial(_written, chunks), heartbeat_s=self._heartbeat_s)
+        write = partial(_written, chunks, self._notes)
+        parts = pump(from_first(events, first), write, self._notes, heartbeat_s=self._heartbeat_s)
         return EventStream(
             parts,
             headers={JOB_HEADER: job_id},
@@ -196,12 +203,12 @@ def _check_end(events: list[Event]) -> None:
         raise Problem.of_end(end)
 
 
-def _written(chunks: Chunks, event: Event) -> Iterator[bytes]:
+def _written(chunks: Chunks, notes: Notes, event: Event) -> Iterator[bytes]:
     """An event as chunks. Each has the event's number, from which the job's own events can be read on."""
     for chunk in chunks.of(event):
         yield sse(compact(chunk), number=event.seq)
     if isinstance(event, End):
-        yield DONE if event.finish_reason in GOOD_ENDS else failure(Problem.of_end(event))
+        yield DONE if event.finish_reason in GOOD_ENDS else failure(Problem.of_end(event), notes)
 
 
 async def completions(request: Request) -> Answer:

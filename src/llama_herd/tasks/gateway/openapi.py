@@ -114,6 +114,13 @@ OPERATIONS = (
         answer="HerdView",
         role="subscriber",
     ),
+    Operation(
+        "get",
+        "/health",
+        "The same as /health/ready.",
+        answer="Health",
+        otherwise=503,
+    ),
     Operation("get", "/health/live", "200 as long as the process answers. Needs no key.", answer="Health"),
     Operation(
         "get",
@@ -126,7 +133,7 @@ OPERATIONS = (
 
 ERRORS = {
     400: "the body or a header is wrong, or the model cannot take the prompt",
-    401: "no valid key",
+    401: "no key, or a wrong one",
     403: "the key's role is too small, another site's page calls, or the gateway lacks a right in Redis",
     404: "no such job in this tenant, no such model, no such route",
     408: "the body did not come in time",
@@ -134,11 +141,16 @@ ERRORS = {
     413: "the body is too long",
     415: "the body is compressed",
     422: "the job has wrong fields",
-    429: "the queue is full, or too many answers are under way: see Retry-After",
+    429: "the queue is full, the key asks too often, or too many answers are under way: see Retry-After",
+    431: "the head of the request is too long",
     500: "the job failed, and would fail again",
-    503: "Redis is away, no worker is up, or the job failed and may succeed later: see Retry-After",
+    503: "there are no keys, Redis is away, no worker is up, or the job may succeed later: see Retry-After",
     504: "the job was not finished by its deadline",
 }
+
+
+#: What a route that needs no key answers, too: a wrong key and a long head are refused everywhere.
+_OF_ALL = (401, 431)
 
 
 @cache
@@ -177,7 +189,7 @@ def _described(operation: Operation) -> dict[str, Any]:
     errors = {
         str(status): {"description": what, **_content({JSON: "ErrorAnswer"})}
         for status, what in ERRORS.items()
-        if operation.role
+        if operation.role or status in _OF_ALL
     }
     needs = f" Needs a key of the role {operation.role} or above." if operation.role else ""
     return {

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from llama_herd.tasks.gateway.door import door_of
 from llama_herd.tasks.gateway.errors import not_found
 
 KINDS = {
@@ -53,11 +54,13 @@ def files() -> Mapping[str, File]:
 
 async def show_page(request: Request) -> Response:
     """The page itself."""
+    await door_of(request).gate.admit_visitor(request)
     return _answer(request, files()["index.html"])
 
 
 async def show_file(request: Request) -> Response:
     """A part of it."""
+    await door_of(request).gate.admit_visitor(request)
     file = files().get(request.path_params["name"])
     if file is None:
         raise not_found("the page has no such file")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from llama_herd.errors import HerdError
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.errors import Problem
+from llama_herd.tasks.gateway.notes import Notes
 from llama_herd.tasks.gateway.sse import HEARTBEAT, sse
 
 
@@ -21,6 +22,7 @@ class Idle(Protocol):
 async def pump(
     events: AsyncGenerator[list[Event]],
     write: Callable[[Event], Iterator[bytes]],
+    notes: Notes,
     *,
     heartbeat_s: float,
     idle: Idle | None = None,
@@ -40,13 +42,14 @@ async def pump(
                     yield part
                     spoke_s = monotonic()
         except HerdError as error:
-            yield failure(Problem.of(error))
+            yield failure(Problem.of(error), notes)
     if last:
         yield last
 
 
-def failure(problem: Problem) -> bytes:
-    """A problem as an event."""
+def failure(problem: Problem, notes: Notes) -> bytes:
+    """A problem as an event. It is noted, too."""
+    notes.fail(problem)
     return sse(compact(problem.body), name="error")
 
 

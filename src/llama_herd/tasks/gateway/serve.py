@@ -13,44 +13,49 @@ from socket import socket
 import uvicorn
 from starlette.applications import Starlette
 
-from llama_herd.errors import BadInput, SettingsError
+from llama_herd.errors import BadInput
 from llama_herd.tasks.connection import connect, redis_errors
 from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_app
 from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol, room_for_connections
-from llama_herd.tasks.gateway.identity import is_loopback
+from llama_herd.tasks.gateway.identity import NO_KEYS
+from llama_herd.tasks.gateway.request_log import JsonLines
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import num_keys
 from llama_herd.tasks.ledger.redis_call import run
 
 
 def serve(settings: GatewaySettings, answers: AnswerCount | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. Raises SettingsError, BadInput and RedisUnavailable before it begins.
+    """Serve until SIGINT or SIGTERM. Raises BadInput and RedisUnavailable before it begins.
 
     `answers` counts what it answers.
     """
-    has_keys = _has_keys(settings)
-    if not has_keys and not is_loopback(settings.gateway_host):
-        raise SettingsError(
-            f"HERD_GATEWAY_HOST={settings.gateway_host}: without a key only this machine may call, at "
-            "127.0.0.1. Fix: herd keys create NAME, then start the gateway again"
-        )
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    closing = "" if has_keys else NO_KEYS
+    access = _access(settings)
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     greet = partial(print, file=sys.stderr, flush=True)
-    Server(make_app(settings, answers), settings, lambda url: greet(f"herd: gateway at {url}{closing}")).run()
+    Server(make_app(settings, answers), settings, lambda url: greet(f"herd: gateway at {url}{access}")).run()
 
 
-def _has_keys(settings: GatewaySettings) -> bool:
+def _access(settings: GatewaySettings) -> str:
+    """Who may come in, where that is not whoever has a key."""
     with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
-        return run(redis, num_keys()) > 0
+        has_keys = run(redis, num_keys()) > 0
+    if settings.gateway_open:
+        return f", open: everybody on this machine is operator of the tenant {settings.tenant}"
+    return "" if has_keys else f", closed: {NO_KEYS}"
 
 
 class Server(uvicorn.Server):
     """uvicorn, told to end by a signal, and to say where it listens: it calls `on_start` with its address."""
 
     def __init__(self, app: Starlette, settings: GatewaySettings, on_start: Callable[[str], None]) -> None:
-        limits = {"idle_s": settings.gateway_idle_s, "max_connections": room_for_connections()}
+        limits = {
+            "idle_s": settings.gateway_idle_s,
+            "max_head_bytes": settings.gateway_max_header_bytes,
+            "max_connections": room_for_connections(),
+        }
         self.protocol: type[GuardedProtocol] = type("Protocol", (GuardedProtocol,), limits)
         config = uvicorn.Config(
             app,
@@ -62,12 +67,12 @@ class Server(uvicorn.Server):
             log_config=None,
             log_level="error",
             access_log=False,
+            proxy_headers=False,
             server_header=False,
             ssl_certfile=settings.gateway_cert_file or None,
             ssl_keyfile=settings.gateway_key_file or None,
             timeout_keep_alive=max(1, int(settings.gateway_idle_s)),
             timeout_graceful_shutdown=settings.gateway_grace_s,  # type: ignore[arg-type]  # any number
-            h11_max_incomplete_event_size=settings.gateway_max_header_bytes,
             backlog=4096,
         )
         super().__init__(config)
@@ -105,6 +110,3 @@ class Server(uvicorn.Server):
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.handle_exit, number, None)
         yield
-
-
-NO_KEYS = ", for this machine only: there are no keys yet (herd keys create)"

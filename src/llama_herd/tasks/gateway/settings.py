@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from llama_herd.tasks.connection import problem_with_file
+from llama_herd.tasks.gateway.address import is_loopback
 from llama_herd.tasks.settings import Settings
 
 
@@ -15,7 +16,12 @@ class GatewaySettings(Settings):
     gateway_host: str = Field(
         default="127.0.0.1",
         min_length=1,
-        description="Address to listen at. Without a key only a loopback address is accepted.",
+        description="Address to listen at.",
+    )
+    gateway_open: bool = Field(
+        default=False,
+        description="Let everybody on this machine in without a key, as operator of HERD_TENANT. "
+        "Only at a loopback address, and never behind a proxy.",
     )
     gateway_port: int = Field(default=8000, ge=0, lt=65_536, description="Port to listen at. 0: a free one.")
     gateway_cert_file: str = Field(
@@ -52,6 +58,13 @@ class GatewaySettings(Settings):
         le=10**6,
         description="Most answers that may be under way at a time for one tenant.",
     )
+    gateway_key_rate: float = Field(
+        default=100.0,
+        ge=0,
+        le=10**6,
+        description="Most requests a second by one key, and ten times as many at once. A body counts as one "
+        "more for each 64 KiB. 0: no limit.",
+    )
     gateway_idle_s: float = Field(
         default=30.0,
         gt=0,
@@ -68,6 +81,23 @@ class GatewaySettings(Settings):
     gateway_grace_s: float = Field(
         default=10.0, ge=0, le=3600, description="How long answers may go on after SIGTERM."
     )
+
+    gateway_request_log: Literal["all", "errors", "off"] = Field(
+        default="all",
+        description="Which requests are logged, as one JSON line each: all, errors, which are failures of "
+        "ours, or off. No line has a prompt or a key.",
+    )
+
+    @field_validator("gateway_open")
+    @classmethod
+    def _on_this_machine(cls, is_open: bool, others: ValidationInfo) -> bool:
+        host = others.data.get("gateway_host", "")
+        if is_open and host and not is_loopback(host):
+            raise ValueError(
+                f"must not stand beside HERD_GATEWAY_HOST={host}, where others can call. "
+                "Fix: HERD_GATEWAY_HOST=127.0.0.1, or herd keys create NAME in place of HERD_GATEWAY_OPEN"
+            )
+        return is_open
 
     @field_validator("gateway_cert_file", "gateway_key_file")
     @classmethod

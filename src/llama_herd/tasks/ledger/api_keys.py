@@ -1,8 +1,11 @@
 """The keys by which others come in at the gateway: one hash for all tenants, without the keys themselves."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
+from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.redis_call import Call
 from llama_herd.tasks.ledger.replies import text
 
@@ -27,10 +30,46 @@ class ApiKey:
 
     @classmethod
     def parse(cls, fingerprint: str, raw: bytes) -> "ApiKey":
-        """Raises ValueError, KeyError or TypeError for what we have not written."""
+        """Raises RecordUnreadable for what we have not written."""
+        try:
+            return cls._parsed(fingerprint, raw)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            raise UnreadableKey.of(fingerprint) from None
+
+    @classmethod
+    def _parsed(cls, fingerprint: str, raw: bytes) -> "ApiKey":
         facts = json.loads(raw)
         words = {name: str(facts[name]) for name in ("digest", "name", "tenant", "role")}
         return cls(fingerprint, created_ms=int(facts["created_ms"]), **words)
+
+
+class UnreadableKey(RecordUnreadable):
+    """An entry of the hash is damaged, or was not written by llama-herd."""
+
+    @classmethod
+    def of(cls, fingerprint: str) -> Self:
+        return cls(
+            f"the entry {fingerprint} of {API_KEYS} is no key that this version has written. "
+            f"Fix: herd keys revoke {fingerprint}, and make another key"
+        )
+
+
+class StoredKeys(NamedTuple):
+    """All keys, the oldest first, and the fingerprints of entries that cannot be read."""
+
+    keys: tuple[ApiKey, ...]
+    unreadable: tuple[str, ...]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
+        keys, unreadable = list[ApiKey](), list[str]()
+        for field, raw in pairs:
+            fingerprint = text(field)
+            try:
+                keys.append(ApiKey.parse(fingerprint, raw))
+            except UnreadableKey:
+                unreadable.append(fingerprint)
+        return cls(tuple(sorted(keys, key=lambda key: (key.created_ms, key.name))), tuple(sorted(unreadable)))
 
 
 def store_key(key: ApiKey) -> Call[bool]:
@@ -38,14 +77,9 @@ def store_key(key: ApiKey) -> Call[bool]:
     return Call("HSETNX", (API_KEYS,), (key.fingerprint, key.to_json()), bool)
 
 
-def find_key(fingerprint: str) -> Call[ApiKey | None]:
-    """The key of a fingerprint."""
-    return Call(
-        "HGET",
-        (API_KEYS,),
-        (fingerprint,),
-        lambda reply: None if reply is None else ApiKey.parse(fingerprint, reply),
-    )
+def find_key(fingerprint: str) -> Call[bytes | None]:
+    """What is stored of the key of a fingerprint."""
+    return Call("HGET", (API_KEYS,), (fingerprint,), lambda reply: reply)
 
 
 def num_keys() -> Call[int]:
@@ -53,8 +87,8 @@ def num_keys() -> Call[int]:
     return Call("HLEN", (API_KEYS,), (), int)
 
 
-def all_keys() -> Call[list[ApiKey]]:
-    """Every key, the oldest first."""
+def all_keys() -> Call[StoredKeys]:
+    """Every key."""
     return Call("HGETALL", (API_KEYS,), (), _read_keys)
 
 
@@ -63,7 +97,6 @@ def drop_key(fingerprint: str) -> Call[bool]:
     return Call("HDEL", (API_KEYS,), (fingerprint,), bool)
 
 
-def _read_keys(reply: dict[bytes, bytes] | list[bytes]) -> list[ApiKey]:
+def _read_keys(reply: dict[bytes, bytes] | list[bytes]) -> StoredKeys:
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    found = [ApiKey.parse(text(fingerprint), raw) for fingerprint, raw in pairs]
-    return sorted(found, key=lambda key: (key.created_ms, key.name))
+    return StoredKeys.of(pairs)

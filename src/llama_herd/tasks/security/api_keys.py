@@ -4,12 +4,18 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Collection
 from enum import StrEnum
 from time import time
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.ledger.api_keys import ApiKey, all_keys, drop_key, find_key, store_key
+from llama_herd.tasks.ledger.api_keys import (
+    ApiKey,
+    StoredKeys,
+    all_keys,
+    drop_key,
+    find_key,
+    store_key,
+)
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.settings import TENANT_PATTERN
 
@@ -54,29 +60,39 @@ def make_key(name: str, tenant: str, role: KeyRole) -> tuple[str, ApiKey]:
 def create_key(name: str, tenant: str, role: KeyRole) -> Dialogue[str]:
     """Store a new key and return it: nobody can see it again. Raises BadInput if the name is taken."""
     secret, key = make_key(name, tenant, role)
-    if any(other.name == name for other in (yield all_keys())):
+    stored: StoredKeys = yield all_keys()
+    if any(other.name == name for other in stored.keys):
         raise BadInput(f"key {name}: there is one of this name. Fix: revoke it, or choose another name")
     yield store_key(key)
     return secret
 
 
 def known_key(secret: str) -> Dialogue[ApiKey | None]:
-    """What is stored of a key that somebody shows; None if it is not one of ours."""
+    """What is stored of a key that somebody shows; None if it is not one of ours. Raises RecordUnreadable."""
     digest = _digest(secret)
-    key: ApiKey | None = yield find_key(digest[:FINGERPRINT_CHARS])
-    if key is None or not hmac.compare_digest(key.digest.encode(), digest.encode()):
+    fingerprint = digest[:FINGERPRINT_CHARS]
+    raw: bytes | None = yield find_key(fingerprint)
+    if raw is None:
+        return None
+    key = ApiKey.parse(fingerprint, raw)
+    if not hmac.compare_digest(key.digest.encode(), digest.encode()):
         return None
     return key
 
 
-def revoke_key(name: str) -> Dialogue[ApiKey]:
-    """Forget a key, given by its name or its fingerprint. Raises BadInput if there is none."""
-    keys: Collection[ApiKey] = yield all_keys()
-    found = next((key for key in keys if name in (key.name, key.fingerprint)), None)
+def revoke_key(name: str) -> Dialogue[str]:
+    """Forget a key, given by its name or its fingerprint, and return its name.
+
+    Raises BadInput if there is none.
+    """
+    stored: StoredKeys = yield all_keys()
+    named = {fingerprint: fingerprint for fingerprint in stored.unreadable}
+    named |= {key.fingerprint: key.name for key in stored.keys}
+    found = next((fingerprint for fingerprint, known in named.items() if name in (known, fingerprint)), None)
     if found is None:
         raise BadInput(f"key {name}: there is none. Fix: herd keys list")
-    yield drop_key(found.fingerprint)
-    return found
+    yield drop_key(found)
+    return named[found]
 
 
 def _digest(secret: str) -> str:
