@@ -7,13 +7,14 @@ import pytest
 from llama_herd.errors import UnservedModel
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started
+from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
-SHORT = {"max_tokens": 3, "ignore_eos": True}
+SHORT: SamplingFields = {"max_tokens": 3, "ignore_eos": True}
 
 
 def test_each_job_goes_to_its_model_and_a_wrong_name_is_told_the_right_ones(

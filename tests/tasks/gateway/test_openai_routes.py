@@ -95,6 +95,7 @@ def test_the_same_key_is_the_same_job(gateway: GatewayThread, stand_in: StandIn)
         ({"tools": [{"type": "function"}]}, "tools", "only supported as []"),
         ({"response_format": {"type": "json_object"}}, "response_format", "only supported as"),
         ({"nonsense": 1}, "nonsense", "not supported"),
+        ({"max_token": 1}, "max_token", "not supported. Did you mean max_tokens?"),
         ({"stream": "yes"}, "stream", "true or false"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "only with stream=true"),
         ({"stream": True, "stream_options": {"more": True}}, "stream_options.more", "not supported"),

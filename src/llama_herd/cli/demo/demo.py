@@ -146,6 +146,6 @@ async def _run_one_by_one(client: AsyncClient, jobs: Sequence[Progress]) -> Roun
 
 async def _follow(client: AsyncClient, job: Progress) -> None:
     job.submitted_s = monotonic()
-    job.job_id = await client.submit(prompt=job.prompt, sampling={**SAMPLING, "seed": job.seed})
+    job.job_id = await client.submit(prompt=job.prompt, sampling=SAMPLING | {"seed": job.seed})
     async for event in client.stream(job.job_id, timeout_s=JOB_TIMEOUT_S):
         job.note(event, monotonic())
