@@ -171,7 +171,7 @@ def test_a_full_queue_and_a_missing_key(server: EmbeddedRedis, tmp_path: Path, u
     from openai import AuthenticationError, OpenAI, RateLimitError
 
     with (
-        GatewayProcess(server.url, tmp_path / "log", HERD_MAX_QUEUE="1", HERD_GATEWAY_MODELS="none") as other,
+        GatewayProcess(server.url, tmp_path / "log", HERD_MAX_QUEUE="1", HERD_MODELS="none") as other,
         OpenAI(base_url=f"{other.url}/v1", api_key="any", max_retries=0) as openai,
         Client(server.url) as client,
         Redis.from_url(server.url) as redis,

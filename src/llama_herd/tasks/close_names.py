@@ -16,6 +16,11 @@ def close_names(name: str, known: Iterable[str], *, most: int = 1, likeness: flo
     return list(_close_names(name, tuple(known), most, likeness)) if len(name) <= MAX_NAME_CHARS else []
 
 
+def close_models(name: str, models: Iterable[str]) -> list[str]:
+    """The models that `name` may stand for, up to three: sizes and versions make their names long."""
+    return close_names(name, models, most=3, likeness=0.6)
+
+
 def did_you_mean(names: Sequence[str]) -> str:
     """The question for these names, to follow a sentence without its full stop; empty if there are none."""
     return f". Did you mean {' or '.join(names)}?" if names else ""

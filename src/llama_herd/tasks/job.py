@@ -34,7 +34,7 @@ from llama_herd.tasks.chat import (
 )
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
-from llama_herd.tasks.settings import MAX_TTL_S, Settings
+from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, Settings
 from llama_herd.tasks.strict_model import StrictModel, at_most, check_length
 from llama_herd.tasks.wrong_fields import field_errors
 
@@ -112,7 +112,7 @@ class GenerationJob(StrictModel):
     )
     model: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9._-]{1,128}$",
+        pattern=MODEL_PATTERN,
         description="Absent: the model of the queue.",
     )
     tenant: str = Field(

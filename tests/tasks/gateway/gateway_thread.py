@@ -48,11 +48,18 @@ class GatewayThread:
     """A gateway as `herd gateway` runs it; `settings` are fields of GatewaySettings without their prefix."""
 
     def __init__(
-        self, redis_url: str, *, tenant: str = "default", model_name: str = "", **settings: object
+        self,
+        redis_url: str,
+        *,
+        tenant: str = "default",
+        model_name: str = "",
+        models: str = "",
+        **settings: object,
     ) -> None:
         fields = {f"gateway_{name}": value for name, value in settings.items()}
         fields = {"gateway_port": 0, "gateway_grace_s": 0.0, **fields}
-        read = GatewaySettings.read(redis_url=redis_url, tenant=tenant, model_name=model_name, **fields)
+        fields |= {"tenant": tenant, "model_name": model_name, "models": models}
+        read = GatewaySettings.read(redis_url=redis_url, **fields)
         self._app = make_app(read)
         self._server = Server(self._app, read, lambda url: None)
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -118,9 +118,11 @@ class Runner:
 
     def _name_unserved(self) -> None:
         """Warn once per model: a file made for another service may name one that no worker has."""
-        for model in sorted(self._batch.window.unserved - self._named):
+        unserved = self._batch.window.unserved
+        for model in sorted(unserved.keys() - self._named):
+            meant = unserved[model] or "."
             self._screen.say(
-                f"no worker serves {model}: its rows wait. Fix: start one, or set --model for all rows"
+                f"no worker serves {model}: its rows wait{meant} Fix: start one, or set --model for all rows"
             )
             self._named.add(model)
 

@@ -85,7 +85,7 @@ class Client:
 
         Raises InvalidJob with every wrong field, JobConflict if another job has this id or key, and QueueFull
         if the limit of waiting jobs or tokens is reached. Warns (UnservedModel) if no worker serves the job's
-        model while some serve others.
+        model while some serve others, unless HERD_MODELS names it.
         """
         accepted = self._run(self._core.submit(job, fields, job_id, idempotency_key, traceparent))
         if accepted.note:
