@@ -145,7 +145,8 @@ class GenerationJob(StrictModel):
         default=0,
         ge=0,
         le=60_000,
-        description="Collect tokens for this long before an event is sent. 0: one event for each step.",
+        description="Collect tokens for this long before an event is sent. 0: an event for each step, but "
+        "one for all steps that end while Redis still takes the event before.",
     )
     sampling: SamplingParams = Field(
         default=SamplingParams(), description="How tokens are drawn, and when to stop."
