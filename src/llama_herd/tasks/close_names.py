@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import islice
 
-#: No name of ours is longer, and comparing takes time by the square of the length.
-MAX_NAME_CHARS = 128
+#: Longer names are not compared, and no more names than so many: it takes time by the square of the length.
+MAX_NAME_CHARS = 64
+MAX_KNOWN = 64
 
 #: How much of two names must be the same, from 0 to 1. At less, other services' fields look like ours.
 LIKENESS = 0.75
@@ -28,7 +30,8 @@ def did_you_mean(names: Sequence[str]) -> str:
 
 @lru_cache(maxsize=256)  # whoever submits a thousand jobs makes a mistake a thousand times
 def _close_names(name: str, known: tuple[str, ...], most: int, likeness: float) -> tuple[str, ...]:
-    named = {_plain(one): one for one in known}
+    short = (one for one in known if len(one) <= MAX_NAME_CHARS)
+    named = {_plain(one): one for one in islice(short, MAX_KNOWN)}
     return tuple(named[one] for one in get_close_matches(_plain(name), named, most, likeness))
 
 
