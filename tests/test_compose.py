@@ -82,6 +82,11 @@ def test_up_starts_redis_and_two_cpu_workers() -> None:
     assert SERVICES["worker"]["environment"]["HERD_MEMORY_SHARE"] == "${WORKER_MEMORY_SHARE:-0.3}"
 
 
+def test_a_job_for_a_model_that_is_not_in_the_file_ends_soon() -> None:
+    for name in WORKERS:
+        assert SERVICES[name]["environment"]["HERD_UNSERVED_TIMEOUT_S"] == "${UNSERVED_TIMEOUT_S:-600}"
+
+
 def test_the_gpu_profile_takes_the_place_of_the_cpu_workers() -> None:
     assert started("gpu") == {"redis", "gpu-worker"}
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.waiting import Queued
     from llama_herd.tasks.events import End, Event, Started, Token
     from llama_herd.tasks.job import GenerationJob
+    from llama_herd.tasks.job_fields import SamplingFields
     from llama_herd.tasks.ledger.answers import Place
     from llama_herd.tasks.result import Result
     from llama_herd.tasks.sampling import SamplingParams
@@ -67,6 +68,7 @@ _HOMES = {
     "tasks.client.waiting": ("Queued",),
     "tasks.events": ("End", "Event", "Started", "Token"),
     "tasks.job": ("GenerationJob",),
+    "tasks.job_fields": ("SamplingFields",),
     "tasks.ledger.answers": ("Place",),
     "tasks.result": ("Result",),
     "tasks.sampling": ("SamplingParams",),
@@ -102,6 +104,7 @@ __all__ = [
     "RecordUnreadable",
     "RedisUnavailable",
     "Result",
+    "SamplingFields",
     "SamplingParams",
     "Settings",
     "SettingsError",

@@ -24,7 +24,11 @@ class ErrorCode(StrEnum):
     OUT_OF_MEMORY = "out_of_memory", "the device lacked memory for the job's next tokens", _RETRIABLE
     NUMERIC_ERROR = "numeric_error", "the model's logits contained NaN or infinity", _FINAL
     POISONED = "poisoned", "too many workers died while they prepared or ran the job", _FINAL
-    UNSERVED = "unserved", "no worker served the job's model for `HERD_UNSERVED_TIMEOUT_S`", _RETRIABLE
+    UNSERVED = (
+        "unserved",
+        "no worker has ever served the job's model, and `HERD_UNSERVED_TIMEOUT_S` is over",
+        _FINAL,
+    )
     CANCELLED = "cancelled", "only of a batch's row: its job was cancelled, or was never submitted", _FINAL
     DEADLINE = "deadline", "only of a batch's row: its job was not finished by its deadline", _FINAL
     NOT_RECORDED = "not_recorded", "Redis does not accept an event or the record of the job", _FINAL

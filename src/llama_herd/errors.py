@@ -186,4 +186,7 @@ class DeadlineExceeded(HerdError):
 
 
 class UnservedModel(UserWarning):
-    """No worker serves a job's model, though some serve others; the message names those. The job waits."""
+    """No worker serves a job's model, though some serve others; the message names those. The job waits.
+
+    If no worker ever serves the model, the job ends with an error after HERD_UNSERVED_TIMEOUT_S.
+    """

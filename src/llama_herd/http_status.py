@@ -37,6 +37,7 @@ _STATUS_OF_CODE: Mapping[str, int] = {
     ErrorCode.CANCELLED: 409,
     ErrorCode.DEADLINE: 504,
     ErrorCode.FORGOTTEN: 410,
+    ErrorCode.UNSERVED: 404,
 }
 
 #: When to try again after a failure that passes.

@@ -115,6 +115,7 @@ def test_a_client_command_imports_neither_torch_nor_celery() -> None:
         (["generate", "--deadline-ms", "5000", "a llama"], NO_REDIS, "is a time in 1970, got 5000"),
         (["generate", "--timeout", "soon", "a llama"], NO_REDIS, "--timeout soon: must be a time such as"),
         (["generate", "--set", "top_k", "a llama"], NO_REDIS, "--set top_k: must be followed by"),
+        (["generate", "--set", "max_token=2", "a llama"], NO_REDIS, "field. Did you mean max_tokens?"),
         (["generate", "--set", "top_k=-2", "a llama"], NO_REDIS, "sampling.top_k: input should be greater"),
     ],
 )

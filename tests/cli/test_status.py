@@ -2,6 +2,10 @@
 
 import io
 import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -10,12 +14,16 @@ from rich.console import Console, Group
 
 from llama_herd.cli.status_view import jobs_view, view
 from llama_herd.errors import UnservedModel
+from llama_herd.tasks.client import status
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.notes import duration
 from llama_herd.tasks.client.status import QueueStatus, Status
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.cli.herd_command import invoke
 
@@ -71,6 +79,7 @@ def busy_status() -> Status:
         depth=123_456,
         waiting=123_456,
         delayed=0,
+        due=123_456,
         running=1234,
         waiting_tokens=10**9,
         oldest_s=23 * 3600 + 59 * 60,
@@ -144,3 +153,56 @@ def test_an_id_can_be_copied_at(width: int) -> None:
 )
 def test_a_duration_is_short(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+def scaler() -> str:
+    """The formula of docs/operate.md, in the language of jq."""
+    page = (Path(__file__).parents[2] / "docs/operate.md").read_text(encoding="utf-8")
+    (formula,) = re.findall(r"^    herd status --json --model tales \| jq '(.+)'$", page, re.MULTILINE)
+    return str(formula)
+
+
+@pytest.mark.redis
+@pytest.mark.skipif(shutil.which("jq") is None, reason="no jq command")
+@pytest.mark.filterwarnings("ignore::llama_herd.errors.UnservedModel")
+def test_a_scaler_buys_workers_for_what_is_due_for_their_model_alone(redis: Redis, redis_url: str) -> None:
+    def wanted() -> int:
+        found = invoke("status", "--json", "--model", "tales", HERD_REDIS_URL=redis_url).stdout
+        done = subprocess.run(["jq", scaler()], input=found, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    def submit(num_jobs: int, model: str, **fields: int) -> None:
+        job = GenerationJob.model_validate({"prompt": "a", "model": model, **fields})
+        ids = [".".join((model, *fields, f"{number}")) for number in range(num_jobs)]
+        envelopes = [Envelope.of(job_id, f"herd.{model}") for job_id in ids]
+        run_many(redis, [Ledger().submit(name, job, one) for name, one in zip(ids, envelopes, strict=True)])
+
+    assert wanted() == 1
+    submit(300, "nobodys")
+    submit(300, "tales", not_before=2**50)
+    report(redis, "a@b", "tales")
+    assert wanted() == 1
+    submit(70, "tales")
+    assert wanted() == 3
+    for number in range(40):
+        redis.rpop("herd.tales")
+        run(redis, Ledger(worker="a@b").claim(f"tales.{number}", "one"))
+    assert wanted() == 3
+    redis.lpush("herd.tales", *(f"a bare message {number}" for number in range(40)))
+    assert wanted() == 4
+    submit(200, "tales", priority=5)
+    assert wanted() == 8
+
+
+@pytest.mark.redis
+def test_the_running_jobs_of_a_large_herd_are_estimated(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "MAX_LOOKS", 10)
+    job = GenerationJob(prompt="a", model="tales")
+    for number in range(40):
+        run(redis, Ledger().submit(f"{number}", job, Envelope.of(f"{number}", "herd.tales")))
+        run(redis, Ledger(worker="a@b").claim(f"{number}", "one"))
+    with Client(redis_url) as client:
+        (queue,) = client.status().queues
+    assert queue.running == 40

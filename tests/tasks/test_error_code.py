@@ -19,7 +19,7 @@ def test_whether_to_try_again_follows_from_the_code(code: ErrorCode) -> None:
 
 
 def test_some_codes_are_worth_another_try() -> None:
-    assert {code for code in ErrorCode if code.retriable} == {"model_error", "out_of_memory", "unserved"}
+    assert {code for code in ErrorCode if code.retriable} == {"model_error", "out_of_memory"}
 
 
 def test_an_error_is_plain_text_on_the_wire() -> None:

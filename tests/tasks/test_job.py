@@ -309,6 +309,28 @@ def test_another_field_of_sampling_on_top_is_told_its_place() -> None:
     assert str(error) == "temperature: unknown field. Fix: put it into sampling"
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"promt": "x", "prompt": "x"}, "promt: unknown field. Did you mean prompt?"),
+        ({"prompt": "x", "timeout": 3}, "timeout: unknown field. Did you mean timeout_s?"),
+        ({"prompt": "x", "max_token": 3}, "max_token: unknown field. Did you mean sampling.max_tokens?"),
+        (sampling(max_token=3), "sampling.max_token: unknown field. Did you mean max_tokens?"),
+        (sampling(max_new_tokens=3), "sampling.max_new_tokens: unknown field. Did you mean max_tokens?"),
+        (sampling(topK=3), "sampling.topK: unknown field. Did you mean top_k?"),
+        (sampling(priority=3), "sampling.priority: unknown field. Fix: put it beside sampling"),
+        (sampling(colour=3), "sampling.colour: unknown field"),
+        (
+            {"messages": [{"role": "user", "contents": "x"}]},
+            "messages.0.contents: unknown field. Did you mean content?",
+        ),
+        (sampling(**{f"{CANARY} max_tokens": 3}), "sampling.?: unknown field"),
+    ],
+)
+def test_a_mistyped_field_is_told_what_was_meant(fields: dict[str, Any], told: str) -> None:
+    assert str(refused(fields)) == told
+
+
 def test_a_deadline_in_1970_is_taken_for_a_span() -> None:
     with pytest.raises(InvalidJob, match=r"deadline_ms: is a time in 1970, got 5000: .* Fix: timeout_s"):
         GenerationJob.parse({"prompt": "x", "deadline_ms": 5000}, SETTINGS).check_deadline()

@@ -198,3 +198,18 @@ def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_certificate_without_tls_is_refused(url: str, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").touch()
     assert "Fix: write rediss://" in complaint(redis_url=url, redis_ca_file="ca.pem")
+
+
+def test_the_models_that_may_have_no_worker_are_names_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERD_MODELS", " tales, llama-3.1 ,tales")
+    assert Settings.read().standing_models == ("tales", "llama-3.1")
+    assert Settings.read(models="").standing_models == ()
+
+
+MANY = ",".join(map(str, range(257)))
+
+
+@pytest.mark.parametrize(("models", "what"), [("a,b c", "'b c'"), ("a,,b", "''"), (MANY, "257")])
+def test_what_is_no_list_of_models_is_refused(models: str, what: str) -> None:
+    assert complaint(models=models).startswith("models=")
+    assert what in complaint(models=models)

@@ -180,7 +180,7 @@ def test_a_full_queue_and_a_wrong_key(server: EmbeddedRedis, tmp_path: Path, key
     from openai import AuthenticationError, OpenAI, RateLimitError
 
     with (
-        GatewayProcess(server.url, tmp_path / "log", HERD_MAX_QUEUE="1", HERD_GATEWAY_MODELS="none") as other,
+        GatewayProcess(server.url, tmp_path / "log", HERD_MAX_QUEUE="1", HERD_MODELS="none") as other,
         OpenAI(base_url=f"{other.url}/v1", api_key=key, max_retries=0) as openai,
         OpenAI(base_url=f"{other.url}/v1", api_key="herd-wrong", max_retries=0) as stranger,
         Client(server.url) as client,

@@ -15,6 +15,7 @@ from llama_herd.errors import DeadlineExceeded
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started
+from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.keys import Keys, joined
 from llama_herd.tasks.message import TASK_NAME, queue_name
@@ -29,8 +30,8 @@ pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
 ACME, GLOBEX, _ = TENANTS = ("acme", "globex", "initech")
 SLOTS = len(TENANTS)
-SHORT = {"max_tokens": 12}
-ENDLESS = {"max_tokens": 4096}
+SHORT: SamplingFields = {"max_tokens": 12}
+ENDLESS: SamplingFields = {"max_tokens": 4096}
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,7 @@ def test_a_flood_of_long_jobs_holds_the_others_up_by_a_few_of_them_alone(
     flooding, *others = clients.values()
     with root.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]
         heard.psubscribe("herd:*:tokens:*")
-        long = {"max_tokens": num_tokens}
+        long: SamplingFields = {"max_tokens": num_tokens}
         flood = [flooding.submit(prompt="a flood", sampling=long) for _ in range(num_long)]
         drops = {
             client.submit(prompt="a drop", sampling=SHORT) for _ in range(num_short) for client in others

@@ -1,29 +1,34 @@
 """Two models on one Redis, each under a name of its own: every job goes to the worker of its model."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llama_herd.errors import UnservedModel
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started
+from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
-SHORT = {"max_tokens": 3, "ignore_eos": True}
+SHORT: SamplingFields = {"max_tokens": 3, "ignore_eos": True}
 
 
 def test_each_job_goes_to_its_model_and_a_wrong_name_is_told_the_right_ones(
     redis_url: str, tmp_path: Path, tiny_settings: WorkerSettings
 ) -> None:
     other = write_tiny_gguf(tmp_path / "other.gguf", eos=False)
+    both: dict[str, Any] = {"models": "tales", "unserved_timeout_s": 1}
+    first = both | {"served_model_name": "first"}
+    second = both | {"served_model_name": "second", "model_name": "x"}
     with (
         Client(redis_url) as client,
-        WorkerProcess(redis_url, tiny_settings.model, "a", tmp_path / "a", served_model_name="first"),
-        WorkerProcess(redis_url, other, "b", tmp_path / "b", served_model_name="second", model_name="x"),
+        WorkerProcess(redis_url, tiny_settings.model, "a", tmp_path / "a", **first),
+        WorkerProcess(redis_url, other, "b", tmp_path / "b", **second),
     ):
         workers = {"first": "a@test", "second": "b@test"}
         jobs = {model: client.submit(prompt="a", model=model, sampling=SHORT) for model in workers}
@@ -33,6 +38,11 @@ def test_each_job_goes_to_its_model_and_a_wrong_name_is_told_the_right_ones(
             assert (begun.model, begun.worker) == (model, worker)
         with pytest.warns(UnservedModel, match="no worker serves tales: .* Served are: first, second"):
             client.submit(prompt="a", job_id="stray")
+        with pytest.warns(UnservedModel, match=r"Did you mean second\? Served are: first, second"):
+            mistyped = client.submit(prompt="a", model="secnod")
+        ended = client.result(mistyped, timeout=PATIENCE_S)
+        assert ended.error is not None
+        assert ended.error.code == "unserved"
         wait_until(lambda: all(queue.num_ended for queue in client.status().queues[:2]), "both have reported")
         found = client.status()
         assert [(queue.model, queue.workers, queue.waiting) for queue in found.queues] == [

@@ -18,6 +18,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import End, Event, Started, Token
+from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME, queue_name
@@ -29,12 +30,12 @@ from tests.tiny import write_tiny_gguf
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
 #: Long enough to be killed or stopped in the middle, and to be finished by another worker.
-LONG = {"max_tokens": 160, "temperature": 0.7, "seed": 11}
+LONG: SamplingFields = {"max_tokens": 160, "temperature": 0.7, "seed": 11}
 
 SHORT: dict[str, Any] = {"prompt": "a tale", "sampling": {"max_tokens": 9}}
 
 #: So long that nobody waits for its end.
-ENDLESS = {**LONG, "max_tokens": 4096}
+ENDLESS: SamplingFields = {**LONG, "max_tokens": 4096}
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +208,7 @@ def test_subscribers_early_and_late_read_the_same(
 
 
 def test_flush_ms_gathers_tokens_and_changes_nothing_else(client: Client, worker: WorkerProcess) -> None:
-    sampling = {"max_tokens": 100, "seed": 3}
+    sampling: SamplingFields = {"max_tokens": 100, "seed": 3}
     every_step = client.result(client.submit(prompt="a tale", sampling=sampling))
     job_id = client.submit(prompt="a tale", sampling=sampling, flush_ms=60_000)
     gathered = list(client.stream(job_id, timeout_s=PATIENCE_S))

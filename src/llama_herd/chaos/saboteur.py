@@ -22,6 +22,7 @@ from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher
+from llama_herd.worker.jobs.warm_up import NOBODY
 from llama_herd.worker.loading.loaded_model import LoadedModel
 
 #: Short, so that a run need not wait for kombu's backstop.
@@ -64,7 +65,8 @@ def die_of_a_token(_: Publisher, attempt: Attempt, entry: Entry) -> None:
 
 
 def die_in_prefill(_: Scheduler, row: Row) -> None:
-    if row.num_tokens > 1:
+    """Not while the worker warms up: then it has no job yet."""
+    if row.num_tokens > 1 and row.sequence.tenant != NOBODY:
         die()
 
 

@@ -8,10 +8,20 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.job import GenerationJob
+    from llama_herd.tasks.job_fields import SamplingFields
     from llama_herd.tasks.result import Result
     from llama_herd.tasks.sampling import SamplingParams
 
-__all__ = ["AsyncClient", "BatchItem", "BatchRow", "Client", "GenerationJob", "Result", "SamplingParams"]
+__all__ = [
+    "AsyncClient",
+    "BatchItem",
+    "BatchRow",
+    "Client",
+    "GenerationJob",
+    "Result",
+    "SamplingFields",
+    "SamplingParams",
+]
 
 _HOMES = {
     "AsyncClient": "client.async_client",
@@ -20,6 +30,7 @@ _HOMES = {
     "Client": "client.client",
     "GenerationJob": "job",
     "Result": "result",
+    "SamplingFields": "job_fields",
     "SamplingParams": "sampling",
 }
 

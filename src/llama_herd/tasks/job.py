@@ -34,11 +34,10 @@ from llama_herd.tasks.chat import (
 )
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
-from llama_herd.tasks.settings import MAX_TTL_S, Settings
+from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, Settings
 from llama_herd.tasks.strict_model import StrictModel, at_most, check_length
+from llama_herd.tasks.wrong_fields import field_errors
 
-#: Names of features to come. A job that uses one is refused, since it would be run without that feature.
-RESERVED = frozenset({"response_format", "adapter"})
 #: Each prompt id counts as this many prompt bytes; an estimate takes this many bytes of text for one token.
 PROMPT_ID_BYTES = 4
 MAX_NOTES = 16
@@ -47,7 +46,6 @@ SOURCES = ("prompt", "prompt_ids", "messages")
 CHAT_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
 
 _JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def is_job_id(text: object) -> bool:
@@ -114,7 +112,7 @@ class GenerationJob(StrictModel):
     )
     model: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9._-]{1,128}$",
+        pattern=MODEL_PATTERN,
         description="Absent: the model of the queue.",
     )
     tenant: str = Field(
@@ -147,7 +145,8 @@ class GenerationJob(StrictModel):
         default=0,
         ge=0,
         le=60_000,
-        description="Collect tokens for this long before an event is sent. 0: one event for each step.",
+        description="Collect tokens for this long before an event is sent. 0: an event for each step, but "
+        "one for all steps that end while Redis still takes the event before.",
     )
     sampling: SamplingParams = Field(
         default=SamplingParams(), description="How tokens are drawn, and when to stop."
@@ -310,7 +309,12 @@ class GenerationJob(StrictModel):
         try:
             return cls.model_validate(fields, context=settings)
         except ValidationError as error:
-            raise InvalidJob(_field_errors(error, fields)) from None
+            found = field_errors(error, cls.model_fields)
+            # Pydantic checks the whole job only if each field is right: here this error is found in any case.
+            num_sources = sum(fields.get(name) is not None for name in SOURCES)
+            if num_sources != 1 and not any(entry.field == "prompt" for entry in found):
+                found.append(FieldError("prompt", _SOURCE_MESSAGE))
+            raise InvalidJob(found) from None
 
     def to_json(self) -> str:
         """The job as its record holds it. Equal jobs give equal texts."""
@@ -349,49 +353,3 @@ def _with_max_tokens(fields: dict[str, Any]) -> dict[str, Any]:
         return fields
     rest = {name: value for name, value in fields.items() if name != "max_tokens"}
     return rest | {"sampling": {**sampling, "max_tokens": fields["max_tokens"]}}
-
-
-def _field_errors(error: ValidationError, fields: Mapping[str, Any]) -> list[FieldError]:
-    found = [
-        FieldError(_path(detail["loc"]), _message(detail["loc"], detail))
-        for detail in error.errors(include_url=False)
-    ]
-    # Pydantic checks the whole job only if each field is right: here this error is found in any case.
-    num_sources = sum(fields.get(name) is not None for name in SOURCES)
-    if num_sources != 1 and not any(entry.field == "prompt" for entry in found):
-        found.append(FieldError("prompt", _SOURCE_MESSAGE))
-    return list(dict.fromkeys(found))
-
-
-def _path(loc: tuple[int | str, ...]) -> str:
-    """A field's name for people. Keys come from outside: one that is not a name is shown as '?'."""
-    if not loc:
-        return "prompt"
-    if loc[0] in ("metadata", "chat_template_kwargs"):
-        return str(loc[0])
-    names = [part if isinstance(part, int) or _FIELD_NAME.fullmatch(part) else "?" for part in loc]
-    return ".".join(map(str, names))
-
-
-def _message(loc: tuple[int | str, ...], detail: Any) -> str:
-    """What is wrong, with the limit and the wrong number; never with a text of the job."""
-    kind, given, limits = detail["type"], detail["input"], detail.get("ctx", {})
-    if set(loc) & RESERVED:
-        return "not supported by this version"
-    if kind == "extra_forbidden":
-        is_sampling = len(loc) == 1 and loc[0] in SamplingParams.model_fields
-        return "unknown field. Fix: put it into sampling" if is_sampling else "unknown field"
-    if kind == "value_error":
-        return str(limits["error"])
-    message: str = detail["msg"][0].lower() + detail["msg"][1:]
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return f"{message}, got {_shown(given)}"
-    if kind in ("string_too_long", "string_too_short"):
-        return f"{message}, got {len(given)}"
-    return message
-
-
-def _shown(number: float) -> str:
-    """The number; if it is longer than any field allows, only its size."""
-    num_bits = number.bit_length() if isinstance(number, int) else 0
-    return str(number) if num_bits <= 64 else f"a number of {num_bits} bits"

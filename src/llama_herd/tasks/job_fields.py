@@ -1,7 +1,7 @@
 """Types of a job's fields, for type checkers and editors. GenerationJob checks the values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Required, TypedDict
+from typing import Literal, Required, TypedDict
 
 from llama_herd.tasks.chat import ChatMessage, JsonObject, Role, TextPart
 from llama_herd.tasks.sampling import SamplingParams
@@ -69,7 +69,7 @@ class JobFields(TypedDict, total=False):
     timeout_s: float | None
     not_before: int | None
     flush_ms: int
-    sampling: SamplingParams | SamplingFields | Mapping[str, Any]
+    sampling: SamplingParams | SamplingFields
     metadata: Mapping[str, str]
 
 

@@ -1,5 +1,6 @@
 """Settings that every process needs: the address of Redis, the tenant, the limits."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +27,12 @@ PREFIX = "HERD_"
 
 #: A tenant's name. It is part of keys, queues and channels.
 TENANT_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+
+#: A model's name. It is part of its queue's.
+MODEL_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
+
+#: Most names in HERD_MODELS: every sweep takes them along.
+MAX_MODELS = 256
 
 #: Longest lifetime, ten years: Redis counts in milliseconds.
 MAX_TTL_S = 315_360_000
@@ -126,12 +133,16 @@ class Settings(BaseSettings):
         le=1000,
         description="A job is put aside once this many workers have died while they prepared or computed it.",
     )
+    models: str = Field(
+        default="",
+        description="Models that may have no worker, such as tales,llama: their jobs are taken, and wait.",
+    )
     unserved_timeout_s: int = Field(
-        default=0,
+        default=86_400,
         ge=0,
         le=MAX_TTL_S,
-        description="A job ends with an error once no worker has served its model for this long. "
-        "0: it waits.",
+        description="A job ends with an error after this long if no worker has ever served its model, and "
+        "HERD_MODELS does not name it. 0: it waits.",
     )
     max_prompt_bytes: int = Field(
         default=262_144, ge=1, le=1_048_576, description="Longest prompt, in UTF-8 bytes."
@@ -141,9 +152,27 @@ class Settings(BaseSettings):
     )
 
     @property
+    def standing_models(self) -> tuple[str, ...]:
+        """Models whose jobs are taken, and wait, whether or not a worker serves them."""
+        return tuple(self.models.split(",")) if self.models else ()
+
+    @property
     def default_model(self) -> str:
         """The model that a job without a `model` goes to."""
         return self.model_name or BUNDLED_MODEL_NAME
+
+    @field_validator("models")
+    @classmethod
+    def _names_of_models(cls, models: str) -> str:
+        names = list(dict.fromkeys(name.strip() for name in models.split(","))) if models.strip() else []
+        if wrong := [name for name in names if re.fullmatch(MODEL_PATTERN, name) is None]:
+            raise ValueError(
+                "must be names of 1 to 128 letters, digits, dots, underscores or dashes, as in tales,llama, "
+                f"got {_shortened(wrong[0])}"
+            )
+        if len(names) > MAX_MODELS:
+            raise ValueError(f"must be at most {MAX_MODELS} names, got {len(names)}")
+        return ",".join(names)
 
     @field_validator("redis_ca_file", "redis_cert_file", "redis_key_file")
     @classmethod

@@ -231,14 +231,18 @@ def test_who_watches_is_told_whether_all_rows_are_done(
 
 
 def test_a_model_that_nobody_serves_is_named_once(command: BatchCommand, worker: StandIn) -> None:
-    foreign = [{"prompt": "x", "model": "gpt"} for _ in range(3)]
+    mistyped = "taels"
+    foreign = [{"prompt": "x", "model": mistyped} for _ in range(3)]
     command.write([*rows(3), *foreign])
     with command.start("--window", "16") as process:
-        lines = [process.stdout.readline(), process.stdout.readline()]
+        begins, watch, unserved = (process.stdout.readline() for _ in range(3))
         wait_until(lambda: len(command.answers()) == 3, "the others have their answers")
         process.send_signal(signal.SIGTERM)
         rest, _ = process.communicate(timeout=30)
-    assert "no worker serves gpt: its rows wait. Fix: start one, or set --model for all rows" in lines[1]
+    assert f"no worker serves {mistyped}: its rows wait. Did you mean tales? Fix: " in unserved
+    run_id = begins.split()[1]
+    assert watch == f"  herd batch --watch {run_id}\n"
+    assert max(map(len, (begins, f"  HERD_REDIS_URL=redis://127.0.0.1:65535/0 {watch.strip()}"))) <= 80
     assert "no worker serves" not in rest
     assert "3 jobs continue on the workers" in rest
 

@@ -75,6 +75,8 @@ def test_a_plain_line_has_the_fields_of_our_job_and_may_leave_sampling_out() -> 
     assert isinstance(row.job, GenerationJob)
     assert (row.job.sampling.max_tokens, row.job.sampling.top_k, row.job.priority) == (5, 3, 2)
     assert read({"messages": MESSAGES}).tag == Request("line-1", CHAT)
+    assert "temprature: unknown field. Did you mean sampling.temperature?" in complaint({"temprature": 1})
+    assert "costum_id: unknown field. Did you mean custom_id?" in complaint({"body": {}, "costum_id": "x"})
     assert complaint({"prompt": "secret", "max_tokens": 0, "colour": 1}) == (
         "sampling.max_tokens: input should be greater than or equal to 1, got 0; colour: unknown field"
     )

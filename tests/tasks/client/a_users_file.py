@@ -13,6 +13,7 @@ from llama_herd import (
     HerdError,
     QueueFull,
     Result,
+    SamplingFields,
     SamplingParams,
     Settings,
     Started,
@@ -42,6 +43,12 @@ def tell_whole(client: Client) -> list[str]:
     return ids
 
 
+def tell_all_alike(client: Client, prompts: list[str]) -> list[str]:
+    alike: SamplingFields = {"max_tokens": 80, "stop": ["\n\n"]}
+    ids = [client.submit(prompt=prompt, sampling=alike | {"seed": 7}) for prompt in prompts]
+    return [client.result(job_id, timeout=60).text for job_id in ids]
+
+
 def look(client: Client, job_id: str) -> tuple[str, float | None]:
     """What a service may ask of queues and jobs."""
     warnings.simplefilter("error", UnservedModel)
@@ -57,7 +64,7 @@ def look(client: Client, job_id: str) -> tuple[str, float | None]:
 
 def wait_for(client: Client, job_id: str) -> tuple[str, list[int]]:
     text, places = "", list[int]()
-    for event in client.watch(job_id, timeout_s=60):
+    for event in client.watch(job_id, timeout=60):
         if event.type == "queued":
             places.append(event.position)
         elif event.type == "token":
@@ -84,7 +91,9 @@ async def tell_async() -> int | None:
         async for event in client.stream(job_id):
             if event.type == "token":
                 print(event.text, event.logprobs)
-        result = await client.result(job_id, wait=True)
+        async for seen in client.watch(job_id, timeout=60):
+            print(seen.type)
+        result = await client.result(job_id, timeout=60)
         return result.usage.total_tokens if result.usage else None
 
 

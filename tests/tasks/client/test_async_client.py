@@ -21,6 +21,10 @@ def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
             job_id = await client.submit(prompt="x")
             with pytest.raises(TimeoutError):
                 await client.result(job_id, timeout_s=0.05)
+            with pytest.raises(TimeoutError):
+                await client.result(job_id, timeout=0.05)
+            with pytest.raises(TimeoutError):
+                [event async for event in client.watch(job_id, timeout=0.05)]
             worker = PlayingWorker(herd, job_id, pause_at=20)
             readers = [asyncio.create_task(collect(client, job_id)) for _ in range(3)]
             worker.start()

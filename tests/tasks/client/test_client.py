@@ -155,6 +155,18 @@ def test_a_time_limit_tells_unknown_from_unfinished(client: Client, herd: Herd) 
         client.result(job_id, timeout_s=0)
 
 
+def test_a_time_limit_has_the_name_that_celery_gives_it_too(client: Client) -> None:
+    job_id = client.submit(prompt="x")
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s"):
+        client.result(job_id, timeout=0.05)
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s"):
+        list(client.stream(job_id, timeout=0.05))
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s"):
+        list(client.watch(job_id, timeout=0.05))
+    with pytest.raises(TypeError, match="give timeout_s or timeout"):
+        client.result(job_id, timeout=1, timeout_s=1)
+
+
 def test_a_result_that_nobody_will_write_is_an_error_at_once(client: Client, redis_url: str) -> None:
     """Whoever waits for ever does so in vain: the test's own time limit would end it."""
     for name in ("never", "purged"):

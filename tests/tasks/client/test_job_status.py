@@ -12,6 +12,7 @@ from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.herd import Herd
 
@@ -118,6 +119,21 @@ def test_a_model_that_nobody_serves_is_answered_with_those_that_are(client: Clie
         client.submit(prompt="x")
         herd.redis.delete("herd:default:served")  # no worker is up: the name may well be right
         client.submit(prompt="x", model="gpt-4o-mini")
+
+
+def test_a_mistyped_model_is_answered_with_what_was_meant(client: Client, herd: Herd) -> None:
+    with pytest.warns(UnservedModel, match=r"taels: its jobs wait\. Did you mean tales\? Served are: tales$"):
+        client.submit(prompt="x", job_id="a", model="taels")
+    assert "Did you mean tales?" in client.job("a").note
+
+
+def test_a_model_that_may_have_no_worker_is_no_mistake(client: Client, redis_url: str) -> None:
+    settings = Settings(redis_url=redis_url, models="asleep,taels")
+    with Client(settings=settings) as other, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.submit(prompt="x", model="taels")
+        (queue,) = (queue for queue in other.status().queues if queue.model == "taels")
+        assert (queue.waiting, queue.due, queue.workers) == (1, 1, 0)
 
 
 def test_the_asyncio_client_warns_too(client: Client, redis_url: str) -> None:

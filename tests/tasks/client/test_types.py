@@ -20,13 +20,17 @@ GOOD = Path(__file__).with_name("a_users_file.py")
 
 #: Each line is wrong in its own way.
 BAD = """\
-from llama_herd.tasks import Client, GenerationJob, SamplingParams
+from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
 
 client = Client()
 client.submit(promt="x")
 client.submit(prompt=3)
 client.submit(prompt="x", sampling=7)
-client.result("a", timeout=3)
+client.submit(prompt="x", sampling={"max_token": 3})
+client.submit(prompt="x", sampling={"temperature": "hot"})
+client.submit(prompt="x", timeout=3)
+submitting = AsyncClient().submit(prompt="x", sampling={"temprature": 0.5})
+client.result("a", timeout_ms=3)
 GenerationJob(promt="x")
 SamplingParams(max_token=3)
 """

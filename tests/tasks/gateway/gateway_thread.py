@@ -54,13 +54,14 @@ class GatewayThread:
         *,
         tenant: str = "default",
         model_name: str = "",
+        models: str = "",
         answers: AnswerCount | None = None,
         **settings: object,
     ) -> None:
         fields = {f"gateway_{name}": value for name, value in settings.items()}
         own = {"gateway_port": 0, "gateway_grace_s": 0.0, "gateway_open": True, "gateway_request_log": "off"}
-        fields = {**own, **fields}
-        read = GatewaySettings.read(redis_url=redis_url, tenant=tenant, model_name=model_name, **fields)
+        fields = {**own, **fields, "tenant": tenant, "model_name": model_name, "models": models}
+        read = GatewaySettings.read(redis_url=redis_url, **fields)
         self._app = make_app(read, answers)
         self._server = Server(self._app, read, lambda url: None)
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -95,6 +95,7 @@ def test_the_same_key_is_the_same_job(gateway: GatewayThread, stand_in: StandIn)
         ({"tools": [{"type": "function"}]}, "tools", "only supported as []"),
         ({"response_format": {"type": "json_object"}}, "response_format", "only supported as"),
         ({"nonsense": 1}, "nonsense", "not supported"),
+        ({"max_token": 1}, "max_token", "not supported. Did you mean max_tokens?"),
         ({"stream": "yes"}, "stream", "true or false"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "only with stream=true"),
         ({"stream": True, "stream_options": {"more": True}}, "stream_options.more", "not supported"),
@@ -170,6 +171,12 @@ def test_a_model_that_nobody_serves_is_not_found(gateway: GatewayThread, redis: 
 def test_other_models_are_not_found_while_one_is_served(gateway: GatewayThread, herd: Herd) -> None:
     found = gateway.ask("POST", COMPLETIONS, {**ASKED, "model": "other"})
     assert (found.status, found.error["code"], found.error["param"]) == (404, "model_not_found", "model")
+    assert found.error["message"] == "no worker serves this model. Served are: tales"
+    mistyped = [
+        gateway.ask("POST", COMPLETIONS, {**ASKED, "model": "taels"}),
+        gateway.ask("GET", "/v1/models/taels"),
+    ]
+    assert all("Did you mean tales?" in one.error["message"] for one in mistyped)
     assert gateway.ask("GET", "/v1/models/tales").json["id"] == "tales"
     assert gateway.ask("GET", "/v1/models/other").status == 404
 

@@ -58,9 +58,8 @@ def test_a_described_field_is_taken_and_another_is_not(endpoint: Endpoint) -> No
     described = set(body_schema(endpoint)["properties"])
     every = described | set(SamplingParams.model_fields) | set(GenerationJob.model_fields)
     for name in (every | {"nonsense", "max_completion_tokens", "logit_bias"}) - OWN:
-        refused = [
-            one for one in RequestBody(endpoint, {name: object()}).errors if one.message == "not supported"
-        ]
+        errors = RequestBody(endpoint, {name: object()}).errors
+        refused = [one for one in errors if one.message.startswith("not supported")]
         assert (name in described) == (not refused), name
 
 

@@ -7,11 +7,14 @@ from redis import Redis
 
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import reports
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Lane, Overview, QueueCounts
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
 from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, sweep
 
@@ -131,13 +134,17 @@ def test_queues_of_others_and_spoilt_keys_are_left_out_or_empty(herd: Herd) -> N
 # What becomes of the jobs in a queue that nobody serves.
 
 PATIENCE_S = 600
+#: May have no worker.
+STANDING = "asleep"
 
 
 @pytest.fixture
 def impatient(herd: Herd) -> Herd:
-    """One whose workers have been up for long, and end jobs that nobody serves."""
+    """One whose workers have been up for long, and end jobs for names that nobody ever served."""
     herd.redis.hset(SWEEP, "awake", 1)
-    return replace(herd, ledger=replace(herd.ledger, unserved_timeout_s=PATIENCE_S))
+    return replace(
+        herd, ledger=replace(herd.ledger, unserved_timeout_s=PATIENCE_S, standing_models=(STANDING,))
+    )
 
 
 def grow_old(herd: Herd, job_id: str, seconds: float = PATIENCE_S + 1) -> None:
@@ -152,37 +159,45 @@ def last_end(herd: Herd, job_id: str) -> End | None:
     return event if isinstance(event, End) else None
 
 
-def test_a_job_that_nobody_serves_ends_after_a_while(impatient: Herd) -> None:
-    for job_id in ("old", "young", "served"):
-        submit(impatient, job_id, "herd.m" if job_id == "served" else QUEUE)
-    grow_old(impatient, "old")
-    grow_old(impatient, "served")
+def test_a_job_for_a_name_that_nobody_ever_served_ends_after_a_while(impatient: Herd) -> None:
+    queues = {"old": QUEUE, "young": QUEUE, "served": "herd.m", "standing": f"herd.{STANDING}"}
+    for job_id, queue in queues.items():
+        submit(impatient, job_id, queue)
+        if job_id != "young":
+            grow_old(impatient, job_id)
     report(impatient, "m", "loading")
     sweep(impatient)
     end = last_end(impatient, "old")
     assert end is not None
     assert end.error is not None
-    assert (end.error.code, end.error.retriable) == ("unserved", True)
+    assert (end.error.code, end.error.retriable) == ("unserved", False)
+    assert "HERD_MODELS" in end.error.message
     assert impatient.field("old", "state") == "failed"
-    assert {name: last_end(impatient, name) for name in ("young", "served")} == {
-        "young": None,
-        "served": None,
-    }
-    assert run(impatient.redis, impatient.ledger.num_pending()) == 2
+    assert [name for name in queues if last_end(impatient, name)] == ["old"]
+    assert run(impatient.redis, impatient.ledger.num_pending()) == 3
 
 
-def test_a_job_whose_last_worker_is_gone_ends_too_but_not_at_once(impatient: Herd) -> None:
+def test_a_name_that_was_served_once_is_right_for_ever(impatient: Herd) -> None:
     report(impatient, "tales")
-    submit(impatient, "a")
-    grow_old(impatient, "a")
-    impatient.claim("a")
+    impatient.redis.zadd("herd:default:served", {QUEUE: 1}, xx=True)  # decades ago
+    report(impatient, "other")
+    for job_id in ("waits", "ran"):
+        submit(impatient, job_id)
+        grow_old(impatient, job_id, 10**7)
+    impatient.claim("ran")
     impatient.redis.delete(QUEUE)
-    now_ms = 1000 * impatient.redis.time()[0]
-    for silent_s, has_ended in ((PATIENCE_S - 5, False), (PATIENCE_S + 5, True)):
-        impatient.redis.zadd("herd:default:served", {QUEUE: now_ms - 1000 * silent_s})
-        impatient.fall_silent("a")
-        sweep(impatient)
-        assert (last_end(impatient, "a") is not None) is has_ended
+    impatient.fall_silent("ran")
+    sweep(impatient)
+    assert last_end(impatient, "waits") is last_end(impatient, "ran") is None
+    assert list(counts(impatient, ELSEWHERE)) == [ELSEWHERE, QUEUE]
+
+
+def test_of_many_names_the_last_served_are_remembered(herd: Herd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "MAX_SERVED", 2)
+    for number, model in enumerate("abcb"):
+        report(herd, model)
+        herd.redis.zadd("herd:default:served", {f"herd.{model}": number + 1})
+    assert herd.redis.zrange("herd:default:served", 0, -1) == [b"herd.c", b"herd.b"]
 
 
 def test_time_without_any_worker_is_not_counted(impatient: Herd) -> None:
@@ -199,9 +214,42 @@ def test_time_without_any_worker_is_not_counted(impatient: Herd) -> None:
     assert last_end(impatient, "a") is not None
 
 
-def test_by_default_it_waits_for_ever(herd: Herd) -> None:
+def test_unless_set_otherwise_that_is_a_day(herd: Herd) -> None:
+    herd.redis.hset(SWEEP, "awake", 1)
+    timeout_s = Ledger.of(Settings()).unserved_timeout_s
+    by_default = replace(herd, ledger=replace(herd.ledger, unserved_timeout_s=timeout_s))
+    for job_id, seconds in (("young", 86_000), ("old", 87_000)):
+        submit(by_default, job_id)
+        grow_old(by_default, job_id, seconds)
+    sweep(by_default)
+    assert last_end(by_default, "young") is None
+    assert last_end(by_default, "old") is not None
+
+
+def test_at_zero_it_waits_for_ever(herd: Herd) -> None:
     herd.redis.hset(SWEEP, "awake", 1)
     submit(herd, "a")
     grow_old(herd, "a", 10**6)
-    sweep(herd)
+    sweep(replace(herd, ledger=replace(herd.ledger, unserved_timeout_s=0)))
     assert last_end(herd, "a") is None
+
+
+# What a scaler counts.
+
+
+def test_only_what_is_due_counts_as_such_and_a_bare_message_does(herd: Herd) -> None:
+    for number in range(3):
+        submit(herd, f"due{number}")
+        submit(herd, f"later{number}", job=JOB.model_copy(update={"not_before": 2**50}))
+    assert counts(herd)[QUEUE].num_due == 3
+    herd.redis.lpush(QUEUE, "a bare message")
+    assert counts(herd)[QUEUE].num_due == 4
+    herd.redis.delete(QUEUE)  # messages that were lost come again
+    assert counts(herd)[QUEUE].num_due == 3
+
+
+def test_a_bare_message_for_a_model_without_workers_is_seen(herd: Herd) -> None:
+    herd.redis.lpush(ELSEWHERE, "a bare message")
+    assert list(counts(herd)) == [QUEUE]
+    found = run(herd.redis, Overview().counts(QUEUE, ELSEWHERE))
+    assert {one.queue: one.num_due for one in found.queues} == {QUEUE: 0, ELSEWHERE: 1}

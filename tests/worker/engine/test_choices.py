@@ -16,6 +16,7 @@ from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
@@ -198,7 +199,7 @@ def test_through_a_worker_each_output_is_streamed_and_all_are_in_the_result(
     redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
     model = write_tiny_gguf(tmp_path / "tiny.gguf", eos=False)
-    sampling = {"n": 3, "max_tokens": 20, "prompt_logprobs": 1, "logprobs": True, "seed": 5}
+    sampling: SamplingFields = {"n": 3, "max_tokens": 20, "prompt_logprobs": 1, "logprobs": True, "seed": 5}
     with (
         Client(redis_server.url, model="tiny") as client,
         WorkerProcess(redis_server.url, model, "several", tmp_path / "log", slots=2),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.message import TAG_GAP, Envelope, queue_name
 from llama_herd.tasks.priority import LANES
@@ -14,7 +15,7 @@ from llama_herd.tasks.security.acl import Role
 #: The tenant that does it.
 GLOBEX = "globex"
 QUEUE, KEYS = queue_name("m", GLOBEX), Keys(GLOBEX)
-SHORT = {"max_tokens": 8}
+SHORT: SamplingFields = {"max_tokens": 8}
 
 Command = tuple[Any, ...]
 

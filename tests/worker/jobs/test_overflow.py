@@ -10,6 +10,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.keys import Keys, joined
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -182,7 +183,7 @@ def test_a_second_worker_gets_jobs_that_the_first_took_but_cannot_run_yet(
 ) -> None:
     """Also from a worker of several tenants to one of one."""
     model = write_tiny_gguf(tmp_path / "endless.gguf", eos=False, context_length=8192)
-    endless = {"max_tokens": 4096, "seed": 1}
+    endless: SamplingFields = {"max_tokens": 4096, "seed": 1}
     with (
         Client(redis_server.url, model="endless") as client,
         WorkerProcess(

@@ -29,7 +29,10 @@ def dying(moment: Moment) -> Strike:
         code = victim.wait_for_end()
         if code != -signal.SIGKILL:
             raise BrokenLaw("workers live", f"{victim.name} ended with {code}")
-        yield herd.jobs.unfinished() if moment == "popped" else herd.jobs.running(victim.name)
+        met = herd.jobs.unfinished() if moment == "popped" else herd.jobs.running(victim.name)
+        if moment == "prefill" and not met:
+            raise BrokenLaw("a fault strikes", f"{victim.name} died before it had begun a job")
+        yield met
 
     return strike
 

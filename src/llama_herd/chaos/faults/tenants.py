@@ -11,6 +11,7 @@ from llama_herd.chaos.herd import STEP_S, Herd
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Call
 from llama_herd.tasks.message import Envelope, queue_name
@@ -21,7 +22,7 @@ TENANT = "mischief"
 
 #: Its jobs and its commands per strike; the first commands submit odd jobs.
 NUM_JOBS, NUM_BLOWS, NUM_ODD = 8, 600, 60
-SAMPLING = {"max_tokens": 40, "temperature": 0.8, "seed": 5}
+SAMPLING: SamplingFields = {"max_tokens": 40, "temperature": 0.8, "seed": 5}
 
 #: The values that it writes.
 VALUES: tuple[str, ...] = (

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from llama_herd.cli.batch.custom_ids import MAX_ID_CHARS, CustomIds, is_custom_id
 from llama_herd.cli.batch.row_options import RowOptions
 from llama_herd.cli.batch.source import SourceRow
 from llama_herd.error_code import ErrorCode
-from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
 from llama_herd.tasks.client.batch.feed import BULK
 from llama_herd.tasks.client.batch.row import BatchRow
+from llama_herd.tasks.close_names import close_names, did_you_mean
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.tasks.openai.request import BODY, CHAT, COMPLETIONS, ENDPOINTS, Endpoint, RequestBody
@@ -57,7 +59,8 @@ class RequestReader:
 
     def _read_openai(self, line: int, fields: Mapping[str, Any]) -> BatchRow:
         url, body = fields.get("url"), fields.get("body")
-        errors = [FieldError(_shown(name), "unknown field") for name in fields if name not in _OPENAI_LINE]
+        unknown = (name for name in fields if name not in _OPENAI_LINE)
+        errors = [_unknown(name) for name in islice(unknown, MAX_FIELD_ERRORS + 1)]
         if fields.get("method") != "POST":
             errors.append(FieldError("method", "must be POST"))
         if url not in ENDPOINTS:
@@ -135,6 +138,10 @@ def _refused(line: int, request: Request, errors: list[FieldError]) -> BatchRow:
 
 def _in_body(field: str) -> str:
     return BODY if field == BODY else f"{BODY}.{field}"
+
+
+def _unknown(name: str) -> FieldError:
+    return FieldError(_shown(name), f"unknown field{did_you_mean(close_names(name, _OPENAI_LINE))}")
 
 
 def _shown(name: str) -> str:

@@ -86,8 +86,9 @@ class Runner:
         run_id, num_before = self._files.run.run_id, self._files.num_done + self._files.num_failed
         how = f"continues, {num_before:,} rows are done" if num_before else "begins"
         where = "" if self._own is None else f"HERD_REDIS_URL={self._own.settings.redis_url} "
+        # On a line of its own the command fits into 80 columns, and can be copied whole.
         self._screen.say(
-            f"run {run_id} {how}; to watch it from elsewhere: {where}herd batch --watch {run_id}"
+            f"run {run_id} {how}; to watch it from elsewhere:\n  {where}herd batch --watch {run_id}"
         )
 
     def _poll(self) -> list[BatchItem]:
@@ -118,9 +119,11 @@ class Runner:
 
     def _name_unserved(self) -> None:
         """Warn once per model: a file made for another service may name one that no worker has."""
-        for model in sorted(self._batch.window.unserved - self._named):
+        unserved = self._batch.window.unserved
+        for model in sorted(unserved.keys() - self._named):
+            meant = unserved[model] or "."
             self._screen.say(
-                f"no worker serves {model}: its rows wait. Fix: start one, or set --model for all rows"
+                f"no worker serves {model}: its rows wait{meant} Fix: start one, or set --model for all rows"
             )
             self._named.add(model)
 

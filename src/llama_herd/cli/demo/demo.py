@@ -25,6 +25,9 @@ T = TypeVar("T")
 #: How often to check whether the worker is up, and whether it still runs.
 POLL_S = 0.05
 
+#: No other model will come: a job for one need not wait for long.
+UNSERVED_S = 60
+
 #: A job that takes longer has failed.
 JOB_TIMEOUT_S = 600.0
 
@@ -54,8 +57,7 @@ class Demo:
             with self._phase("redis") as phase:
                 server = stack.enter_context(EmbeddedRedis())
                 phase.detail = f"{server.version}, embedded"
-            own = {"redis_url": server.url, "model": self._settings.model.resolve(), "log_format": "console"}
-            settings = self._settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
+            settings = settings_of_demo(self._settings, server.url)
             worker = stack.enter_context(starting_worker(settings, "demo"))
             with self._phase("model") as phase:
                 # This imports torch, as the starting worker does too; in a thread, so that signals are heard.
@@ -84,6 +86,13 @@ class Demo:
         phase.seconds = monotonic() - started_s
         self._phases.append(phase)
         self._screen.show(phase)
+
+
+def settings_of_demo(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
+    """The same model in the same way, at a Redis of the demo's own."""
+    own = {"redis_url": redis_url, "model": settings.model.resolve(), "log_format": "console"}
+    own |= {"unserved_timeout_s": UNSERVED_S}
+    return settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
 
 
 def _cancel_on_signals() -> None:
@@ -146,6 +155,6 @@ async def _run_one_by_one(client: AsyncClient, jobs: Sequence[Progress]) -> Roun
 
 async def _follow(client: AsyncClient, job: Progress) -> None:
     job.submitted_s = monotonic()
-    job.job_id = await client.submit(prompt=job.prompt, sampling={**SAMPLING, "seed": job.seed})
+    job.job_id = await client.submit(prompt=job.prompt, sampling=SAMPLING | {"seed": job.seed})
     async for event in client.stream(job.job_id, timeout_s=JOB_TIMEOUT_S):
         job.note(event, monotonic())

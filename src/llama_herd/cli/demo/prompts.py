@@ -1,5 +1,7 @@
 """The demo's prompts: eight openings of tales like those that the bundled model was trained on."""
 
+from llama_herd.tasks.job_fields import SamplingFields
+
 PROMPTS = (
     "Once upon a time, a curious fox named Mia lived by the river. One sunny morning, Mia lost her red kite.",
     "Long ago, a kind baker named Otto lived in a small village. One evening, a great storm came, and Rosa "
@@ -18,4 +20,4 @@ PROMPTS = (
 )
 
 #: The same seeds each time, so that the demo tells the same tales wherever it runs.
-SAMPLING = {"max_tokens": 160, "temperature": 0.7, "top_p": 0.95}
+SAMPLING: SamplingFields = {"max_tokens": 160, "temperature": 0.7, "top_p": 0.95}

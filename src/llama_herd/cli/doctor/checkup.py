@@ -52,10 +52,8 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
     device = torch_name(settings.device)
     try:
         with ServableModel.open(settings, device) as servable:
-            num_tensors, num_tokens = len(servable.file.tensors), servable.tokenizer.vocab_size
-            yield Finding(
-                "model", "ok", f"{settings.served_model}: {num_tensors} tensors, {num_tokens} tokens"
-            )
+            parts = f"{len(servable.file.tensors)} tensors, a vocabulary of {servable.tokenizer.vocab_size:,}"
+            yield Finding("model", "ok", f"{settings.served_model}: {parts}")
             yield from check_chat(servable)
             subject, fix = "memory", ""
             if has_device:

@@ -13,7 +13,7 @@ from llama_herd.tasks.client.batch.row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead import Retried
-from llama_herd.tasks.client.follow import Follower
+from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
 from llama_herd.tasks.client.status import Status
@@ -73,20 +73,34 @@ class AsyncClient:
         return accepted.job_id
 
     async def stream(
-        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
+        self,
+        job_id: str,
+        *,
+        after: int = 0,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        wait: bool = True,
     ) -> AsyncIterator[Event]:
         """The job's events after number `after`, up to its end."""
-        async with aclosing(self._rounds(self._core.follower(job_id, after, timeout_s, wait))) as rounds:
+        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
+        async with aclosing(self._rounds(follower)) as rounds:
             async for events in rounds:
                 for event in events:
                     yield event
 
     async def watch(
-        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
+        self,
+        job_id: str,
+        *,
+        after: int = 0,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        wait: bool = True,
     ) -> AsyncIterator[Event | Queued]:
         """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
-        async with aclosing(self._rounds(self._core.follower(job_id, after, timeout_s, wait))) as rounds:
+        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
+        async with aclosing(self._rounds(follower)) as rounds:
             async for events in rounds:
                 for one in (*events, *await self._run(waiting.place(events))):
                     yield one
@@ -103,10 +117,17 @@ class AsyncClient:
                     events = follower.live(await pubsub.get_message(timeout=follower.wait_s()))
                     yield await self._run(self._core.catch_up(follower)) if follower.is_behind else events
 
-    async def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
+    async def result(
+        self,
+        job_id: str,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        wait: bool = False,
+    ) -> Result:
         """Wait for the end of the job and return its result."""
-        wait = wait or timeout_s is not None
-        events = self.stream(job_id, timeout_s=timeout_s, wait=wait)
+        limit_s = time_limit_s(timeout_s, timeout)
+        events = self.stream(job_id, timeout_s=limit_s, wait=wait or limit_s is not None)
         return Result.from_events([event async for event in events])
 
     async def place(self, job_id: str) -> Place | None:

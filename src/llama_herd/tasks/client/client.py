@@ -15,7 +15,7 @@ from llama_herd.tasks.client.batch.row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead import Retried
-from llama_herd.tasks.client.follow import Follower
+from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
 from llama_herd.tasks.client.status import Status
@@ -85,7 +85,7 @@ class Client:
 
         Raises InvalidJob with every wrong field, JobConflict if another job has this id or key, and QueueFull
         if the limit of waiting jobs or tokens is reached. Warns (UnservedModel) if no worker serves the job's
-        model while some serve others.
+        model while some serve others, unless HERD_MODELS names it.
         """
         accepted = self._run(self._core.submit(job, fields, job_id, idempotency_key, traceparent))
         if accepted.note:
@@ -93,25 +93,40 @@ class Client:
         return accepted.job_id
 
     def stream(
-        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
+        self,
+        job_id: str,
+        *,
+        after: int = 0,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        wait: bool = True,
     ) -> Iterator[Event]:
         """The job's events after number `after`, in order, each once, up to its end.
 
         Any number of readers see the same events, also after the job's end. With `wait`, the job need not
-        exist yet. Raises TimeoutError if the job has not ended after `timeout_s`, and JobNotFound if it does
-        not exist by then; without `wait`, JobNotFound comes at once. Raises RecordUnreadable if the stream is
+        exist yet. Raises TimeoutError if the job has not ended after `timeout_s` seconds, and JobNotFound if
+        it does not exist by then; without `wait`, JobNotFound comes at once. `timeout` is another name of
+        `timeout_s`, as in Celery; with both, TypeError is raised. Raises RecordUnreadable if the stream is
         damaged or was not written by llama-herd.
         """
-        with closing(self._rounds(self._core.follower(job_id, after, timeout_s, wait))) as rounds:
+        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
+        with closing(self._rounds(follower)) as rounds:
             for events in rounds:
                 yield from events
 
     def watch(
-        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, wait: bool = True
+        self,
+        job_id: str,
+        *,
+        after: int = 0,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        wait: bool = True,
     ) -> Iterator[Event | Queued]:
         """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
-        with closing(self._rounds(self._core.follower(job_id, after, timeout_s, wait))) as rounds:
+        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
+        with closing(self._rounds(follower)) as rounds:
             for events in rounds:
                 yield from events
                 yield from self._run(waiting.place(events))
@@ -129,15 +144,22 @@ class Client:
                     events = follower.live(pubsub.get_message(timeout=follower.wait_s()))
                     yield self._run(self._core.catch_up(follower)) if follower.is_behind else events
 
-    def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
+    def result(
+        self,
+        job_id: str,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        wait: bool = False,
+    ) -> Result:
         """Wait for the end of the job and return its result, however it ended. Raises what `stream` raises.
 
-        If the job does not exist, JobNotFound comes at once. With `timeout_s`, or with `wait` for ever, it is
-        waited for. A job sent by `send_task` does not exist until a worker takes its message. A Redis user in
-        the role of a subscriber cannot see whether a job exists, and so always waits.
+        If the job does not exist, JobNotFound comes at once. With `timeout_s` (or `timeout`), or with `wait`
+        for ever, it is waited for. A job sent by `send_task` does not exist until a worker takes its message.
+        A Redis user in the role of a subscriber cannot see whether a job exists, and so always waits.
         """
-        wait = wait or timeout_s is not None
-        return Result.from_events(self.stream(job_id, timeout_s=timeout_s, wait=wait))
+        limit_s = time_limit_s(timeout_s, timeout)
+        return Result.from_events(self.stream(job_id, timeout_s=limit_s, wait=wait or limit_s is not None))
 
     def place(self, job_id: str) -> Place | None:
         """Where a job stands that waits for a worker, and for how long; None if it does not wait.

@@ -19,6 +19,13 @@ from llama_herd.tasks.ledger.answers import Record
 SILENCE_S = 2.0
 
 
+def time_limit_s(timeout_s: float | None, timeout: float | None) -> float | None:
+    """The limit under whichever of its names it is given: `timeout` is what Celery's results call it."""
+    if timeout_s is not None and timeout is not None:
+        raise TypeError("give timeout_s or timeout, which mean the same, not both")
+    return timeout if timeout_s is None else timeout_s
+
+
 class Follower:
     """Follows one job from the event after number `after` to its end.
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from llama_herd.tasks.close_names import close_models, did_you_mean
+
 #: In the place of a number that is not known.
 UNKNOWN = "-"
 
@@ -14,7 +16,8 @@ def unserved_note(model: str, unserved_s: float | None, served_models: Sequence[
     span = "" if unserved_s is None else f" for {duration(unserved_s)}"
     names = ", ".join(served_models[:MAX_NAMES]) or "none"
     rest = f" and {len(served_models) - MAX_NAMES} more" if len(served_models) > MAX_NAMES else ""
-    return f"no worker serves {model}{span}: its jobs wait. Served are: {names}{rest}"
+    meant = did_you_mean(close_models(model, served_models)) or "."
+    return f"no worker serves {model}{span}: its jobs wait{meant} Served are: {names}{rest}"
 
 
 def place_note(position: int, wait_s: float | None) -> str:

@@ -7,10 +7,10 @@ from pydantic import ConfigDict
 
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.overview import Overview, QueueCounts
+from llama_herd.tasks.ledger.overview import MAX_LOOKS, Overview, QueueCounts
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.message import model_of
+from llama_herd.tasks.message import model_of, queue_name
 from llama_herd.tasks.worker_status import WorkerStatus
 
 
@@ -30,8 +30,10 @@ class QueueStatus:
     """Jobs that wait, the delayed ones too."""
     delayed: int
     """Jobs that wait for their `not_before`."""
+    due: int
+    """Jobs and bare messages that wait and may run now: with `running`, what a scaler counts."""
     running: int
-    """Jobs that run."""
+    """Jobs that run; an estimate if more than 2,000 of the tenant do."""
     waiting_tokens: int
     """Tokens of the prompts and outputs of the jobs that wait."""
     oldest_s: float | None
@@ -43,7 +45,7 @@ class QueueStatus:
     loading: int
     """Those of them that load their model."""
     unserved_s: float | None
-    """How long no worker has served it; None if one does, or none has in a week."""
+    """How long no worker has served it; None if one does, or none ever has."""
     tokens_per_s: float
     """Tokens a second of its jobs."""
     ttft_s: float | None
@@ -94,14 +96,16 @@ class Status:
 def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
     """Look at the whole tenant in one round trip; `queue` is that of the client's own model."""
     overview, reports = Overview(ledger.tenant), Reports(ledger.tenant)
+    standing = (queue_name(model, ledger.tenant) for model in ledger.standing_models)
     found, pending, running, workers, batches = yield [
-        overview.counts(queue),
+        overview.counts(queue, *standing, max_looks=MAX_LOOKS),
         ledger.num_pending(),
         ledger.num_running(),
         reports.workers(),
         reports.batches(),
     ]
-    queues = [_of_queue(counts, found.now_ms, ledger.tenant, workers) for counts in found.queues]
+    share = min(1.0, MAX_LOOKS / max(1, running))  # of the running jobs that were looked at
+    queues = [_of_queue(counts, found.now_ms, ledger.tenant, workers, share) for counts in found.queues]
     shown = (one for one in queues if one.is_served or not one.is_empty)
     return Status(
         queue=queue,
@@ -117,7 +121,9 @@ def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
     )
 
 
-def _of_queue(counts: QueueCounts, now_ms: int, tenant: str, workers: Sequence[WorkerStatus]) -> QueueStatus:
+def _of_queue(
+    counts: QueueCounts, now_ms: int, tenant: str, workers: Sequence[WorkerStatus], share: float
+) -> QueueStatus:
     model = model_of(counts.queue, tenant)
     own = [worker for worker in workers if worker.model == model and worker.state != "stopping"]
     first_tokens = [worker.ttft_s for worker in own if worker.ttft_s]
@@ -127,7 +133,8 @@ def _of_queue(counts: QueueCounts, now_ms: int, tenant: str, workers: Sequence[W
         depth=counts.num_messages,
         waiting=counts.num_jobs,
         delayed=counts.num_delayed,
-        running=counts.num_running,
+        due=counts.num_due,
+        running=round(counts.num_running / share),
         waiting_tokens=counts.num_tokens,
         oldest_s=_seconds(now_ms - counts.oldest_ms) if counts.oldest_ms else None,
         # A span of less than a second gives no useful rate.

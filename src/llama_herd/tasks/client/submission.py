@@ -43,6 +43,7 @@ def enqueue(ledger: Ledger, new: NewJob) -> Dialogue[Accepted]:
     """Enqueue a job. Raises JobConflict, QueueFull.
 
     It is noted if no worker serves the job's model while some serve others: then the name may be wrong.
+    A name in HERD_MODELS is right.
     """
     answer = yield ledger.submit(new.job_id, new.job, new.envelope)
     match answer.kind:
@@ -53,10 +54,11 @@ def enqueue(ledger: Ledger, new: NewJob) -> Dialogue[Accepted]:
                 f"{new.name}: another job already has it, {new.job_id}. "
                 f"Fix: submit exactly the same job again, or choose another {new.name}"
             )
-    if not answer.served_instead:
+    model = model_of(new.envelope.queue, ledger.tenant)
+    if not answer.served_instead or model in ledger.standing_models:
         return Accepted(new.job_id, "")
     served = sorted(model_of(queue, ledger.tenant) for queue in answer.served_instead)
-    return Accepted(new.job_id, unserved_note(model_of(new.envelope.queue, ledger.tenant), None, served))
+    return Accepted(new.job_id, unserved_note(model, None, served))
 
 
 def queue_full(ledger: Ledger, new: NewJob, answer: Submitted) -> QueueFull:

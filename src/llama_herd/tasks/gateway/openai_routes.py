@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import FieldError, HerdError
 from llama_herd.http_status import RETRY_S
+from llama_herd.tasks.close_names import close_models, did_you_mean
 from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.gateway.desk import Desk
 from llama_herd.tasks.gateway.door import Door, door_of
@@ -125,12 +126,12 @@ async def _check_model(desk: Desk, model: str) -> None:
     if not models:
         message = "no worker is up"
         raise Problem(503, "no_worker", message, "model", {"Retry-After": str(RETRY_S)})
-    raise _no_model(models)
+    raise _no_model(model, models)
 
 
-def _no_model(models: list[str]) -> Problem:
-    served = ", ".join(models) or "none"
-    return not_found(f"no worker serves this model. Served are: {served}", "model_not_found", "model")
+def _no_model(model: str, models: list[str]) -> Problem:
+    served, meant = ", ".join(models) or "none", did_you_mean(close_models(model, models)) or "."
+    return not_found(f"no worker serves this model{meant} Served are: {served}", "model_not_found", "model")
 
 
 class Answer:
@@ -233,5 +234,5 @@ async def model(request: Request) -> Response:
     _, desk = await door_of(request).admit(request, KeyRole.SUBSCRIBER)
     name, names = request.path_params["model"], await desk.models()
     if name not in names:
-        raise _no_model(names)
+        raise _no_model(name, names)
     return JSONResponse(Model(id=name).model_dump())

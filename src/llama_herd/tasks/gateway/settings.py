@@ -28,11 +28,6 @@ class GatewaySettings(Settings):
         default="", description="Certificate for TLS. Its key may be in the same file. Empty: plain HTTP."
     )
     gateway_key_file: str = Field(default="", description="Private key of the certificate.")
-    gateway_models: str = Field(
-        default="",
-        description="Models, such as tales,llama, that OpenAI's endpoints take jobs for even while no worker "
-        "serves them.",
-    )
     gateway_origins: str = Field(
         default="",
         description="Origins, such as https://app.example.com, whose pages may call from a browser. Empty: "
@@ -105,11 +100,6 @@ class GatewaySettings(Settings):
         if path and (problem := problem_with_file(path)):
             raise ValueError(problem)
         return path
-
-    @property
-    def standing_models(self) -> tuple[str, ...]:
-        """Models whose jobs are taken whether or not a worker serves them."""
-        return _names(self.gateway_models)
 
     @property
     def origins(self) -> frozenset[str]:

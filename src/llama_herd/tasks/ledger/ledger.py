@@ -105,6 +105,7 @@ class Ledger(Keys):
     dead_ttl_s: int = 604_800
     worker: str = ""
     unserved_timeout_s: int = 0
+    standing_models: tuple[str, ...] = ()
     sound_tokens: int = SOUND_TOKENS
     sound_ms: int = SOUND_MS
 
@@ -120,6 +121,7 @@ class Ledger(Keys):
             settings.dead_ttl_s,
             worker,
             settings.unserved_timeout_s,
+            settings.standing_models,
         )
 
     @property
@@ -129,8 +131,8 @@ class Ledger(Keys):
 
     @property
     def _unserved(self) -> Failure:
-        message = f"no worker has served the job's model for {self.unserved_timeout_s} s"
-        return Failure(code=ErrorCode.UNSERVED, message=message)
+        waited = f"no worker has ever served the job's model, for which it waited {self.unserved_timeout_s} s"
+        return Failure(code=ErrorCode.UNSERVED, message=f"{waited}. Fix: check the name, or set HERD_MODELS")
 
     # The life of a job
 
@@ -265,7 +267,7 @@ class Ledger(Keys):
         """Push the lost messages again, and the messages of jobs that are now due.
 
         Every worker calls it about once a second; most calls do nothing. It also ends jobs that nobody runs
-        and that are cancelled, past their deadline, or in a queue that no worker has served for too long.
+        and that are cancelled, past their deadline, or for too long in a queue that no worker ever served.
         """
         prefix, _, record = self.job_key("\0").partition("\0")
         events = self.events_key("\0").removeprefix(f"{prefix}\0")
@@ -291,6 +293,7 @@ class Ledger(Keys):
                 1000 * self.unserved_timeout_s,
                 end_tail("error", self._unserved),
                 1000 * WORKER_TTL_S,
+                *(queue_name(model, self.tenant) for model in self.standing_models),
             ),
             lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
         )

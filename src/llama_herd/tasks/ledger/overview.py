@@ -12,6 +12,9 @@ from llama_herd.tasks.ledger.replies import number, text
 MAX_QUEUES = 500
 MAX_LOOKS = 2000
 
+#: A queue without jobs is told if a worker has served it within this time.
+LATELY_S = 604_800
+
 #: Most jobs of one page.
 MAX_PAGE = 500
 
@@ -56,6 +59,11 @@ class QueueCounts:
     @property
     def num_messages(self) -> int:
         return sum(lane.num_messages for lane in self.lanes)
+
+    @property
+    def num_due(self) -> int:
+        """What waits and may run now: jobs, or messages if they are more, since bare ones have no job yet."""
+        return max(0, self.num_jobs - self.num_delayed, self.num_messages)
 
     @property
     def oldest_ms(self) -> int:
@@ -105,15 +113,15 @@ class Overview(Keys):
     """All calls that look at the whole of one tenant."""
 
     def counts(
-        self, queue: str, *, max_queues: int = MAX_QUEUES, max_looks: int = MAX_LOOKS
+        self, *queues: str, max_queues: int = MAX_QUEUES, max_looks: int = MAX_LOOKS
     ) -> Call[TenantCounts]:
-        """The queues in which jobs wait or run, or that were served lately; `queue` in any case.
+        """The queues in which jobs wait or run, or that were served lately; `queues` in any case.
 
         max_looks: most running jobs that are assigned to their queues; 0: none is counted.
         """
         before, _, after = self.job_key("\0").partition("\0")
         names = ("waiting", "served", "leases", "dead", "quarantine")
-        arguments = (queue, before, after, max_queues, max_looks)
+        arguments: tuple[str | int, ...] = (before, after, max_queues, max_looks, 1000 * LATELY_S, *queues)
         return Call(_QUEUES, tuple(map(self.key, names)), arguments, partial(_read_counts, self.tenant))
 
     def jobs(

@@ -13,8 +13,8 @@ from llama_herd.tasks.worker_status import WorkerStatus
 
 #: A worker that has not reported for this long is no longer listed.
 WORKER_TTL_S = 10
-#: How long it is remembered that a queue was served.
-SERVED_TTL_S = 604_800
+#: Most queues of which it is remembered that a worker has served them; those served last are kept.
+MAX_SERVED = 1000
 
 _REPORT = Script("report", "clock")
 _REPORTS = Script("reports", "clock")
@@ -64,4 +64,4 @@ class Reports(Keys):
         fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
         keys = [self.key(f"{kind}:{name}"), self.key(_INDEXES[kind])]
         keys += [self.key("served")] if queue else []
-        return Call(_REPORT, keys, (name, ttl_s, queue, SERVED_TTL_S, *fields), bool)
+        return Call(_REPORT, keys, (name, ttl_s, queue, MAX_SERVED, *fields), bool)

@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
+from llama_herd.tasks.close_names import close_names, did_you_mean
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
@@ -60,7 +61,7 @@ class RequestBody:
         self._endpoint = endpoint
         self._body = body
         source, read = ("messages", self._messages) if endpoint == CHAT else ("prompt", self._prompt)
-        special: dict[str, Callable[[Any], None]] = {
+        self._special: dict[str, Callable[[Any], None]] = {
             source: read,
             "model": lambda value: self.fields.update(model=value),
             "tools": self._tools,
@@ -71,8 +72,8 @@ class RequestBody:
         for name, value in body.items():
             if value is None:
                 continue
-            if name in special:
-                special[name](value)
+            if name in self._special:
+                self._special[name](value)
             else:
                 self._take(name, value)
 
@@ -101,9 +102,14 @@ class RequestBody:
         elif is_chat and name in CHAT_SAME:
             self.fields[name] = value
         elif name not in NEUTRAL:
-            self._refuse(name, "not supported")
+            self._refuse(name, f"not supported{self._meant(name)}")
         elif (neutral := NEUTRAL[name]) is not None and value not in neutral:
             self._refuse(name, f"only supported as {' or '.join(map(json.dumps, neutral))}")
+
+    def _meant(self, name: str) -> str:
+        """What an unknown field may have been meant to be; of no more of them than an error names."""
+        known = (*self._special, *SAME, *((*CHAT_NAMES, *CHAT_SAME) if self._endpoint == CHAT else ()))
+        return did_you_mean(close_names(name, known) if len(self.errors) < MAX_FIELD_ERRORS else [])
 
     def _prompt(self, value: Any) -> None:
         """A text, a list of ids, or a list with exactly one of these: a request is one job."""

@@ -42,7 +42,7 @@ class Row(NamedTuple):
 class Scheduler:
     """Sequences wait, run and leave. One is admitted when the cache has room for its prompt and max_tokens.
 
-    So memory cannot run out on the way, and no sequence is ever put back. WaitQueue says which one is next.
+    So the cache cannot run out on the way, and no sequence is ever put back. WaitQueue says who is next.
     """
 
     def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill: PrefillBudget) -> None:

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from llama_herd.tasks.ledger.overview import Overview, TenantCounts
 from llama_herd.tasks.ledger.redis_call import Call, run_many
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.message import model_of
+from llama_herd.tasks.message import model_of, queue_name
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.metrics.families import gauge
 from llama_herd.worker.settings import WorkerSettings
@@ -53,7 +53,7 @@ class LedgerReader:
     def __init__(self, redis: Redis, settings: WorkerSettings) -> None:
         self._redis = redis
         self._calls: list[Call[TenantCounts]] = [
-            Overview(own.tenant).counts(queue, max_queues=MAX_QUEUES, max_looks=0)
+            Overview(own.tenant).counts(queue, *_standing(own), max_queues=MAX_QUEUES, max_looks=0)
             for queue, own in settings.by_queue.items()
         ]
         self._reports = [Reports(own.tenant).workers() for own in settings.by_queue.values()]
@@ -90,6 +90,11 @@ class LedgerReader:
             tuple(one for one in loads if not isinstance(one, RedisError)),
             tuple({one.name: one for of in reports if not isinstance(of, RedisError) for one in of}.values()),
         )
+
+
+def _standing(settings: WorkerSettings) -> Iterable[str]:
+    """The queues of models that may have no worker."""
+    return (queue_name(model, settings.tenant) for model in settings.standing_models)
 
 
 class Names:
@@ -138,10 +143,11 @@ class LedgerCollector(Collector):
     def _waiting(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
         tenants, models = Names.of_tenants(loads), Names.of_models(loads, self._model)
         depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
-        tokens, delayed = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+        due, tokens, delayed = (Counter[tuple[str, ...]]() for _ in range(3))
         for load in loads:
             for one in load.queues:
                 place = (models[model_of(one.queue, load.tenant)], tenants[load.tenant])
+                due[place] += one.num_due
                 tokens[place] += max(0, one.num_tokens)
                 delayed[place] += max(0, one.num_delayed)
                 for lane in one.lanes:
@@ -156,6 +162,7 @@ class LedgerCollector(Collector):
             (*labels, "lane"),
             oldest_s,
         )
+        yield gauge("queue_due_jobs", "Jobs and bare messages that wait and may run now.", labels, due)
         yield gauge("queue_tokens", "Estimated tokens of the jobs that wait.", labels, tokens)
         yield gauge("queue_delayed_jobs", "Jobs whose time has not come.", labels, delayed)
 

@@ -6,7 +6,7 @@ again names the same job, which continues from its tokens so far, or whose resul
 
 import uuid
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, islice, takewhile
 from typing import Any
 
@@ -21,6 +21,7 @@ from llama_herd.tasks.client.batch.row import BatchItem, BatchJob
 from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.submission import NewJob, checked_run, queue_full
+from llama_herd.tasks.close_names import close_models, did_you_mean
 from llama_herd.tasks.events import Event, Failure
 from llama_herd.tasks.ledger.answers import Submission
 from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
@@ -71,7 +72,7 @@ class BatchWindow:
         self._measure_at_s = 0.0
         self._submit_at_s = 0.0
         self._models: set[str] = set()
-        self._unserved: frozenset[str] = frozenset()
+        self._unserved: Mapping[str, str] = {}
         self._waiting: deque[RowJob] = deque()
         self._under_way: dict[str, RowJob] = {}
         self._ended: list[BatchItem] = []
@@ -96,8 +97,8 @@ class BatchWindow:
         return frozenset(self._models)
 
     @property
-    def unserved(self) -> frozenset[str]:
-        """The models that no worker had when workers were last counted: their jobs wait."""
+    def unserved(self) -> Mapping[str, str]:
+        """The models that no worker had when workers were last counted, each with what may be meant."""
         return self._unserved
 
     @property
@@ -143,7 +144,9 @@ class BatchWindow:
     def _measure(self, now_s: float) -> Dialogue[None]:
         workers = yield self._core.reports.workers()
         self._measure_at_s = now_s + MEASURE_S
-        self._unserved = frozenset(self._models - {worker.model for worker in workers})
+        served = {worker.model for worker in workers}
+        missing = self._models - served - {*self._core.settings.standing_models}
+        self._unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
         if self._follows_workers:
             room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self._models)
             self.size = room or MIN_WINDOW

@@ -1,13 +1,14 @@
--- QUEUES: the queues of the tenant in which jobs wait or run, or that workers have served, and how much is dead.
+-- QUEUES: the queues of the tenant in which jobs wait or run, or that workers served lately, and how much is dead.
 -- KEYS: 1 waiting, 2 served, 3 leases, 4 dead letters, 5 quarantine
--- ARGV: 1 a queue that is counted in any case, 2 and 3 what a record's key has before and after the id, 4 most queues:
---       those that were served come first, then those with the most jobs, 5 most running jobs to look at
+-- ARGV: 1 and 2 what a record's key has before and after the id, 3 most queues: those that were served last come first,
+--       then those with the most jobs, 4 most running jobs to look at, 5 what is meant by lately (ms), then the queues
+--       that are counted in any case
 -- Answers: now, dead letters, poisoned jobs, then for each queue: name, waiting jobs, tokens, delayed and running jobs,
 --       jobs taken lately, in how many ms, when a worker last reported that it serves the queue, then for each lane
 --       (plain, urgent, low): messages, when the oldest job was due; 0: unknown
 -- The names of lists and records are built here, so this script needs a single Redis, not a cluster.
 local waiting, served, leases, dead, quarantine = unpack(KEYS)
-local before, after, max_queues, max_looks = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local before, after, max_queues, max_looks = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_ms()
 local names, is_named, counts = {}, {}, {}
 
@@ -31,8 +32,9 @@ table.sort(waits, function(one, two)
   return counts[one].jobs > counts[two].jobs
 end)
 
-name(ARGV[1])
-for _, queue in ipairs(redis.call('ZRANGE', served, 0, -1)) do name(queue) end
+for place = 6, #ARGV do name(ARGV[place]) end
+local served_lately = redis.call('ZRANGEBYSCORE', served, now - ARGV[5], '+inf')
+for place = #served_lately, 1, -1 do name(served_lately[place]) end
 for _, queue in ipairs(waits) do name(queue) end
 for _, id in ipairs(max_looks > 0 and redis.call('ZRANGE', leases, 0, max_looks - 1) or {}) do
   local queue = redis.pcall('HGET', before .. id .. after, 'queue')

@@ -1,6 +1,6 @@
 -- REPORT: store the report of a worker or a batch. It expires if no further report comes.
 -- KEYS: 1 the report, 2 the index of such reports, 3 served, only if the worker serves a queue
--- ARGV: 1 name, 2 life (s), 3 the queue that the worker serves, 4 how long that is remembered (s), then field, value, ...
+-- ARGV: 1 name, 2 life (s), 3 the queue that the worker serves, 4 most queues to remember, then field, value, ...
 -- Answers whether its author was asked to end (END_BATCH).
 local now = now_ms()
 local asked = redis.call('HGET', KEYS[1], 'asked_to_end')
@@ -14,7 +14,7 @@ if asked and redis.call('HGET', KEYS[1], 'state') == 'running' then
   redis.call('HSET', KEYS[1], 'asked_to_end', asked)
 end
 if KEYS[3] then
-  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now - 1000 * ARGV[4])
   redis.call('ZADD', KEYS[3], now, ARGV[3])
+  for _, queue in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1 - ARGV[4])) do redis.call('ZREM', KEYS[3], queue) end
 end
 return asked and 1 or 0

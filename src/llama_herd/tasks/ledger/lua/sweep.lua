@@ -7,8 +7,9 @@
 --       5 shortest time between sweeps (ms), 6 a longer time than this is a gap (ms), 7 lease (ms), 8 patience (ms),
 --       9 most pushes of overtaken messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
 --       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled,
---       15 most jobs of dead workers to take back, 16 a job ends once no worker has served its queue for so long (ms;
---       0: never), 17 tail of its final event, 18 a queue is served for so long after a worker's report (ms)
+--       15 most jobs of dead workers to take back, 16 a job ends after so long if no worker has ever served its queue
+--       (ms; 0: never), 17 tail of its final event, 18 longer than this without a sweep, and all workers were away (ms),
+--       then the queues that may be without a worker
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
 -- The records' keys are built here, so this script needs a single Redis, not a cluster.
 local pending, delayed, leases, waiting, sweep, dead, served = unpack(KEYS)
@@ -29,7 +30,7 @@ if now - last > tonumber(ARGV[6]) then
 else
   gaps = 0
 end
--- While all workers are away, nobody could serve anything: that time is not counted against a queue.
+-- While all workers are away, nobody could begin to serve a queue: that time is not counted.
 if now - last > math.max(tonumber(ARGV[6]), tonumber(ARGV[18])) or awake > now then awake = now end
 redis.call('HSET', sweep, 'last', now, 'hold', hold, 'gaps', gaps, 'awake', awake)
 -- A hold longer than a lease was written before the clock of Redis was put back: ignore it.
@@ -64,17 +65,20 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0
   attempt(pending, id, deliver)
 end
 
--- Whether no worker has served a queue for too long, since a job became due and since workers are up.
+-- Queues that were served at some time, or may be without a worker: their names are no mistake.
+local is_known = {}
+for place = 19, #ARGV do is_known[ARGV[place]] = true end
+
+-- Whether a job has waited for too long, since it was due and since workers are up, in a queue that nobody ever served.
 local function is_unserved(queue, due_ms)
   local patience = tonumber(ARGV[16])
-  if patience == 0 then return false end
-  local last_report = tonumber(redis.call('ZSCORE', served, queue) or 0)
-  if now - last_report <= tonumber(ARGV[18]) then return false end
-  return now - math.max(last_report, awake, tonumber(due_ms) or 0) > patience
+  if patience == 0 or now - math.max(awake, tonumber(due_ms) or 0) <= patience then return false end
+  if is_known[queue] == nil then is_known[queue] = redis.call('ZSCORE', served, queue) and true end
+  return not is_known[queue]
 end
 
--- Ends a job that nobody runs, if its deadline is over, it is cancelled, or no worker serves its queue. Returns whether
--- it did.
+-- Ends a job that nobody runs, if its deadline is over, it is cancelled, or nobody will serve its queue. Returns
+-- whether it did.
 local function end_early(id, deadline_ms, cancel, queue, due_ms)
   local is_late = cancel == 'deadline' or deadline_ms and tonumber(deadline_ms) <= now
   local is_left = not (is_late or cancel) and is_unserved(queue, due_ms)
