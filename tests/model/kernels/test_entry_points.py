@@ -56,6 +56,7 @@ def test_blocks_are_laid_out(kernels: Kernels) -> None:
             assert between_fences(lay_out, blocks_of(tiles, torch.arange(num_rows), type)).equal(tiles)
 
 
+@pytest.mark.drawn
 @dtypes
 @pytest.mark.parametrize("num_rows", [1, 15, 17, 90])
 def test_products(kernels: Kernels, dtype: torch.dtype, num_rows: int) -> None:
@@ -102,6 +103,7 @@ def test_no_tokens_are_no_work(kernels: Kernels) -> None:
         assert kernels.multiply(torch.empty(0, 256), tiles, GGMLType.Q4_K, 17, kernel).shape == (0, 17)
 
 
+@pytest.mark.drawn
 @dtypes
 @pytest.mark.parametrize("columns", [1, 2, 7, 8, 9, 16, 31, 33, 310])
 def test_norms_and_gates(kernels: Kernels, dtype: torch.dtype, columns: int) -> None:
@@ -122,6 +124,7 @@ def random_cache(kv_heads: int, num_pages: int, head_dim: int, dtype: torch.dtyp
     return torch.randn(2, kv_heads, num_pages, PAGE_TOKENS, head_dim).to(dtype)
 
 
+@pytest.mark.drawn
 @dtypes
 @pytest.mark.parametrize("head_dim", [2, 6, 18, 44, 64, 80, 130, 256])
 def test_rotation(kernels: Kernels, dtype: torch.dtype, head_dim: int) -> None:
@@ -145,6 +148,7 @@ def tables_of(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     return torch.tensor([0, *counts]).cumsum(0)[:-1], torch.arange(sum(counts))
 
 
+@pytest.mark.drawn
 @dtypes
 @pytest.mark.parametrize("head_dim", [2, 18, 80, 130, 256])
 @pytest.mark.parametrize("groups", [(1, 1), (6, 2), (19, 1)], ids=str)
@@ -222,12 +226,12 @@ def test_draws(kernels: Kernels, num_tokens: int) -> None:
         assert bool((ids < num_tokens).all())
         return torch.cat((ids.flatten(), count.flatten()))
 
-    for num_rows in (1, 3, 40):
+    for num_rows in (1, 40):
         for number in (0.0, 1e30, -1e30, torch.inf, -torch.inf, torch.nan):
             logits = torch.randn(num_rows, num_tokens)
             for changed in (slice(0, 0), slice(0, 1), slice(None)):
                 logits[-1, changed] = number
-                for temperature in (1e-6, 1.0, 1e6):
+                for temperature in (1e-6, 1.0):
                     inputs = torch.full((num_rows,), temperature), torch.randint(-(2**31), 2**31, (num_rows,))
                     limits = logits.amax(dim=-1), torch.full((num_rows,), -torch.inf)
                     between_fences(candidates, logits, *inputs, *limits)
