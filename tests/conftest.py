@@ -18,6 +18,7 @@ from llama_herd.errors import BadInput
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.kernels.build import build
 from llama_herd.model.kernels.instruction_set import is_known_machine
+from llama_herd.model.kernels.trusted_folder import trusted_folder
 from tests.drawing import leave_out
 
 if TYPE_CHECKING:
@@ -127,12 +128,17 @@ def tiny_path(tiny_settings: "WorkerSettings") -> Path:
 
 
 @pytest.fixture(scope="session")
-def kernels_folder(pytestconfig: pytest.Config) -> Path:
+def kernels_folder(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of native kernels, built from today's sources."""
     if not is_known_machine():
         pytest.skip("there are no kernels for this kind of machine")
     assert pytestconfig.cache is not None
     folder = pytestconfig.cache.mkdir("kernels")
+    try:
+        trusted_folder(folder)
+    except BadInput:  # this is a checkout of somebody else: a folder for this run, of all its processes
+        base = tmp_path_factory.getbasetemp()
+        folder = (base.parent if hasattr(pytestconfig, "workerinput") else base) / "kernels"
     try:
         build(folder)
     except BadInput as error:

@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from redis import Redis
 
 from llama_herd.extras import install_command
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.model.kernels.build import best_library
 from llama_herd.worker.loading import memory_plan
 from tests.cli.herd_command import invoke
 
@@ -43,12 +45,13 @@ def free_url() -> str:
     return EmbeddedRedis().url
 
 
-def test_all_is_well_with_a_redis_that_keeps_what_it_gets(tiny_path: Path) -> None:
+def test_all_is_well_with_a_redis_that_keeps_what_it_gets(tiny_path: Path, kernels_folder: Path) -> None:
+    variables = {"HERD_MODEL": str(tiny_path), "HERD_KERNELS_DIR": str(kernels_folder)}
     with EmbeddedRedis(appendonly=True) as server:
-        found = findings(server.url, exit_code=0, HERD_MODEL=str(tiny_path))
-        shown = invoke("doctor", HERD_REDIS_URL=server.url, HERD_MODEL=str(tiny_path))
+        found = findings(server.url, exit_code=0, **variables)
+        shown = invoke("doctor", HERD_REDIS_URL=server.url, **variables)
     subjects = ["python", "open files", "settings", "redis", "eviction", "persistence", "torch"]
-    subjects += ["model", "memory"]
+    subjects += ["model", "kernels", "memory"]
     assert list(found) == subjects
     assert {state for state, _, _ in found.values()} == {"ok"}
     assert shown.exit_code == 0
@@ -136,6 +139,26 @@ def test_a_model_that_does_not_fit_is_named(
     assert "smaller model" in fix
     wrong = findings(redis_url, exit_code=1, HERD_MODEL=str(tiny_path), HERD_CONTEXT_TOKENS="513")
     assert wrong["memory"][::2] == ("fail", "lower it, or leave it out")
+
+
+def test_kernels_that_are_not_taken_are_named_with_the_fix(
+    redis_url: str, tiny_path: Path, kernels_folder: Path, tmp_path: Path
+) -> None:
+    def kernels(folder: Path) -> tuple[str, str, str]:
+        found = findings(redis_url, exit_code=0, HERD_MODEL=str(tiny_path), HERD_KERNELS_DIR=str(folder))
+        return found["kernels"]
+
+    damaged, refused = (shutil.copytree(kernels_folder, tmp_path / name) for name in ("damaged", "refused"))
+    best = best_library(damaged)
+    best.path.write_bytes(best.path.read_bytes()[:-1])
+    state, detail, fix = kernels(damaged)
+    assert (state, fix) == ("warn", "herd kernels build")
+    assert f"{best.path} is damaged" in detail
+    refused.chmod(0o777)
+    state, detail, fix = kernels(refused)
+    assert (state, detail.partition(",")[0]) == ("warn", f"none: others can change {refused}")
+    assert fix.startswith(f"chmod go-w {refused}, or ")
+    assert kernels(tmp_path / "none")[2] == "herd kernels build"
 
 
 def test_a_secret_that_others_may_read_is_a_warning_there_and_a_line_elsewhere(redis_url: str) -> None:

@@ -1,5 +1,9 @@
-"""Native kernels are built once, by several processes at a time if need be, or it is said why not."""
+"""Native kernels are built once, by several processes at a time if need be, or it is said why not.
 
+What is damaged is never loaded, and compiled anew.
+"""
+
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +21,9 @@ pytestmark = pytest.mark.skipif(bool(AVX2.complaint), reason=AVX2.complaint)
 
 
 def test_what_is_built_is_built_once(kernels_folder: Path) -> None:
-    paths = build(kernels_folder)
+    paths = [built.path for built in build(kernels_folder)]
     before = [path.stat().st_mtime_ns for path in paths]
-    assert [path.stat().st_mtime_ns for path in build(kernels_folder)] == before
+    assert [built.path.stat().st_mtime_ns for built in build(kernels_folder)] == before
     assert [find(kernels_folder, set) for set in INSTRUCTION_SETS] == paths
 
 
@@ -29,7 +33,7 @@ def test_processes_that_build_at_once_compile_once(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from llama_herd.model.kernels import build; "
         "build.SOURCES = Path(sys.argv[1]); "
-        "print(*(path.stat().st_ino for path in build.build(Path(sys.argv[2]))))"
+        "print(*(one.path.stat().st_ino for one in build.build(Path(sys.argv[2]))))"
     )
     sources = tmp_path / "sources"
     sources.mkdir()
@@ -75,16 +79,21 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, kernels_folder
     assert load_kernels(place).types == frozenset()
 
 
-def test_a_library_that_others_may_write_is_not_loaded(kernels_folder: Path, tmp_path: Path) -> None:
-    (source,) = kernels_folder.glob(f"{module._source_key()}/avx2.*.so")
-    copy = tmp_path / module._source_key() / source.name
-    copy.parent.mkdir(mode=0o755)
-    copy.write_bytes(source.read_bytes())
-    copy.chmod(0o777)
-    kernels = load_kernels(tmp_path)
-    assert kernels.types == frozenset()
-    assert "Fix: chmod go-w" in kernels.note
-    copy.chmod(0o755)
+@pytest.fixture
+def avx2_alone(kernels_folder: Path, tmp_path: Path) -> Path:
+    """A library in a folder of its own: `tmp_path`."""
+    source = find(kernels_folder, AVX2)
+    assert source is not None
+    place = tmp_path / module._source_key()
+    place.mkdir(mode=0o755)
+    return Path(shutil.copy(source, place))
+
+
+def test_a_library_that_others_may_write_is_not_loaded(avx2_alone: Path, tmp_path: Path) -> None:
+    avx2_alone.chmod(0o757)
+    note = f"none: {avx2_alone} can be written by everybody. Fix: herd kernels build"
+    assert load_kernels(tmp_path).note == built_kernels(tmp_path).note == note
+    avx2_alone.chmod(0o755)
     assert "Q4_0" in load_kernels(tmp_path).note
 
 
@@ -95,13 +104,86 @@ def test_who_only_plans_takes_the_kernels_that_are_loaded(kernels_folder: Path, 
         assert planned.note.startswith(loaded.note.partition(",")[0])
 
 
-def test_a_broken_library_leaves_the_plain_path(kernels_folder: Path, tmp_path: Path) -> None:
-    (source,) = kernels_folder.glob(f"{module._source_key()}/avx2.*.so")
-    broken = tmp_path / module._source_key() / source.name
-    broken.parent.mkdir(mode=0o755)
-    broken.write_bytes(source.read_bytes()[:100])
-    broken.chmod(0o755)
-    kernels = load_kernels(tmp_path)
-    assert kernels.types == frozenset()
-    assert kernels.note.startswith("none: ")
-    assert built_kernels(tmp_path) == kernels
+@pytest.mark.parametrize("damage", ["cut off", "altered", "empty", "a link"])
+def test_a_damaged_library_is_not_loaded(avx2_alone: Path, tmp_path: Path, damage: str) -> None:
+    content = bytearray(avx2_alone.read_bytes())
+    if damage == "a link":
+        avx2_alone.rename(tmp_path / "elsewhere.so")
+        avx2_alone.symlink_to(tmp_path / "elsewhere.so")
+    elif damage == "altered":
+        content[len(content) // 2] ^= 1
+        avx2_alone.write_bytes(content)
+    else:
+        avx2_alone.write_bytes(content[: len(content) // 2] if damage == "cut off" else b"")
+    complaint = "is no file" if damage == "a link" else "is damaged"
+    code = (
+        "import sys; from pathlib import Path; from llama_herd.model.kernels.unloaded import built_kernels; "
+    )
+    code += "print(built_kernels(Path(sys.argv[1])).note)"  # to run it may end a process
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"none: {avx2_alone} {complaint}. Fix: herd kernels build\n")
+    assert find(tmp_path, AVX2) is None
+
+
+def test_a_whole_library_is_taken_in_place_of_a_newer_damaged_one(avx2_alone: Path, tmp_path: Path) -> None:
+    digest = avx2_alone.name.split(".")[2]
+    newer = avx2_alone.with_name(f"avx2.newer.{digest}.so")
+    newer.write_bytes(b"half")
+    note = load_kernels(tmp_path).note
+    assert note.startswith("avx2 for Q4_0, ")
+    assert note.endswith(f"; {newer} is damaged. Fix: herd kernels build")
+    assert find(tmp_path, AVX2) == avx2_alone
+
+
+@pytest.fixture
+def small_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels_folder: Path) -> None:
+    """What is compiled at once; skips without a compiler."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "library.cpp").write_text('extern "C" int one() { return 1; }\n')
+    monkeypatch.setattr(module, "SOURCES", sources)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("small_sources")
+def test_what_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "built"
+    whole = [built.path for built in build(folder)]
+    contents = [path.read_bytes() for path in whole]
+    whole[0].write_bytes(b"")
+    whole[1].write_bytes(contents[1][:-100])
+    assert [built.removed for built in build(folder)] == [
+        *((f"{path} is damaged",) for path in whole[:2]),
+        (),
+    ]
+    assert [path.read_bytes() for path in whole] == contents
+    assert not any(built.removed for built in build(folder))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("small_sources")
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("all that they have")
+    folder = tmp_path / "built"
+    lock, library = build(folder)[0].path.with_name("lock"), build(folder)[1].path
+    library.unlink()
+    library.symlink_to(theirs)
+    assert build(folder)[1].removed == (f"{library} is no file",)
+    assert not library.is_symlink()
+    lock.unlink()
+    lock.symlink_to(theirs)
+    with pytest.raises(BadInput, match=r"cannot be kept in .* symbolic links: .*/lock"):
+        build(folder)
+    assert theirs.read_text() == "all that they have"
+
+
+@pytest.mark.usefixtures("kernels_folder")
+def test_nothing_is_built_where_others_may_write(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(BadInput, match=f"others can change {tmp_path}, .* Fix: chmod go-w {tmp_path}, or"):
+        build(tmp_path / "mine" / "kernels")
+    assert list(tmp_path.iterdir()) == []
+    note = load_kernels(tmp_path).note
+    assert note.startswith(f"none: others can change {tmp_path}")
+    assert built_kernels(tmp_path).note == note

@@ -12,6 +12,7 @@ import pytest
 from llama_herd.errors import DeviceError
 from llama_herd.worker.loading import card_lock
 from llama_herd.worker.loading.card_lock import take_card
+from llama_herd.worker.loading.own_folder import own_folder
 
 CARD = "GPU-aaaa-bbbb"
 HOLD = f"""
@@ -86,3 +87,15 @@ def test_without_a_folder_of_our_own_a_worker_starts_all_the_same(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "not there"))
     take()
+
+
+def test_nothing_is_written_where_another_user_has_put_a_link(folder: Path, tmp_path: Path) -> None:
+    elsewhere, theirs = tmp_path / "elsewhere", tmp_path / "theirs"
+    theirs.write_text("all that they have")
+    place = elsewhere / f"card-{CARD}"
+    place.mkdir(parents=True)
+    (place / "lock").symlink_to(theirs)
+    own_folder().symlink_to(elsewhere)
+    take()
+    assert theirs.read_text() == "all that they have"
+    assert [path.name for path in place.iterdir()] == ["lock"]

@@ -1,6 +1,7 @@
 """A worker multiplies by native kernels where they are built, and says which, or why none."""
 
 import re
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from llama_herd.model.files.model_file import open_model
+from llama_herd.model.kernels.build import find
+from llama_herd.model.kernels.instruction_set import AVX2
 from llama_herd.model.kernels.native import load_kernels
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.model.weights.segment import BlockSegment, DenseSegment
@@ -141,6 +144,31 @@ def test_a_command_builds_them(native_folder: Path) -> None:
     done = invoke("kernels", "build", HERD_KERNELS_DIR=str(native_folder))
     assert done.exit_code == 0, done.output
     assert [Path(line).parent.parent for line in done.output.splitlines()] == [native_folder] * 3
+
+
+def test_who_has_no_home_has_no_kernels(q4_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("HERD_KERNELS_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with open_model(q4_file) as file:
+        for is_only_planned in (True, False):
+            found = kernels_of(WorkerSettings(), "cpu", file, is_only_planned=is_only_planned)
+            assert found.note.endswith("no home folder to keep kernels in. Fix: HERD_KERNELS_DIR")
+
+
+@pytest.mark.long
+def test_the_command_names_what_it_compiles_anew(native_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(native_folder, tmp_path / "kernels")
+    damaged = find(folder, AVX2)
+    assert damaged is not None
+    damaged.write_bytes(b"")
+    done = invoke("kernels", "build", HERD_KERNELS_DIR=str(folder))
+    assert (done.exit_code, done.stderr) == (0, f"herd: removed, {damaged} is damaged\n")
+    assert str(damaged) in done.stdout.splitlines()
+    assert find(folder, AVX2) == damaged
 
 
 def test_the_command_says_why_it_cannot(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
             parts = f"{len(servable.file.tensors)} tensors, a vocabulary of {servable.tokenizer.vocab_size:,}"
             yield Finding("model", "ok", f"{settings.served_model}: {parts}")
             yield from check_chat(servable)
+            if device == "cpu":
+                yield _kernels(servable.kernels.note)
             subject, fix = "memory", ""
             if has_device:
                 yield _room(servable.fitting_plan(), device)
@@ -73,6 +75,12 @@ def check_chat(servable: "ServableModel") -> Iterator[Finding]:
             f"jobs with messages are refused: {error}",
             "use a model file with a repaired template",
         )
+
+
+def _kernels(note: str) -> Finding:
+    """What multiplies blocks on a CPU. A model is served without kernels too, but slowly."""
+    detail, _, fix = note.partition(". Fix: ")
+    return Finding("kernels", "warn" if fix else "ok", detail, fix)
 
 
 def _room(plan: "MemoryPlan", device: str) -> Finding:

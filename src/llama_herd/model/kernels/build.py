@@ -1,21 +1,26 @@
 """build: the native kernels, compiled by g++ into a cache folder, and found there again.
 
-    FOLDER/<hash of sources and flags>/<instruction set>.<hash of the compiler's version>.so
+    FOLDER/<hash of sources and flags>/<instruction set>.<hash of compiler's version>.<hash of file>.so
 
-Whoever finds a library there needs no compiler, and never one that other sources made.
+Whoever finds a library there needs no compiler, and never finds one that other sources made, that is damaged,
+or that others than this user and root can have put there.
 """
 
 import fcntl
 import os
-import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS, InstructionSet, is_known_machine
+from llama_herd.model.kernels.library_file import complaint_of, keep, libraries
+from llama_herd.model.kernels.trusted_folder import trusted_folder
 
 SOURCES = Path(__file__).parent / "native"
 COMPILER = "g++"
@@ -27,49 +32,72 @@ _FLAGS = (
 _COMPILER_TIMEOUT_S = 300
 
 
-def build(folder: Path) -> list[Path]:
+class Built(NamedTuple):
+    """A library that is there now, and what was removed since it must not be loaded, each with the reason."""
+
+    path: Path
+    removed: tuple[str, ...] = ()
+
+
+class Best(NamedTuple):
+    """The library to load, and which better or newer ones must not be."""
+
+    set: InstructionSet
+    path: Path
+    passed_over: str = ""
+
+    def noted(self, note: str) -> str:
+        """A note about this library, with what was passed over for it."""
+        return f"{note}; {self.passed_over}. Fix: herd kernels build" if self.passed_over else note
+
+
+def build(folder: Path) -> list[Built]:
     """Compile what is not there yet, for all instruction sets: none of them has to be this machine's.
 
-    Raises BadInput if there is no compiler, if it fails, or if the folder cannot be written.
+    What is damaged is compiled anew. Raises BadInput if there is no compiler, if it fails, if the folder
+    cannot be written, or if others can change it.
     """
     version = _compiler_version()
-    place = _folder_of(folder)
     try:
-        place.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with (place / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # who comes second finds all there
-            return [_compiled(place / f"{set.name}.{version}.so", set) for set in INSTRUCTION_SETS]
+        place = trusted_folder(_folder_of(folder), make=True)
+        with _locked(place):  # who comes second finds all there
+            return [_built(place, set, version) for set in INSTRUCTION_SETS]
     except OSError as error:
         raise BadInput(f"native kernels cannot be kept in {folder}: {error}. Fix: HERD_KERNELS_DIR") from None
 
 
 def find(folder: Path, set: InstructionSet) -> Path | None:
-    """The newest library of today's sources for an instruction set.
+    """The newest whole library of today's sources for an instruction set.
 
-    Raises BadInput when others than we and root may have put it there.
+    Raises BadInput when others than we and root can change the folder.
     """
-    found = sorted(_folder_of(folder).glob(f"{set.name}.*.so"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        return None
-    for place in (_folder_of(folder), found[-1]):
-        state = place.stat()
-        if state.st_uid not in (0, os.getuid()) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise BadInput(f"others may write to {place}. Fix: chmod go-w, or build again elsewhere")
-    return found[-1]
+    return next((path for path, complaint in _complaints(folder, set) if not complaint), None)
 
 
-def best_library(folder: Path) -> tuple[InstructionSet, Path]:
+def best_library(folder: Path) -> Best:
     """The library of the best instruction set that this machine has. Raises BadInput when there is none."""
     if not is_known_machine():
         raise BadInput("there are none for this kind of machine")
     usable = [set for set in INSTRUCTION_SETS if not set.complaint]
     if not usable:
         raise BadInput(INSTRUCTION_SETS[-1].complaint)
+    passed_over: list[str] = []
     for set in usable:
-        path = find(folder, set)
-        if path is not None:
-            return set, path
-    raise BadInput(f"not built in {folder}. Fix: herd kernels build")
+        for path, complaint in _complaints(folder, set):
+            if not complaint:
+                return Best(set, path, ", ".join(passed_over))
+            passed_over.append(f"{path} {complaint}")
+    raise BadInput(f"{', '.join(passed_over) or f'not built in {folder}'}. Fix: herd kernels build")
+
+
+def _complaints(folder: Path, set: InstructionSet) -> Iterator[tuple[Path, str]]:
+    """What stands there for an instruction set, the newest first, and why not to load it."""
+    try:
+        place = trusted_folder(_folder_of(folder))
+    except FileNotFoundError:
+        return
+    for path in libraries(place, f"{set.name}.*"):
+        yield path, complaint_of(path)
 
 
 @cache
@@ -95,19 +123,41 @@ def _compiler_version() -> str:
     return sha256(found.stdout).hexdigest()[:8]
 
 
-def _compiled(path: Path, set: InstructionSet) -> Path:
-    """Compile beside the place and move the library there, so that it is whole for all who look."""
-    if path.exists():
-        return path
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        library = Path(folder) / path.name
-        source = SOURCES / "library.cpp"
-        command = [COMPILER, *_FLAGS, *set.compiler_flags, str(source), "-o", str(library)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_COMPILER_TIMEOUT_S
-        )
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _built(place: Path, set: InstructionSet, version: str) -> Built:
+    found = {path: complaint_of(path) for path in libraries(place, f"{set.name}.*")}
+    removed = {path: complaint for path, complaint in found.items() if complaint}
+    for path in removed:
+        path.unlink()
+    stem = f"{set.name}.{version}"
+    whole = [path for path in found if path not in removed and path.name.startswith(f"{stem}.")]
+    path = whole[0] if whole else _compiled(place, stem, set)
+    return Built(path, tuple(f"{path} {complaint}" for path, complaint in removed.items()))
+
+
+def _compiled(place: Path, stem: str, set: InstructionSet) -> Path:
+    """Compile beside the place and move the library there."""
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        library = Path(folder) / f"{set.name}.so"
+        command = [COMPILER, *_FLAGS, *set.compiler_flags, str(SOURCES / "library.cpp"), "-o", str(library)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_COMPILER_TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise BadInput(
+                f"{COMPILER} took more than {_COMPILER_TIMEOUT_S} s on the kernels for {set.name}. "
+                "Fix: herd kernels build, when the machine has less to do"
+            ) from None
         if done.returncode:
             raise BadInput(f"{COMPILER} failed on the kernels for {set.name}:\n{done.stderr.strip()[-4000:]}")
-        library.chmod(0o755)
-        library.replace(path)
-    return path
+        return keep(library, place, stem)

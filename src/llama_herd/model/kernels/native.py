@@ -127,9 +127,11 @@ class Kernels:
 def load_kernels(folder: Path) -> Kernels | UnloadedKernels:
     """The kernels of the best library in this folder that this machine can run and that computes right."""
     try:
-        return load_library(*best_library(folder))
+        best = best_library(folder)
+        kernels = load_library(best.set, best.path)
     except (OSError, BadInput) as error:
         return no_kernels(str(error))
+    return replace(kernels, note=best.noted(kernels.note))
 
 
 def load_library(set: InstructionSet, path: Path) -> Kernels:

@@ -46,10 +46,10 @@ NO_KERNELS = no_kernels("not asked for")
 def built_kernels(folder: Path) -> UnloadedKernels:
     """The kernels that a worker finds in this folder, taken as right."""
     try:
-        set, path = best_library(folder)
-        ctypes.CDLL(str(path))
+        best = best_library(folder)
+        ctypes.CDLL(str(best.path))
     except (OSError, BadInput) as error:
         return no_kernels(str(error))
     names = ", ".join(sorted(type.name for type in TILED_TYPES))
-    note = f"{set.name} for {names}, if a worker finds them right"
-    return UnloadedKernels(note, TILED_TYPES, TILE_ROWS, has_numbers=set is AMX)
+    note = best.noted(f"{best.set.name} for {names}, if a worker finds them right")
+    return UnloadedKernels(note, TILED_TYPES, TILE_ROWS, has_numbers=best.set is AMX)

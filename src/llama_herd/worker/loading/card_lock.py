@@ -9,7 +9,8 @@ from typing import TextIO
 import structlog
 
 from llama_herd.errors import DeviceError
-from llama_herd.worker.loading.plan_notes import name_of, own_folder
+from llama_herd.worker.loading.own_folder import make_own_folder
+from llama_herd.worker.loading.plan_notes import name_of
 
 log = structlog.get_logger(__name__)
 
@@ -29,9 +30,8 @@ def take_card(card: str, worker: str, *, is_shared: bool, max_wait_s: float = MA
     """
     if card in _held:
         return
-    folder = own_folder() / f"card-{re.sub('[^A-Za-z0-9-]', '-', card)}"
     try:
-        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder = make_own_folder() / f"card-{re.sub('[^A-Za-z0-9-]', '-', card)}"
         folder.mkdir(exist_ok=True)
         lock = (folder / "lock").open("w")
     except OSError as error:

@@ -1,5 +1,6 @@
 """The kernels that compute this process's model: native ones on a CPU, Triton's on a GPU."""
 
+from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.kernels.unloaded import built_kernels, no_kernels
 from llama_herd.model.weights.form import AnyKernels
@@ -17,11 +18,19 @@ def kernels_of(
     reason = _plain_path(settings, device)
     if reason:
         return no_kernels(reason)
-    if is_only_planned and device == "cpu":
-        return built_kernels(kernels_folder(settings))
-    from llama_herd.worker.loading.loaded_kernels import native_kernels, triton_kernels
+    if device != "cpu":
+        from llama_herd.worker.loading.loaded_kernels import triton_kernels
 
-    return native_kernels(settings) if device == "cpu" else triton_kernels(settings, device, file)
+        return triton_kernels(settings, device, file)
+    try:
+        folder = kernels_folder(settings)
+    except SettingsError as error:
+        return no_kernels(str(error))
+    if is_only_planned:
+        return built_kernels(folder)
+    from llama_herd.worker.loading.loaded_kernels import native_kernels
+
+    return native_kernels(folder, settings)
 
 
 def _plain_path(settings: WorkerSettings, device: str) -> str:

@@ -11,16 +11,15 @@ from llama_herd.model.kernels.gpu.needs import Needs
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.kernels.unloaded import UnloadedKernels
 from llama_herd.model.weights.form import AnyKernels
-from llama_herd.worker.loading.kernels_folder import kernels_folder
 from llama_herd.worker.loading.memory_plan import compute_dtype
 from llama_herd.worker.loading.threads import num_threads
 from llama_herd.worker.loading.torch_dtype import torch_dtype
 from llama_herd.worker.settings import WorkerSettings
 
 
-def native_kernels(settings: WorkerSettings) -> Kernels | UnloadedKernels:
+def native_kernels(folder: Path, settings: WorkerSettings) -> Kernels | UnloadedKernels:
     """Those of a CPU that are built and compute right, with as many threads as a worker has."""
-    return _native(kernels_folder(settings)).with_threads(num_threads(settings))
+    return _native(folder).with_threads(num_threads(settings))
 
 
 def triton_kernels(settings: WorkerSettings, device: str, file: ModelFile) -> AnyKernels:

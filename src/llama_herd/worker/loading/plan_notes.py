@@ -6,8 +6,6 @@ what is planned, and two workers that start together would both plan to take the
 
 import fcntl
 import os
-import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +13,8 @@ from time import monotonic, sleep
 from typing import TextIO
 
 import structlog
+
+from llama_herd.worker.loading.own_folder import is_own_folder, make_own_folder, own_folder
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,8 @@ class PlanNotes:
         """
         with ExitStack() as stack:
             try:
-                self._make_folder()
+                make_own_folder()
+                self._folder.mkdir(exist_ok=True)
                 lock = stack.enter_context((self._folder / "lock").open("w"))
             except OSError as error:
                 _warn(error)
@@ -67,7 +68,7 @@ class PlanNotes:
 
     def write(self, num_bytes: int) -> None:
         """Note how much this process is going to take in all, in place of its earlier note."""
-        if self._is_ours():  # if not, `turn` has warned
+        if is_own_folder():  # if not, `turn` has warned
             try:
                 self._own.write_text(str(num_bytes))
             except OSError as error:  # a full disk must not keep a worker from starting
@@ -79,7 +80,7 @@ class PlanNotes:
 
     def others(self) -> dict[int, int]:
         """The bytes that each other process has planned, by process id."""
-        if not self._is_ours():
+        if not is_own_folder():
             return {}
         planned = {}
         for path in self._folder.glob("*-*"):
@@ -89,20 +90,6 @@ class PlanNotes:
             elif pid != os.getpid():
                 planned[pid] = int(path.read_text() or 0)
         return planned
-
-    def _make_folder(self) -> None:
-        self._folder.parent.mkdir(mode=0o700, exist_ok=True)
-        if not self._is_ours():
-            raise PermissionError(f"{self._folder.parent} belongs to another user")
-        self._folder.mkdir(exist_ok=True)
-
-    def _is_ours(self) -> bool:
-        """Anybody may make a folder of our name in the shared temporary folder: only our own is trusted."""
-        try:
-            found = self._folder.parent.lstat()
-        except OSError:
-            return False
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _try_lock(lock: TextIO) -> bool:
@@ -115,11 +102,6 @@ def _try_lock(lock: TextIO) -> bool:
 
 def _warn(error: OSError) -> None:
     log.warning("planned memory not noted, other workers may plan to take it too", reason=str(error))
-
-
-def own_folder() -> Path:
-    """Where the processes of one user on this machine leave notes for each other."""
-    return Path(tempfile.gettempdir()) / f"llama-herd-{os.getuid()}"
 
 
 def name_of(pid: int | None = None) -> str:

@@ -26,7 +26,7 @@ struct Draw {
   int64_t rows, tokens;
   int64_t* found;      // (rows, room): ids in order, as many as fit
   int64_t room;
-  int64_t* num_found;  // (rows): also those that did not fit
+  int64_t* num_found;  // (rows): also those that did not fit; 0 if no token has a number
 };
 
 // What the float's noise may be away from the exact one where it is coarsest, close to u = 1.
@@ -90,6 +90,10 @@ static void draw_row(const void* argument, int64_t row) {
   for (int lane = 0; lane < DRAW_LANES; lane++) {
     const double value = best_scaled[lane] + noise_of(hashed(uint32_t(best_first[lane] + lane), d.prefix[row]));
     if (best[lane] > -INFINITY && value > reached) reached = value;
+  }
+  if (reached == -INFINITY) {  // no token has a number: those behind the last one reach as much
+    d.num_found[row] = 0;
+    return;
   }
   const float needed = float(reached - NOISE_SLACK - 1e-5 * std::fabs(reached));
   int64_t count = 0;

@@ -101,7 +101,8 @@ class LayerRun {
     const Rotation& r = *step_.rotation;
     const int64_t qkv_rows = layer_.qkv.rows(), attended_columns = r.heads * r.head_dim;
     const int64_t gate_up_rows = layer_.gate_up.rows(), ffn = gate_up_rows / 2;
-    const int64_t widest = qkv_rows > gate_up_rows ? qkv_rows : gate_up_rows;
+    const int64_t wider = qkv_rows > gate_up_rows ? qkv_rows : gate_up_rows;
+    const int64_t widest = wider > layer_.columns ? wider : layer_.columns;
     const int64_t widths[] = {layer_.columns, layer_.columns, qkv_rows, attended_columns, gate_up_rows, ffn, widest};
     size_t num_bytes = 0;
     for (int64_t width : widths) num_bytes += Workspace::rounded(bytes_of(width));

@@ -50,9 +50,10 @@ inline void wait_while(std::atomic<uint32_t>& word, uint32_t value, std::atomic<
 class Pool {
  public:
   // Run all chunks, on this thread and up to num_threads - 1 others. While another thread's job has them, this one
-  // works alone.
+  // works alone; and where there are more chunks than they can count.
   void run(Work work, const void* job, int64_t num_chunks, int num_threads) {
-    const bool shares = num_threads > 1 && num_chunks > 1 && !busy_.exchange(true);
+    const bool is_shareable = num_threads > 1 && num_chunks > 1 && num_chunks < NO_CHUNK;
+    const bool shares = is_shareable && !busy_.exchange(true);
     if (!shares) {
       for (int64_t chunk = 0; chunk < num_chunks; chunk++) work(job, chunk);
       return;

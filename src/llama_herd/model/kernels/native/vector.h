@@ -136,9 +136,9 @@ struct Scratch {
   size_t size = 0;
 
   void* at_least(size_t num_bytes) {
-    if (num_bytes > size) {
+    if (num_bytes > size || memory == nullptr) {
       free(memory);
-      size = (num_bytes + 4095) / 4096 * 4096;
+      size = (num_bytes / 4096 + 1) * 4096;
       memory = aligned_alloc(64, size);
       if (memory == nullptr) size = 0;
     }

@@ -1,0 +1,30 @@
+"""Where the processes of a user on one machine leave notes for each other: in the temporary folder of all."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+
+def own_folder() -> Path:
+    """Its path; others may have made what is there."""
+    return Path(tempfile.gettempdir()) / f"llama-herd-{os.getuid()}"
+
+
+def make_own_folder() -> Path:
+    """The folder, made if there is none. Raises PermissionError where it is somebody else's."""
+    folder = own_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not is_own_folder():
+        raise PermissionError(f"{folder} belongs to another user")
+    return folder
+
+
+def is_own_folder() -> bool:
+    """Anybody may make a folder of our name, or a link: only our own is trusted, where nobody else writes."""
+    try:
+        found = own_folder().lstat()
+    except OSError:
+        return False
+    is_closed = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and is_closed

@@ -1,0 +1,340 @@
+"""Every entry point of a native library, in odd shapes, touches what it is given and nothing beside it."""
+
+import ctypes
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+from torch import Tensor
+
+from llama_herd.model.kernels.attention import attention_call
+from llama_herd.model.kernels.build import SOURCES
+from llama_herd.model.kernels.draw import ROOM
+from llama_herd.model.kernels.layer import LayerWeights, Matrix, NativeLayer
+from llama_herd.model.kernels.native import Kernel, Kernels
+from llama_herd.model.kernels.rotation import rotation_call
+from llama_herd.model.kernels.scoring import Scoring
+from llama_herd.model.kernels.tile_layout import NUMBERS, TILED_TYPES
+from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.seen import Seen, SeenSpans
+from tests.model.kernels.fences import between_fences
+
+pytestmark = pytest.mark.long
+
+DTYPES = (torch.float32, torch.bfloat16)
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+@pytest.fixture(scope="module")
+def kernels(set_kernels: Kernels) -> Kernels:
+    return set_kernels.with_threads(3)
+
+
+def types_of(kernels: Kernels) -> list[GGMLType]:
+    return sorted(TILED_TYPES) + [NUMBERS] * kernels.has_numbers
+
+
+def test_a_library_says_what_it_has(kernels: Kernels) -> None:
+    assert kernels.library.herd_kernels() & 1 << Kernel.FLOAT32
+
+
+def test_blocks_are_laid_out(kernels: Kernels) -> None:
+    for type in types_of(kernels):
+        for num_rows, num_blocks in ((16, 1), (48, 3)):
+            tiles = random_tiles(num_rows, num_blocks * block_size(type)[0], type)
+
+            def lay_out(blocks: Tensor, type: GGMLType = type, tiles: Tensor = tiles) -> Tensor:
+                laid_out = blocks.new_empty(*tiles.shape)
+                kernels.lay_out(blocks, laid_out, type)
+                return laid_out
+
+            assert between_fences(lay_out, blocks_of(tiles, torch.arange(num_rows), type)).equal(tiles)
+
+
+@pytest.mark.drawn
+@dtypes
+@pytest.mark.parametrize("num_rows", [1, 15, 17, 90])
+def test_products(kernels: Kernels, dtype: torch.dtype, num_rows: int) -> None:
+    for type in types_of(kernels):
+        ways = (
+            kernels.kernels if type is not NUMBERS else {Kernel.TILES} if dtype is torch.bfloat16 else set()
+        )
+        for kernel in ways:
+            for num_tokens, num_blocks in (
+                (1, 1),
+                (2, 3),
+                (7, 1),
+                (9, 2),
+                (16, 1),
+                (17, 3),
+                (33, 1),
+                (130, 2),
+            ):
+                columns = num_blocks * block_size(type)[0]
+
+                def multiply(
+                    x: Tensor, tiles: Tensor, type: GGMLType = type, kernel: Kernel = kernel
+                ) -> Tensor:
+                    return kernels.multiply(x, tiles, type, num_rows, kernel)
+
+                x = torch.randn(num_tokens, columns).to(dtype)
+                y = between_fences(multiply, x, random_tiles(num_rows, columns, type))
+                assert y.isfinite().all()
+
+
+@pytest.mark.parametrize("number", [0.0, 1e-44, 3e38, torch.inf, -torch.inf, torch.nan])
+def test_products_of_extreme_numbers(kernels: Kernels, number: float) -> None:
+    for dtype in DTYPES:
+        for kernel in kernels.kernels:
+            x = torch.randn(9, 512).to(dtype)
+            x[::2, ::37] = number
+            tiles = random_tiles(33, 512, GGMLType.Q6_K).random_(0, 256)  # scales that are no numbers too
+            between_fences(lambda x, tiles: kernels.multiply(x, tiles, GGMLType.Q6_K, 33, kernel), x, tiles)  # noqa: B023
+
+
+def test_no_tokens_are_no_work(kernels: Kernels) -> None:
+    tiles = random_tiles(17, 256, GGMLType.Q4_K)
+    for kernel in kernels.kernels:
+        assert kernels.multiply(torch.empty(0, 256), tiles, GGMLType.Q4_K, 17, kernel).shape == (0, 17)
+
+
+@pytest.mark.drawn
+@dtypes
+@pytest.mark.parametrize("columns", [1, 2, 7, 8, 9, 16, 31, 33, 310])
+def test_norms_and_gates(kernels: Kernels, dtype: torch.dtype, columns: int) -> None:
+    rows = kernels.elementwise
+    assert rows is not None
+    for num_rows in (1, 3, 300):
+        x = torch.randn(num_rows, 2 * columns).to(dtype)
+        between_fences(lambda x, weight: rows.norm(x, weight, 1e-5), x, torch.randn(2 * columns))
+        between_fences(rows.swiglu, x)
+        x[0] = torch.inf
+        x[-1] = torch.nan
+        between_fences(lambda x, weight: rows.norm(x, weight, 1e-5), x, torch.randn(2 * columns))
+        between_fences(rows.swiglu, x)
+    assert rows.norm(torch.empty(0, columns), torch.ones(columns), 1e-5).shape == (0, columns)
+
+
+def random_cache(kv_heads: int, num_pages: int, head_dim: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(2, kv_heads, num_pages, PAGE_TOKENS, head_dim).to(dtype)
+
+
+@pytest.mark.drawn
+@dtypes
+@pytest.mark.parametrize("head_dim", [2, 6, 18, 44, 64, 80, 130, 256])
+def test_rotation(kernels: Kernels, dtype: torch.dtype, head_dim: int) -> None:
+    rotation = kernels.rotation
+    assert rotation is not None
+
+    def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> Tensor:
+        rotation(qkv, cos, sin, cached, cells)
+        return torch.cat((qkv.flatten(), cached.flatten()))
+
+    for heads, kv_heads, cells in ((1, 1, [191]), (5, 1, [0, 191]), (6, 3, [63, 64, 65, 7, 190])):
+        qkv = torch.randn(len(cells), heads + 2 * kv_heads, head_dim).to(dtype)
+        turn = torch.randn(2, len(cells), 1, head_dim)
+        cached = random_cache(kv_heads, 3, head_dim, dtype)
+        between_fences(rotate, qkv, *turn, cached, torch.tensor(cells))
+
+
+def tables_of(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Where the pages of each sequence begin, and all pages, the last of which ends the cache."""
+    counts = [pages_for(length) for length in lengths]
+    return torch.tensor([0, *counts]).cumsum(0)[:-1], torch.arange(sum(counts))
+
+
+@pytest.mark.drawn
+@dtypes
+@pytest.mark.parametrize("head_dim", [2, 18, 80, 130, 256])
+@pytest.mark.parametrize("groups", [(1, 1), (6, 2), (19, 1)], ids=str)
+def test_attention(kernels: Kernels, dtype: torch.dtype, head_dim: int, groups: tuple[int, int]) -> None:
+    attention, (heads, kv_heads) = kernels.attention, groups
+    assert attention is not None
+    for lengths in ([1], [63, 64, 65, 1, 257], [700, 17], [4_500]):
+        tables, pages = tables_of(lengths)
+        q = torch.randn(len(lengths), heads, head_dim).to(dtype)
+        cached = random_cache(kv_heads, len(pages), head_dim, dtype)
+        seen = (torch.arange(len(lengths)), torch.tensor(lengths), tables, pages)
+        for window, cap in ((0, 0.0), (1, 0.0), (65, 3.0), (5_000, 0.0)):
+
+            def attend(
+                q: Tensor, cached: Tensor, *seen: Tensor, window: int = window, cap: float = cap
+            ) -> Tensor:
+                out = torch.empty_like(q)
+                attention(q, cached, Seen(*seen), out, Scoring(0.1, window, cap))
+                return out
+
+            assert between_fences(attend, q, cached, *seen).isfinite().all()
+
+
+def test_no_rows_attend(kernels: Kernels) -> None:
+    """Nor is there a lack of memory to do that in, also by a thread that has done nothing before."""
+    attention, none = kernels.attention, torch.empty(0, dtype=torch.int64)
+    assert attention is not None
+    cached, q = random_cache(1, 1, 64, torch.float32), torch.empty(0, 2, 64)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(
+            lambda: attention(q, cached, Seen(none, none, none, none), torch.empty_like(q), Scoring(0.1))
+        ).result()
+
+
+@pytest.mark.parametrize("head_dim", [2, 18, 80, 130, 256])
+@pytest.mark.parametrize("groups", [(1, 1), (6, 2), (19, 1)], ids=str)
+def test_attention_of_prompts(kernels: Kernels, head_dim: int, groups: tuple[int, int]) -> None:
+    attention, (heads, kv_heads) = kernels.prefill_attention, groups
+    if attention is None:
+        none = torch.empty(0, dtype=torch.int64)
+        call = attention_call(
+            1, random_cache(1, 1, 2, torch.bfloat16), Seen(none, none, none, none), Scoring(), 1
+        )
+        assert not kernels.library.herd_attend_spans(ctypes.byref(call), None)
+        return
+    for spans in ([(0, 5)], [(0, 64), (63, 65), (250, 7)], [(700, 33)], [(0, 300)]):
+        starts, counts = (torch.tensor([span[i] for span in spans]) for i in range(2))
+        tables, pages = tables_of((starts + counts).tolist())
+        q = torch.randn(int(counts.sum()), heads, head_dim).bfloat16()
+        cached = random_cache(kv_heads, len(pages), head_dim, torch.bfloat16)
+        seen = (counts.cumsum(0) - counts, starts + 1, tables, pages, counts)
+        for window, cap in ((0, 0.0), (1, 0.0), (65, 3.0), (5_000, 0.0)):
+
+            def attend(
+                q: Tensor, cached: Tensor, *seen: Tensor, window: int = window, cap: float = cap
+            ) -> Tensor:
+                out = torch.empty_like(q)
+                seen_spans = SeenSpans(Seen(*seen[:4]), seen[4])
+                attention.attend(q, cached, seen_spans, out, Scoring(0.1, window, cap))
+                return out
+
+            assert between_fences(attend, q, cached, *seen).isfinite().all()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 4, 15, 16, 17, 32, 33, 1_000])
+def test_draws(kernels: Kernels, num_tokens: int) -> None:
+    draw = kernels.draw
+    assert draw is not None
+
+    def candidates(*inputs: Tensor) -> Tensor:
+        found = draw.candidates(*inputs)
+        if found is None:
+            return torch.tensor([-1])
+        ids, count = found
+        assert bool((ids < num_tokens).all())
+        return torch.cat((ids.flatten(), count.flatten()))
+
+    for num_rows in (1, 40):
+        for number in (0.0, 1e30, -1e30, torch.inf, -torch.inf, torch.nan):
+            logits = torch.randn(num_rows, num_tokens)
+            for changed in (slice(0, 0), slice(0, 1), slice(None)):
+                logits[-1, changed] = number
+                for temperature in (1e-6, 1.0):
+                    inputs = torch.full((num_rows,), temperature), torch.randint(-(2**31), 2**31, (num_rows,))
+                    limits = logits.amax(dim=-1), torch.full((num_rows,), -torch.inf)
+                    between_fences(candidates, logits, *inputs, *limits)
+    assert ROOM < 1_000
+
+
+def test_a_row_of_no_numbers_has_no_candidates(kernels: Kernels) -> None:
+    """However few tokens there are."""
+    draw = kernels.draw
+    assert draw is not None
+    one, state = torch.ones(1), torch.zeros(1, dtype=torch.int32)
+    for number in (-torch.inf, torch.nan):
+        logits = torch.full((1, 20), number)
+        assert draw.candidates(logits, one, state, logits.amax(dim=-1), -one * torch.inf) is None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a layer: its sizes, and the types of the matrices of each input, which share their rows evenly."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    ffn: int
+    qkv: str
+    output: str
+    gate_up: str
+    down: str
+
+    def matrices(self) -> list[list[tuple[int, int, GGMLType]]]:
+        """Rows, columns and type of each matrix, by what they are multiplied by."""
+        H, K, D, C, F = self.heads, self.kv_heads, self.head_dim, self.hidden, self.ffn
+        sizes = (((H + 2 * K) * D, C), (C, H * D), (2 * F, C), (C, F))
+        names = (one.split() for one in (self.qkv, self.output, self.gate_up, self.down))
+        return [
+            [(rows // len(types), columns, GGMLType[type]) for type in types]
+            for (rows, columns), types in zip(sizes, names, strict=True)
+        ]
+
+    def call(self, kernels: Kernels, kernel: Kernel, x: Tensor, *others: Tensor) -> Tensor:
+        """What comes out of the layer for norms, cos, sin, cells, cache, what is seen, and tiles."""
+        attention_norm, mlp_norm, cos, sin, cells, cached, *rest = others
+        tiles, parts = iter(rest[4:]), self.matrices()
+        qkv, output, gate_up, down = (
+            [Matrix(next(tiles), rows, type) for rows, _, type in part] for part in parts
+        )
+        weights = LayerWeights(attention_norm, mlp_norm, qkv, output, gate_up, down, eps=1e-5)
+        rotation = rotation_call(self.heads, cos, sin, cached, cells)
+        attention = attention_call(self.heads, cached, Seen(*rest[:4]), Scoring(), 3)
+        return NativeLayer(kernels.library, weights)(x, rotation, attention, kernel, 3)
+
+
+LAYERS = [
+    Shape(1, 1, 32, 32, 32, "Q8_0", "Q4_0", "Q4_0", "Q8_0"),
+    Shape(1, 1, 32, 512, 32, "Q8_0", "Q8_0 Q4_0", "Q8_0 Q4_0", "Q4_0 Q8_0"),  # its output is the widest
+    Shape(3, 1, 96, 288, 160, "Q4_0 Q8_0 Q4_0", "Q8_0", "Q8_0", "Q8_0"),
+    Shape(4, 2, 64, 256, 768, "Q4_K Q6_K", "Q6_K", "Q6_K", "Q6_K"),
+    Shape(2, 2, 128, 512, 256, "Q6_K", "Q4_K", "Q4_K", "Q4_K"),
+]
+
+
+@dtypes
+@pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: f"{shape.hidden}-{shape.ffn}")
+def test_a_layer(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> None:
+    tiles = [random_tiles(*one) for part in shape.matrices() for one in part]
+    for num_tokens in (1, 2, 5, 17, 64):
+        lengths = torch.arange(num_tokens) * 7 % 150 + 1
+        tables, pages = tables_of(lengths.tolist())
+        ends = lengths - 1
+        cells = pages[tables + ends // PAGE_TOKENS] * PAGE_TOKENS + ends % PAGE_TOKENS
+        cached = random_cache(shape.kv_heads, len(pages), shape.head_dim, dtype)
+        turn, norms = torch.randn(2, num_tokens, 1, shape.head_dim), torch.randn(2, shape.hidden)
+        seen = (torch.arange(num_tokens), lengths, tables, pages)
+        inputs = (
+            torch.randn(num_tokens, shape.hidden).to(dtype),
+            *norms,
+            *turn,
+            cells,
+            cached,
+            *seen,
+            *tiles,
+        )
+        for kernel in kernels.kernels if dtype is torch.bfloat16 else {Kernel.FLOAT32}:
+            assert between_fences(partial(shape.call, kernels, kernel), *inputs).isfinite().all()
+
+
+#: Which tests drive which entry points.
+DRIVEN = {
+    "herd_kernels": test_a_library_says_what_it_has,
+    "herd_lay_out": test_blocks_are_laid_out,
+    "herd_multiply": test_products,
+    "herd_attend": test_attention,
+    "herd_attend_spans": test_attention_of_prompts,
+    "herd_norm": test_norms_and_gates,
+    "herd_swiglu": test_norms_and_gates,
+    "herd_rotate": test_rotation,
+    "herd_draw": test_draws,
+    "herd_layer": test_a_layer,
+}
+
+
+def test_every_entry_point_is_driven() -> None:
+    source = (SOURCES / "library.cpp").read_text()
+    assert set(re.findall(r"^API \w+ (\w+)\(", source, re.MULTILINE)) == set(DRIVEN)
