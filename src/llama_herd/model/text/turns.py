@@ -55,7 +55,8 @@ class CallForm:
         calls = turn["tool_calls"]
         if not self.takes_objects and isinstance(calls, list | tuple):
             calls = [_with_text(call) for call in calls]
-        return {"role": turn.get("role"), **self.no_content, **turn, "tool_calls": calls}
+        first = {"role": turn["role"], **self.no_content} if self.no_content else {}
+        return {**first, **turn, "tool_calls": calls}
 
 
 @dataclass(frozen=True)
