@@ -65,6 +65,22 @@ def test_rope_parameters_of_transformers_5_count() -> None:
     assert LlamaConfig.from_json({**JSON, "rope_parameters": rope}).rope_base == 5e5
 
 
+def test_of_two_places_for_rope_the_one_counts_that_counts_in_transformers() -> None:
+    linear = {"type": "linear", "factor": 2.0}
+    both = {"rope_scaling": linear, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    config = LlamaConfig.from_json({**JSON, **both})
+    assert (config.rope_base, config.rope_scaling.divisors) == (1e4, (2.0,) * 64)
+    own = LlamaConfig.from_json({**JSON, **both, "rope_scaling": {}})
+    assert (own.rope_base, own.rope_scaling.divisors) == (5e5, ())
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+    def scaled(context: int, **outside: int) -> LlamaConfig:
+        inside = {**llama3, "original_max_position_embeddings": context}
+        return LlamaConfig.from_json({**JSON, "rope_parameters": inside, **outside})
+
+    assert scaled(1_024, original_max_position_embeddings=512) == scaled(512)
+
+
 def test_the_tokens_give_the_size_of_the_vocabulary() -> None:
     values = {**GGUF, "llama.vocab_size": 5, "tokenizer.ggml.tokens": ("a", "b", "c")}
     assert LlamaConfig.from_metadata(Metadata(values)).vocab_size == 3
@@ -79,8 +95,11 @@ def test_a_missing_gguf_key_is_named(key: str) -> None:
 
 @pytest.mark.parametrize("key", JSON)
 def test_a_missing_or_null_json_key_is_named(key: str) -> None:
+    others = {name: value for name, value in JSON.items() if name != key}
     with pytest.raises(ModelFileError, match=f"my/config.json: {key} is missing"):
-        LlamaConfig.from_json({**JSON, key: None}, "my/config.json")
+        LlamaConfig.from_json(others, "my/config.json")
+    with pytest.raises(ModelFileError, match=f"my/config.json: {key} is null, .* is needed"):
+        LlamaConfig.from_json({**others, key: None}, "my/config.json")
 
 
 BAD_GGUF: dict[str, tuple[dict[str, Any], str]] = {
@@ -267,6 +286,13 @@ def test_a_gguf_gemma_tells_the_scale_of_scores_by_its_layers(
     values |= {f"{architecture}.attention.head_count": 16}
     config = LlamaConfig.from_metadata(Metadata(values))
     assert (config.attention_scale or config.head_dim**-0.5) == scale**-0.5
+
+
+def test_a_gguf_gemma_2_that_is_older_than_the_keys_of_its_caps_has_its_own() -> None:
+    values = {key.replace("llama.", "gemma2."): value for key, value in GGUF.items()}
+    values |= {"general.architecture": "gemma2", "gemma2.attn_logit_softcapping": 40.0}
+    config = LlamaConfig.from_metadata(Metadata(values))
+    assert (config.score_cap, config.logit_cap) == (40, 30)
 
 
 def test_a_gguf_pattern_is_a_period_or_a_flag_for_each_layer() -> None:

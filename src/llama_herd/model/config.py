@@ -119,15 +119,14 @@ class LlamaConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, object], source: str = "config.json") -> Self:
-        """Read a Hugging Face config.json (a null key is as good as absent).
+        """Read a Hugging Face config.json, in which null is not always as good as absent.
 
         Raises ModelFileError, which names `source` and the key.
         """
-        family = _family(Metadata(values, source), "model_type", lambda family: family.model_type)
-        filled = {**family.defaults, **values}
-        noted = NotedMetadata({key: value for key, value in filled.items() if value is not None}, source)
-        for key in ("hidden_act", "hidden_activation"):
-            noted.require(key, family.activation)
+        config_json = Metadata(values, source)
+        family = _family(config_json, "model_type", lambda family: family.model_type)
+        noted = NotedMetadata(json_shape.filled(config_json, family), source)
+        noted.require(family.activation_key, family.activation)
         hidden_size = noted.integer("hidden_size", 1, MAX_HIDDEN)
         num_heads = noted.integer("num_attention_heads", 1, MAX_HEADS)
         num_layers = noted.integer("num_hidden_layers", 1, MAX_LAYERS)

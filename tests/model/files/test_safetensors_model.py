@@ -56,8 +56,10 @@ def load(folder: Path) -> Llama:
 
 
 def change_config(folder: Path, **changes: object) -> None:
+    """Change keys of a config.json; None leaves a key out."""
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    values = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:

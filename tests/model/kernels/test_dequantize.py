@@ -1,5 +1,8 @@
 """Dequantised values are those of the gguf package, to the last bit."""
 
+import re
+from pathlib import Path
+
 import gguf
 import numpy as np
 import pytest
@@ -8,6 +11,8 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
+
+DOCS = Path(__file__).parents[3] / "docs" / "models.md"
 
 #: A row fits every type: blocks have 1, 32, 64 or 256 values.
 ROW_VALUES = 512
@@ -45,6 +50,12 @@ def assert_bit_equal(blocks: np.ndarray, type: GGMLType) -> None:
 
 def test_all_types_that_gguf_can_read_are_read() -> None:
     assert set(SUPPORTED_TYPES) == set(TYPES)
+
+
+def test_docs_name_the_types_that_are_read() -> None:
+    listed = re.search(r"Weights may be (.*), mixed", DOCS.read_text(), re.DOTALL)
+    assert listed
+    assert set(re.findall(r"[A-Z0-9_]{3,}", listed[1])) == {type.name for type in SUPPORTED_TYPES}
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)

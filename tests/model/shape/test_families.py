@@ -1,22 +1,27 @@
 """The law of every family: equal to transformers, from a Hugging Face folder and from a GGUF file."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.model_file import open_model
+from llama_herd.model.files.safetensors_model import CONFIG_NAME, HEAD_NAME
+from llama_herd.model.files.shards import WHOLE_NAME
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
 from llama_herd.model.tiling import FIXED, Tiling
 from tests.closeness import assert_close
-from tests.model.forwards import greedy, logits_after, random_ids, reserved
+from tests.model.forwards import VOCAB_SIZE, greedy, logits_after, random_ids, reserved
 from tests.model.tiny_family import TINY_FAMILIES
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 FILES = [(name, kind) for name in TINY_FAMILIES for kind in ("folder", "gguf")]
 #: Of the wide one, whose 46 layers take long, only the scale of its scores is its own: each logit shows it.
 WIDE = "gemma2, wide"
+TIED_KEY = "tie_word_embeddings"
 #: Longer than any window, and than a page.
 LENGTHS = (100, 70, 40, 9, 1)
 #: Chunks of many lengths, of one token where a text begins, a window is full and a page ends.
@@ -140,6 +146,26 @@ def test_every_logit_is_that_of_transformers(llama: Llama, oracle: "PreTrainedMo
     ids = random_ids(150)
     expected = all_logits(oracle, ids)
     assert_close(logits_of_all(llama, ids, 150), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("cap", ["attn_logit_softcapping", "final_logit_softcapping"])
+def test_a_cap_that_a_folder_has_as_null_is_none(cap: str, tmp_path: Path) -> None:
+    family = TINY_FAMILIES["gemma2"]
+    oracle = replace(family, config={**family.config, cap: None}).model()
+    llama, ids = load(family.write_folder(oracle, tmp_path)), random_ids(70)
+    assert json.loads((tmp_path / CONFIG_NAME).read_text())[cap] is None
+    assert_close(logits_of_all(llama, ids, 70), all_logits(oracle, ids), atol=1e-4, rtol=0)
+
+
+def test_a_gemma_that_says_nothing_of_its_head_uses_its_embedding(tmp_path: Path) -> None:
+    oracle = TINY_FAMILIES["gemma2"].model()
+    folder = TINY_FAMILIES["gemma2"].write_folder(oracle, tmp_path)
+    config = json.loads((folder / CONFIG_NAME).read_text())
+    (folder / CONFIG_NAME).write_text(json.dumps({k: v for k, v in config.items() if k != TIED_KEY}))
+    weights = load_file(folder / WHOLE_NAME)
+    save_file({**weights, HEAD_NAME: torch.randn(VOCAB_SIZE, 64)}, folder / WHOLE_NAME)
+    ids = random_ids(30)
+    assert_close(logits_of_all(load(folder), ids, 30), all_logits(oracle, ids), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("consecutive", [True, False])

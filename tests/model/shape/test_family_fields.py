@@ -14,6 +14,7 @@ STORED = {"name", "architecture", "model_type", "interleaved", "qkv_bias", "fuse
 NUMBERS = {
     *("scaled_embedding", "multipliers", "caps", "query_scalar", "wide_query_layers", "window"),
     *("global_every", "gguf_window", "local_rope_base", "rope_base", "defaults"),
+    *("nullable", "activation_key", "gguf_caps"),
 }
 
 

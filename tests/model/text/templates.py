@@ -6,8 +6,11 @@ _FOLDER = Path(__file__).with_name("templates")
 
 TEMPLATES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.jinja"))}
 #: Those that can read content in parts, and those that write what a developer says.
-TAKE_PARTS = frozenset({"gemma"})
-TAKE_DEVELOPERS = frozenset({"llama_3", "phi_4", "granite", "harmony", "oddities", "plain"})
+TAKE_PARTS = frozenset({"gemma", "glm_4"})
+TAKE_DEVELOPERS = frozenset({"llama_3", "phi_4", "granite", "harmony", "oddities", "plain", "lfm_2", "glm_4"})
+#: Those that want null as the content of a turn without any, and those that want a call's arguments as text.
+WANT_NULL = frozenset({"deepseek_r1", "lfm_2"})
+WANT_TEXT = frozenset({"deepseek_r1"})
 #: Control tokens of these models.
 TOKENS = (
     *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>"),

@@ -143,6 +143,17 @@ def test_more_control_tokens_than_marks_are_refused_by_both_numbers(tokenizer: T
         ChatTemplates({DEFAULT: "".join(ids)}, tokenizer, ControlTokens(ids, {}))
 
 
+def test_a_call_without_a_word_is_shown_by_a_template_that_puts_texts_together(
+    templates: MadeTemplates, tokenizer: Tokenizer
+) -> None:
+    template = templates.make(
+        "{% for m in messages %}{{ m.content + (m.tool_calls | tojson if m.tool_calls else '') }}{% endfor %}"
+    )
+    calls = [{"function": {"name": "herd", "arguments": {"a": None}}}]
+    ids = template.encode(Chat([turn("user", "the"), {"role": "assistant", "tool_calls": calls}]))
+    assert tokenizer.decode(ids) == ' the[{"function": {"name": "herd", "arguments": {"a": null}}}]'
+
+
 # Errors
 
 

@@ -1,5 +1,6 @@
 """Templates of every family come to the same ids as in transformers, whatever a chat has."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
@@ -15,7 +16,7 @@ from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from tests.model.text.templates import TAKE_DEVELOPERS, TAKE_PARTS, TEMPLATES, TOKENS
+from tests.model.text.templates import TAKE_DEVELOPERS, TAKE_PARTS, TEMPLATES, TOKENS, WANT_NULL, WANT_TEXT
 from tests.model.tiny_folder import read_tokenizer, tiny_tokenizer
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ CHATS = {
     "calls and tools": Chat(CALLING, tools=TOOLS),
     "tools": Chat(turns("the herd", system="a llama"), tools=TOOLS),
     "no tool": Chat(turns("the herd"), tools=[]),
-    "two calls": Chat([*CALLING[:1], {"role": "assistant", "tool_calls": [CALL, CALL]}, *CALLING[2:]]),
+    "two calls": Chat([CALLING[0], CALLING[1] | {"tool_calls": [CALL, CALL]}, *CALLING[2:]]),
+    "calls with a word": Chat([CALLING[0], CALLING[1] | {"content": "let me see"}, *CALLING[2:]]),
     "thoughts": Chat(THINKING),
     "do not think": Chat(turns("a"), options={"enable_thinking": False}),
     "think": Chat(
@@ -147,21 +149,34 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     family.templates.close()
 
 
+def with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return call | {
+        "function": function | {"arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+    }
+
+
 def known_to(name: str, chat: Chat) -> Chat:
     """The chat in a form that a template takes which would lose some of it otherwise."""
     messages = []
     for message in chat.messages:
-        found = dict(message)
+        found: dict[str, Any] = dict(message)
         if isinstance(found.get("content"), list) and name not in TAKE_PARTS:
-            found["content"] = "".join(part["text"] for part in found["content"])  # type: ignore[attr-defined]
+            found["content"] = "".join(part["text"] for part in found["content"])
         if found["role"] == "developer" and name not in TAKE_DEVELOPERS:
             found["role"] = "system"
+        if "tool_calls" in found and name in WANT_NULL:
+            found = {"content": None, **found}
+        if "tool_calls" in found and name in WANT_TEXT:
+            found["tool_calls"] = [with_text(call) for call in found["tool_calls"]]
         messages.append(found)
     return replace(chat, messages=messages)
 
 
 def expected_ids(family: Family, name: str, chat: Chat, **choices: bool) -> list[int] | None:
     """transformers' ids; None where the template refuses the chat."""
+    if any(None in message.values() for message in chat.messages):
+        return ids_with_nulls(family, name, chat, **choices)
     try:
         ids: list[int] = family.engine.apply_chat_template(
             chat.messages,
@@ -174,6 +189,17 @@ def expected_ids(family: Family, name: str, chat: Chat, **choices: bool) -> list
         )
     except (TemplateError, TypeError, KeyError):
         return None
+    return ids
+
+
+def ids_with_nulls(family: Family, name: str, chat: Chat, **choices: bool) -> list[int]:
+    """The ids of a template that sees nulls, which `apply_chat_template` leaves out."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    variables = {**family.engine.special_tokens_map, **choices, **chat.options}
+    given = {"conversations": [chat.messages], "tools": chat.tools, "documents": chat.documents}
+    (text,), _ = render_jinja_template(**given, chat_template=TEMPLATES[name], **variables)
+    ids: list[int] = family.engine(text, add_special_tokens=False)["input_ids"]
     return ids
 
 

@@ -18,6 +18,7 @@ from llama_herd.model.files.safetensors import SafetensorsFile
 from llama_herd.model.files.shards import how_to_fetch, weight_paths
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.shape import json_shape
 from llama_herd.model.shape.families import LLAMA, Family
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.padded_codec import PaddedCodec
@@ -158,7 +159,8 @@ class SafetensorsModel:
         """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
         shapes = expected_shapes(self.config)
         names = {hf_name(name, self.config.family): name for name in shapes if name != ROPE_NAME}
-        is_tied = self.metadata.flag("tie_word_embeddings", HEAD_NAME not in tensors)
+        config_json = json_shape.filled(self.metadata, self.config.family)
+        is_tied = config_json.flag("tie_word_embeddings", HEAD_NAME not in tensors)
         optional = {HEAD_NAME} if is_tied else set()
         for name in names.keys() - tensors.keys() - optional:
             raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_fetch(self.folder)}")

@@ -22,11 +22,11 @@ _FETCH = "Fetch it again."
 
 
 def read_json(path: Path, max_bytes: int) -> Metadata:
-    """A file's keys, without the null ones. Raises ModelFileError when it is no object or cannot be read."""
+    """A file's keys. Raises ModelFileError when it is no object or cannot be read."""
     values = parse_json(read_text(path, max_bytes), str(path))
     if not isinstance(values, dict):
         raise ModelFileError(f"{path}: holds a {type(values).__name__}, an object is needed. {_FETCH}")
-    return Metadata({key: value for key, value in values.items() if value is not None}, str(path))
+    return Metadata(values, str(path))
 
 
 def parse_json(

@@ -1,6 +1,6 @@
 """Checked access to what a model says about itself, be it GGUF metadata or a Hugging Face JSON file."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -31,7 +31,7 @@ class Metadata(Mapping[str, object]):
     """Keys and values of `source`, the file that errors name.
 
     Each reader returns a value of its one type, or `default` when the key is absent. It raises
-    ModelFileError when there is no default, and when the value is of another type or out of range.
+    ModelFileError when there is no default, and when the value is null, of another type or out of range.
     """
 
     def __init__(self, values: Mapping[str, object], source: str = "metadata") -> None:
@@ -82,9 +82,20 @@ class Metadata(Mapping[str, object]):
             raise self.error(key, f"has {len(values)} elements, {length} are needed")
         return values
 
-    def nested(self, key: str) -> "Metadata":
+    def nested(self, key: str, default: dict[str, object] | None = None) -> "Metadata":
         """A JSON object within this one."""
-        return Metadata(self._read(key, (dict,), "an object"), f"{self.source}: {key}")
+        return Metadata(self._read(key, (dict,), "an object", default), f"{self.source}: {key}")
+
+    def without_nulls(self, keys: Collection[str] | None = None) -> "Metadata":
+        """The same where null says no more than that a key is absent: of these keys, or of all."""
+        return Metadata(
+            {
+                key: value
+                for key, value in self.items()
+                if value is not None or not (keys is None or key in keys)
+            },
+            self.source,
+        )
 
     def require(self, key: str, needed: str) -> None:
         """Raise ModelFileError when the key is there with another text."""
@@ -115,7 +126,7 @@ class Metadata(Mapping[str, object]):
     def _read(self, key: str, kinds: tuple[type[T], ...], needed: str, default: T | None = None) -> T:
         value = self._values.get(key, default)
         if value is None:
-            raise self.error(key, "is missing")
+            raise self.error(key, f"is null, {needed} is needed" if key in self else "is missing")
         is_stray_bool = isinstance(value, bool) and bool not in kinds  # a bool is an int to isinstance
         if not isinstance(value, kinds) or is_stray_bool:
             raise self.error(key, f"is of type {type(value).__name__}, {needed} is needed")

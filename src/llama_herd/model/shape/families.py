@@ -29,14 +29,17 @@ class Family:
     post_norms: bool = False
     #: Norms of a Hugging Face folder are stored as w and mean 1 + w.
     norms_from_one: bool = False
-    #: The MLP's activation, as config.json names it.
+    #: The MLP's activation, as config.json names it, and under which key.
     activation: str = "silu"
+    activation_key: str = "hidden_act"
     #: Embeddings are scaled by the root of the hidden size.
     scaled_embedding: bool = False
     #: The file states scales of embeddings, residuals, scores and logits.
     multipliers: bool = False
     #: Soft caps that the file may state: a config's field, and its key in files of both kinds.
     caps: Mapping[str, str] = field(default_factory=dict)
+    #: The soft caps of a GGUF file that is older than their keys.
+    gguf_caps: Mapping[str, float] = field(default_factory=dict)
     #: Scores are scaled by what config.json states; GGUF files leave it
     #: out: it is a head's size, but hidden / heads in a model of so many layers.
     query_scalar: bool = False
@@ -52,6 +55,8 @@ class Family:
     rope_base: float = 10_000.0
     #: Keys that config.json may leave out, as transformers fills them in.
     defaults: Mapping[str, object] = field(default_factory=dict)
+    #: Keys that config.json may have as null: then it is without what they state, whatever their default.
+    nullable: frozenset[str] = frozenset()
 
     @property
     def has_plain_block(self) -> bool:
@@ -62,10 +67,16 @@ class Family:
 #: Fields that change what a block computes; the others are of how weights are stored, and of numbers.
 OF_A_BLOCK = ("qk_norm", "post_norms", "activation")
 
+#: A null number of KV heads is that of the heads, a null head size their share of the hidden size.
+HEADS = frozenset({"num_key_value_heads"})
+HEAD_SIZE = frozenset({"head_dim"})
+WINDOW = frozenset({"sliding_window"})
+LAYER_TYPES = frozenset({"layer_types"})
+
 SCORE_CAP = {"score_cap": "attn_logit_softcapping"}
 LOGIT_CAP = {"logit_cap": "final_logit_softcapping"}
 
-LLAMA = Family("Llama", "llama", "llama", interleaved=True)
+LLAMA = Family("Llama", "llama", "llama", interleaved=True, nullable=HEADS | HEAD_SIZE)
 
 FAMILIES = (
     LLAMA,
@@ -76,6 +87,7 @@ FAMILIES = (
         interleaved=True,
         window="all",
         defaults={"sliding_window": 4_096, "num_key_value_heads": 8},
+        nullable=HEAD_SIZE | WINDOW,
     ),
     Family(
         "Qwen 2",
@@ -83,7 +95,8 @@ FAMILIES = (
         "qwen2",
         qkv_bias=True,
         window="upper",
-        defaults={"max_window_layers": 28, "sliding_window": 4_096},
+        defaults={"num_key_value_heads": 32, "max_window_layers": 28, "sliding_window": 4_096},
+        nullable=HEADS | WINDOW | LAYER_TYPES,
     ),
     Family(
         "Qwen 3",
@@ -91,7 +104,13 @@ FAMILIES = (
         "qwen3",
         qk_norm=True,
         window="upper",
-        defaults={"head_dim": 128, "max_window_layers": 28, "sliding_window": 4_096},
+        defaults={
+            "head_dim": 128,
+            "num_key_value_heads": 32,
+            "max_window_layers": 28,
+            "sliding_window": 4_096,
+        },
+        nullable=HEADS | WINDOW | LAYER_TYPES,
     ),
     Family(
         "Granite",
@@ -100,8 +119,9 @@ FAMILIES = (
         interleaved=True,
         multipliers=True,
         defaults={"attention_multiplier": 1.0},
+        nullable=HEADS,
     ),
-    Family("Phi-3", "phi3", "phi3", fused=True, window="all"),
+    Family("Phi-3", "phi3", "phi3", fused=True, window="all", nullable=HEADS | WINDOW),
     Family(
         "Gemma 2",
         "gemma2",
@@ -109,8 +129,10 @@ FAMILIES = (
         post_norms=True,
         norms_from_one=True,
         activation="gelu_pytorch_tanh",
+        activation_key="hidden_activation",
         scaled_embedding=True,
         caps=SCORE_CAP | LOGIT_CAP,
+        gguf_caps={"score_cap": 50.0, "logit_cap": 30.0},
         query_scalar=True,
         wide_query_layers=46,
         window="local",
@@ -118,11 +140,14 @@ FAMILIES = (
         gguf_window=4_096,
         defaults={
             "head_dim": 256,
+            "num_key_value_heads": 4,
             "query_pre_attn_scalar": 256,
             "sliding_window": 4_096,
             "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,
+            "tie_word_embeddings": True,
         },
+        nullable=LAYER_TYPES | {*SCORE_CAP.values(), *LOGIT_CAP.values()},
     ),
     Family(
         "Gemma 3",
@@ -132,6 +157,7 @@ FAMILIES = (
         post_norms=True,
         norms_from_one=True,
         activation="gelu_pytorch_tanh",
+        activation_key="hidden_activation",
         scaled_embedding=True,
         caps=LOGIT_CAP,
         query_scalar=True,
@@ -140,6 +166,13 @@ FAMILIES = (
         global_every=6,
         rope_base=1e6,
         local_rope_base=10_000.0,
-        defaults={"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4_096},
+        defaults={
+            "head_dim": 256,
+            "num_key_value_heads": 4,
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 4_096,
+            "tie_word_embeddings": True,
+        },
+        nullable=LAYER_TYPES | {*LOGIT_CAP.values()},
     ),
 )

@@ -64,7 +64,7 @@ def windows(metadata: Metadata, family: Family, num_layers: int) -> tuple[int, .
 
 
 def scales(metadata: Metadata, family: Family) -> dict[str, float]:
-    """The scales and soft caps that are stated, by the names of a config's fields."""
+    """The scales and soft caps, by the names of a config's fields."""
     keys = dict(family.caps)
     if family.multipliers:
         keys |= {
@@ -76,7 +76,8 @@ def scales(metadata: Metadata, family: Family) -> dict[str, float]:
         finetuned = f"{family.architecture}.rope.scaling.finetuned"
         if not metadata.flag(finetuned, True):
             raise metadata.error(finetuned, "is false: this one is without RoPE", OTHER_MODEL)
-    return metadata.numbers({field: f"{family.architecture}.{key}" for field, key in keys.items()})
+    stated = metadata.numbers({field: f"{family.architecture}.{key}" for field, key in keys.items()})
+    return {**family.gguf_caps, **stated}
 
 
 def refuse_unread(metadata: NotedMetadata, architecture: str) -> None:

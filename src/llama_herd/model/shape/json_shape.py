@@ -7,7 +7,7 @@ from llama_herd.model.reading.metadata import OTHER_MODEL, UNQUANTISED, Metadata
 from llama_herd.model.reading.quoted import quoted
 from llama_herd.model.shape.families import Family
 from llama_herd.model.shape.layer_windows import layer_windows, local_layers
-from llama_herd.model.shape.rope_scaling import UNSCALED, Pairs, RopeScaling, json_scaling
+from llama_herd.model.shape.rope_scaling import Pairs, RopeScaling, json_scaling
 
 #: Keys of a config.json that change the result in one family or another.
 CHANGING_JSON_KEYS = frozenset(
@@ -34,6 +34,15 @@ CHANGING_JSON_KEYS = frozenset(
 )
 
 
+#: Keys that any config.json may have as null, as if they were absent.
+NULLABLE = frozenset({"quantization_config", "rope_parameters", "rope_scaling"})
+#: And those of YaRN within the latter two.
+NULLABLE_OF_ROPE = frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
+
+#: The context that a model with scaled RoPE was made for; at the top level it counts for more than within.
+CONTEXT_KEY = "original_max_position_embeddings"
+
+
 class JsonRope(NamedTuple):
     """RoPE's base and scaling, and the base of layers with a window; 0: they have the same."""
 
@@ -42,28 +51,24 @@ class JsonRope(NamedTuple):
     local_base: float
 
 
+def filled(config_json: Metadata, family: Family) -> Metadata:
+    """A config.json with its family's defaults for absent keys, and without null where null is allowed."""
+    values = Metadata({**family.defaults, **config_json}, config_json.source)
+    return values.without_nulls(NULLABLE | family.nullable)
+
+
 def rope(config_json: Metadata, family: Family, head_dim: int, context_length: int) -> JsonRope:
     """RoPE at the top level, or within `rope_scaling` or (transformers 5) `rope_parameters`."""
-    base = config_json.number("rope_theta", 1, MAX_ROPE_BASE, family.rope_base)
-    local_base, scaling = family.local_rope_base, UNSCALED
-    if local_base:
-        local_base = config_json.number("rope_local_base_freq", 1, MAX_ROPE_BASE, local_base)
-    context = config_json.integer("original_max_position_embeddings", 1, MAX_CONTEXT, context_length)
-    for key in ("rope_parameters", "rope_scaling"):
-        if key not in config_json:
-            continue
-        rope = _without_nulls(config_json.nested(key))
-        if local_base and "sliding_attention" in rope:
-            local = _without_nulls(rope.nested("sliding_attention"))
-            local.require("rope_type", "default")
-            local_base = local.number("rope_theta", 1, MAX_ROPE_BASE, local_base)
-            rope = _without_nulls(rope.nested("full_attention"))
-        base = rope.number("rope_theta", 1, MAX_ROPE_BASE, base)
-        if rope.number("partial_rotary_factor", 0, 2, 1.0) != 1:
-            raise rope.error(
-                "partial_rotary_factor", "is not 1, but RoPE must turn all numbers of a head", OTHER_MODEL
-            )
-        scaling = json_scaling(rope, Pairs(head_dim, base), context)
+    stated, local = _stated_ropes(config_json, family)
+    base = _base(stated, config_json, "rope_theta", family.rope_base)
+    if stated.number("partial_rotary_factor", 0, 2, 1.0) != 1:
+        raise stated.error(
+            "partial_rotary_factor", "is not 1, but RoPE must turn all numbers of a head", OTHER_MODEL
+        )
+    scaling, local_base = json_scaling(stated, Pairs(head_dim, base), context_length), 0.0
+    if family.local_rope_base:
+        local.require("rope_type", "default")
+        local_base = _base(local, config_json, "rope_local_base_freq", family.local_rope_base)
     return JsonRope(base, scaling, local_base)
 
 
@@ -113,5 +118,19 @@ def refuse_unread(metadata: NotedMetadata) -> None:
             raise metadata.error(key, f"is {quoted(value)}, which is not supported", help)
 
 
-def _without_nulls(metadata: Metadata) -> Metadata:
-    return Metadata({key: value for key, value in metadata.items() if value is not None}, metadata.source)
+def _stated_ropes(config_json: Metadata, family: Family) -> tuple[Metadata, Metadata]:
+    """What is said of RoPE, and of that of layers with a window. The older key counts if it is not empty."""
+    parameters, scaling = (config_json.nested(key, {}) for key in ("rope_parameters", "rope_scaling"))
+    stated, local = scaling or parameters, Metadata({})
+    if family.local_rope_base and parameters:
+        local, full = (parameters.nested(f"{kind}_attention") for kind in ("sliding", "full"))
+        stated = Metadata({**full, **scaling}, full.source)
+    if CONTEXT_KEY in config_json:
+        stated = Metadata({**stated, CONTEXT_KEY: config_json[CONTEXT_KEY]}, stated.source)
+    return stated.without_nulls(NULLABLE_OF_ROPE), local
+
+
+def _base(rope: Metadata, config_json: Metadata, key: str, default: float) -> float:
+    """RoPE's base where it says so itself, else at the top level."""
+    metadata, key = (rope, "rope_theta") if "rope_theta" in rope else (config_json, key)
+    return metadata.number(key, 1, MAX_ROPE_BASE, default)

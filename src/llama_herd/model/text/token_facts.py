@@ -94,7 +94,7 @@ def _vocabulary(file: Metadata) -> dict[str, int]:
 def _read(path: Path, max_bytes: int) -> Metadata:
     if path.is_file():
         with suppress(ModelFileError):
-            return read_json(path, max_bytes)
+            return read_json(path, max_bytes).without_nulls()
     return Metadata({}, str(path))
 
 

@@ -138,4 +138,4 @@ def _is_byte_level(file: Metadata) -> bool:
 
 def _read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> Metadata:
     """A JSON file's keys, without the null ones; none if there is no such file."""
-    return read_json(path, max_bytes) if path.is_file() else Metadata({}, str(path))
+    return read_json(path, max_bytes).without_nulls() if path.is_file() else Metadata({}, str(path))

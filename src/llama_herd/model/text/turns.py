@@ -1,10 +1,14 @@
 """Turns of a conversation in the form that a template can take."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Self
 
 Turn = Mapping[str, object]
+#: What a template makes of turns; None: it refuses them.
+Render = Callable[[Sequence[Turn]], str | None]
 
 #: Words of ours, unlike all else in a chat.
 TRUSTED_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
@@ -23,29 +27,62 @@ PROBES = (
 )
 
 
+#: Ways in which a turn that only calls tools has no content: transformers', OpenAI's (and that of older
+#: transformers), and one more.
+ABSENT: Turn = {}
+NULL: Turn = {"content": None}
+EMPTY: Turn = {"content": ""}
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a template wants a turn that calls tools."""
+
+    no_content: Turn
+    takes_objects: bool  # arguments as they are, not as JSON in a text
+
+    @classmethod
+    def of(cls, render: Render) -> Self:
+        """The first form that shows the call, else the first that a transformers would render."""
+        forms = [cls(*form) for form in product((ABSENT, NULL, EMPTY), (True, False))]
+        texts = [(form, _calling(render, form)) for form in forms]
+        shown = [form for form, text in texts if _needle(0) in text]
+        rendered = [form for form, text in texts if text and form.no_content is not EMPTY]
+        return next(iter([*shown, *rendered, cls(ABSENT, takes_objects=True)]))
+
+    def shaped(self, turn: Turn) -> dict[str, object]:
+        """A turn with calls in this form."""
+        calls = turn["tool_calls"]
+        if not self.takes_objects and isinstance(calls, list | tuple):
+            calls = [_with_text(call) for call in calls]
+        first = {"role": turn["role"], **self.no_content} if self.no_content else {}
+        return {**first, **turn, "tool_calls": calls}
+
+
 @dataclass(frozen=True)
 class Skills:
     """What a template was seen to do with forms that not every template knows."""
 
     takes_parts: bool
     takes_developers: bool
+    call_form: CallForm
 
     @classmethod
-    def of(cls, render: Callable[[Sequence[Turn]], str | None]) -> Self:
-        """Try a template; `render` gives None for what it refuses."""
+    def of(cls, render: Render) -> Self:
+        """Try a template."""
         lone = ("user",)
         all_roles = ("system", "user", "assistant", "user")
         takes_parts = any(_shows_parts(render, roles) for roles in (all_roles, lone))
         developer: Turn = {"role": "developer", "content": _needle(0)}
         takes_developers = _needle(0) in (render([developer, *_turns("user")]) or "")
-        return cls(takes_parts, takes_developers)
+        return cls(takes_parts, takes_developers, CallForm.of(render))
 
 
 def shaped(turn: Turn, skills: Skills) -> dict[str, object]:
     """A turn as transformers would hand it over, or as a template takes it that would lose its text.
 
     A template that cannot read content in parts gets one text, and one that leaves out developers gets what
-    they say from the system.
+    they say from the system. A turn that calls tools without a word has no content in the template's own way.
     """
     found = {name: value for name, value in turn.items() if value is not None}
     content = found.get("content")
@@ -55,10 +92,30 @@ def shaped(turn: Turn, skills: Skills) -> dict[str, object]:
         found["role"] = "system"
     if "reasoning_content" in found:
         found = {"thinking": found["reasoning_content"], **found}
-    return found
+    return skills.call_form.shaped(found) if "tool_calls" in found else found
 
 
-def _shows_parts(render: Callable[[Sequence[Turn]], str | None], roles: Sequence[str]) -> bool:
+def _calling(render: Render, form: CallForm) -> str:
+    """A chat with a call in this form; empty where it is refused, or Python's word for nothing is in it."""
+    function = {"name": _needle(0), "arguments": {"x": "x"}}
+    call = {"id": "call12345", "type": "function", "function": function}
+    turn = form.shaped({"role": "assistant", "tool_calls": [call]})
+    answer = {"role": "tool", "content": "x", "name": "x", "tool_call_id": "call12345"}
+    text = render([*_turns("user"), turn, answer]) or ""
+    return "" if "None" in text else text
+
+
+def _with_text(call: object) -> object:
+    """A call whose arguments are a text of JSON."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+        return call
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": text}}
+
+
+def _shows_parts(render: Render, roles: Sequence[str]) -> bool:
     """Whether each turn's text is written, and none of what stands around it."""
     parts = [[{"type": "text", "text": _needle(number)}] for number in range(len(roles))]
     turns = [{"role": role, "content": content} for role, content in zip(roles, parts, strict=True)]
