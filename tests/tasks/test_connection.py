@@ -17,15 +17,8 @@ from redis.exceptions import (
 )
 
 from llama_herd.errors import RedisUnavailable, SettingsError
-from llama_herd.tasks.connection import (
-    celery_url,
-    checked_url,
-    connect,
-    connect_async,
-    is_same_redis,
-    masked,
-    redis_errors,
-)
+from llama_herd.tasks.connection import connect, connect_async, redis_errors
+from llama_herd.tasks.redis_url import celery_url, checked_url, is_same_redis, masked
 
 URL = "redis://me:hunter2@host:6380/1"
 

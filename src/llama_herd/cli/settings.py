@@ -7,8 +7,8 @@ def settings() -> None:
     Defaults are commented out. Secrets are masked.
     """
     from llama_herd.cli.environment import read, variable
-    from llama_herd.tasks.connection import masked
     from llama_herd.tasks.gateway.settings import GatewaySettings
+    from llama_herd.tasks.redis_url import masked
     from llama_herd.worker.settings import WorkerSettings
 
     shown = set[str]()

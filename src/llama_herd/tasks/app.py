@@ -6,9 +6,9 @@ from celery import Celery
 from celery.signals import celeryd_init
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection import celery_url
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.redis_url import celery_url
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_checks import check_worker_start, refuse_settings
 

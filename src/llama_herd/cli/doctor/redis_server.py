@@ -7,7 +7,9 @@ from llama_herd.cli.doctor.finding import Finding
 from llama_herd.errors import HerdError, RedisUnavailable
 from llama_herd.local.own_redis import is_taken, port_here
 from llama_herd.local.redis_server import find_server
-from llama_herd.tasks.connection import CLUSTER, READ_ONLY, SENTINEL, connect, masked, redis_errors
+from llama_herd.tasks.complaint import CLUSTER, READ_ONLY, SENTINEL
+from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.redis_url import masked
 
 #: The scripts use commands of this version.
 MIN_VERSION = (6, 2)

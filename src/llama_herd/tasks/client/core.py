@@ -25,7 +25,6 @@ from llama_herd.tasks.client.submission import (
     id_of_key,
 )
 from llama_herd.tasks.client.waiting import Waiting
-from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Place
@@ -35,6 +34,7 @@ from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, ask
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.redis_url import checked_url
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 

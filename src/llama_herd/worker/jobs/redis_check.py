@@ -16,9 +16,10 @@ from redis.exceptions import (
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection import complaint_of, masked
+from llama_herd.tasks.complaint import complaint_of
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.passing import passes
+from llama_herd.tasks.redis_url import masked
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)

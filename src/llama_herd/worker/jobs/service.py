@@ -10,8 +10,9 @@ from typing import Any, Self
 import structlog
 
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.tasks.connection import connect, masked
+from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.redis_url import masked
 from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import process
 from llama_herd.worker.broker.delivery import Delivery
