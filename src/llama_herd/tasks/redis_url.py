@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
 from redis.connection import parse_url
 
 from llama_herd.errors import SettingsError
+from llama_herd.tasks.certificates import CA, CERTIFICATE, KEY, check_certificates
 
 #: Query parameters that a URL may have: redis-py, Celery's broker and its backend read these alike.
 PARAMETERS = {
     "redis": ("db",),
-    "rediss": ("db", "ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
+    "rediss": ("db", "ssl_cert_reqs", CA, CERTIFICATE, KEY),
     "unix": ("db", "username", "password"),
 }
 CERTIFICATE_CHECKS = ("none", "optional", "required")
@@ -109,32 +109,17 @@ def complete_url(
         else:
             user, _, place = netloc.rpartition("@")
             netloc = f"{user.removesuffix(':')}:{quote(password, safe='')}@{place}"
-    files = {"ssl_ca_certs": ca_file, "ssl_certfile": cert_file, "ssl_keyfile": key_file}
+    files = {CA: ca_file, CERTIFICATE: cert_file, KEY: key_file}
     given = {name: path for name, path in files.items() if path}
     if parts.scheme == "rediss":
         # Celery refuses rediss:// without ssl_cert_reqs.
         query = {"ssl_cert_reqs": "required", **given, **query}
-        for name in files.keys() & query.keys():
-            if problem := problem_with_file(query[name]):
-                raise SettingsError(f"{name} {problem}: {query[name]}")
+        check_certificates(query)
     elif given:
         raise SettingsError(
             f"certificates need TLS, but HERD_REDIS_URL is {masked(url)}. Fix: write rediss:// instead of redis://"
         )
     return _joined(parts.scheme, netloc, parts.path, query)
-
-
-def problem_with_file(path: str) -> str:
-    """Why a certificate or key cannot be read; empty if it can. TLS would wait for ever at a pipe."""
-    try:
-        if not Path(path).exists():
-            return "names a file that does not exist"
-        if not Path(path).is_file():
-            return "names something that is not a regular file"
-        with Path(path).open("rb"):
-            return ""
-    except OSError as error:
-        return f"names a file that cannot be read: {error.strerror}"
 
 
 def celery_url(url: str) -> str:

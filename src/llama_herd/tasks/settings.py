@@ -14,8 +14,9 @@ from pydantic_settings import (
 )
 
 from llama_herd.errors import SettingsError
+from llama_herd.tasks.certificates import problem_with_file
 from llama_herd.tasks.env_file import check_env_file, without_complaints
-from llama_herd.tasks.redis_url import checked_url, complete_url, problem_with_file
+from llama_herd.tasks.redis_url import checked_url, complete_url
 from llama_herd.tasks.secret_files import SecretFiles
 
 #: Name of the bundled model. Jobs go to its queue unless they name another model.

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from llama_herd.tasks.redis_url import problem_with_file
+from llama_herd.tasks.certificates import problem_with_file
 from llama_herd.tasks.settings import Settings
 
 
