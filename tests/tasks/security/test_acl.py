@@ -94,7 +94,7 @@ COMMANDS: dict[str, set[Role]] = {
 FORBIDDEN = (
     """
 KEYS *|SCAN 0|RANDOMKEY|DBSIZE|PUBSUB CHANNELS|PUBSUB NUMSUB herd:acme:ctl|PUBSUB NUMPAT|PSUBSCRIBE *
-CLIENT LIST|CLIENT KILL ID 1|CLIENT PAUSE 1|CLIENT INFO|MONITOR|INFO|INFO keyspace|CONFIG GET *
+CLIENT LIST|CLIENT KILL ID 1|CLIENT PAUSE 1|CLIENT INFO|MONITOR|CONFIG GET *
 CONFIG SET maxmemory 0|ACL LIST|ACL WHOAMI|ACL SETUSER x|DEBUG SLEEP 0|FLUSHALL|FLUSHDB|SCRIPT FLUSH
 SCRIPT KILL|EVAL return 0|SWAPDB 0 1|LATENCY LATEST|SLOWLOG GET|MODULE LIST|REPLICAOF NO ONE|SHUTDOWN|SAVE
 BGSAVE|BGREWRITEAOF|LASTSAVE|ROLE|SYNC|CLUSTER INFO|COMMAND|MEMORY STATS|WAIT 0 0|FAILOVER
@@ -268,6 +268,10 @@ def test_a_gateway_looks_up_its_callers_keys_and_makes_none(
 ) -> None:
     allowed = {role for role, user in users.items() if may(user, command)}
     assert allowed == ({G} if ON_KEYS[command] or dialect is Dialect.FLAT else set())
+
+
+def test_workers_and_operators_see_whether_redis_evicts(users: dict[Role, Redis]) -> None:
+    assert {role for role, user in users.items() if may(user, "INFO")} == {W, O}
 
 
 def test_only_who_may_load_scripts_does(users: dict[Role, Redis]) -> None:

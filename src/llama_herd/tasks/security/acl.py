@@ -61,6 +61,8 @@ _OPERATE = _names(
     XLEN XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
 _SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
+#: Workers and operators see whether Redis may evict jobs. It shows figures of the whole server, and no names.
+_LOOK = _names("INFO")
 
 #: Celery's sets of the queues of an exchange.
 _BINDINGS = ("_kombu.binding", "_kombu.binding_permanent")
@@ -113,7 +115,9 @@ _OF_KIND = {
 #: watched.
 _OF_ANY_KIND = _names("DEL EXISTS EXPIRE PEXPIRE WATCH")
 _NEVER_DELETED = frozenset({Kind.LIST, Kind.SET, Kind.API_KEYS})
-_WITHOUT_KEYS = _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
+_WITHOUT_KEYS = (
+    _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
+)
 
 
 class Role(StrEnum):
@@ -245,7 +249,7 @@ class Acl:
         # Celery's worker events. The channel of a fan-out exchange begins with the number of the database.
         events = {f"/{number}.{self._ledger.key('celeryev')}/*" for number in ("[0-9]", "[0-9][0-9]")}
         return Rights(
-            _CONNECTION | _SUBSCRIPTION | _SCRIPTS | commands | _script_commands(),
+            _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | commands | _script_commands(),
             self._queue_keys | self._results | all_keys,
             self._results | {self._ledger.key(ANY)} | events,
         )
