@@ -47,7 +47,7 @@ COMMANDS: dict[str, set[Role]] = {
     # its events
     "XRANGE {j}:events - +": {S, W, O, G},
     "XREAD STREAMS {j}:events 0": {S, O},
-    "XREVRANGE {j}:events + -": {O, G},
+    "XREVRANGE {j}:events + -": {W, O, G},
     "XADD {j}:events 9-0 e x": {P, W, O, G},
     "XINFO STREAM {j}:events": set(),
     "XGROUP CREATE {j}:events g $": set(),
@@ -64,7 +64,7 @@ COMMANDS: dict[str, set[Role]] = {
     "ZRANGE herd:{t}:leases 0 -1": {W, O, G},
     "ZCARD herd:{t}:leases": {O, G},
     "HGETALL herd:{t}:worker:w": {W, O, G},
-    "XREVRANGE herd:{t}:dead + -": {O, G},
+    "XREVRANGE herd:{t}:dead + -": {W, O, G},
     "XADD herd:{t}:dead * raw x": {W, O, G},
     "HGET herd:{t}:unacked tag": {W, O, G},
     "SET herd:{t}:unacked_mutex x": {W},

@@ -13,7 +13,8 @@ from redis import Redis
 from llama_herd.errors import SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.tasks.connection import connect
-from llama_herd.worker.jobs.redis_check import check_redis, refuse_eviction
+from llama_herd.worker.jobs.eviction import refuse_eviction
+from llama_herd.worker.jobs.redis_check import check_redis
 from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.local.forked_python import run_forked
@@ -45,7 +46,8 @@ def test_a_redis_that_drops_any_key_is_refused_with_the_fix(redis: Redis) -> Non
     redis.config_set("maxmemory", 1 << 30)
     redis.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(
-        SettingsError, match=r"1,073,741,824 bytes .*allkeys-lru\)\. Fix: redis-cli CONFIG SET"
+        SettingsError,
+        match=r"\(maxmemory-policy allkeys-lru\)\. Fix: redis-cli CONFIG SET maxmemory-policy noeviction",
     ):
         refuse_eviction(redis)
 

@@ -10,7 +10,6 @@ from redis.exceptions import (
     AuthorizationError,
     ClusterDownError,
     MasterDownError,
-    NoPermissionError,
     ReadOnlyError,
     RedisError,
 )
@@ -21,6 +20,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.passing import passes
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.redis_url import masked
+from llama_herd.worker.jobs.eviction import refuse_eviction
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -50,24 +50,6 @@ def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PRO
             log.warning("waiting for Redis", reason=complaint)
             said = complaint
         sleep(POLL_S)
-
-
-def refuse_eviction(redis: Redis) -> None:
-    """Raise SettingsError when a full Redis drops keys without a lifetime: jobs that wait or run.
-
-    A Redis user without the right to INFO, as in the role of a worker, is not checked. There run
-    `herd doctor` as another user.
-    """
-    try:
-        memory = redis.info("memory")
-    except NoPermissionError:
-        return
-    policy, max_bytes = str(memory.get("maxmemory_policy")), int(memory.get("maxmemory", 0))
-    if max_bytes and policy.startswith("allkeys"):
-        raise SettingsError(
-            f"Redis drops accepted jobs when it reaches {max_bytes:,} bytes (maxmemory-policy {policy}). "
-            "Fix: redis-cli CONFIG SET maxmemory-policy noeviction"
-        )
 
 
 def _try_as(own: WorkerSettings, queue: str, redis: Redis) -> None:

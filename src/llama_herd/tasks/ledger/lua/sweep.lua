@@ -8,7 +8,8 @@
 --       9 most pushes of overtaken messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
 --       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled,
 --       15 most jobs of dead workers to take back, 16 a job ends once no worker has served its queue for so long (ms;
---       0: never), 17 tail of its final event, 18 a queue is served for so long after a worker's report (ms)
+--       0: never), 17 tail of its final event, 18 a queue is served for so long after a worker's report (ms),
+--       19 tail of the final event of a job whose record is gone
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
 -- The records' keys are built here, so this script needs a single Redis, not a cluster.
 local pending, delayed, leases, waiting, sweep, dead, served = unpack(KEYS)
@@ -73,16 +74,19 @@ local function is_unserved(queue, due_ms)
   return now - math.max(last_report, awake, tonumber(due_ms) or 0) > patience
 end
 
+local function keys_of(id)
+  return {job = job_key(id), events = ARGV[1] .. id .. ARGV[3], channel = ARGV[4] .. id, ttl_s = ARGV[11],
+    pending = pending, delayed = delayed, leases = leases, waiting = waiting}
+end
+
 -- Ends a job that nobody runs, if its deadline is over, it is cancelled, or no worker serves its queue. Returns whether
 -- it did.
 local function end_early(id, deadline_ms, cancel, queue, due_ms)
   local is_late = cancel == 'deadline' or deadline_ms and tonumber(deadline_ms) <= now
   local is_left = not (is_late or cancel) and is_unserved(queue, due_ms)
   if not (is_late or cancel or is_left) then return false end
-  local key = {job = job_key(id), events = ARGV[1] .. id .. ARGV[3], channel = ARGV[4] .. id, ttl_s = ARGV[11],
-    pending = pending, delayed = delayed, leases = leases, waiting = waiting}
   local tail = is_late and ARGV[13] or is_left and ARGV[17] or ARGV[14]
-  write_end(key, id, (is_late or is_left) and 'failed' or 'cancelled', tail)
+  write_end(keys_of(id), id, (is_late or is_left) and 'failed' or 'cancelled', tail)
   return true
 end
 
@@ -98,7 +102,9 @@ local function take_back(id)
   local job = job_key(id)
   local state, queue, lane, deadline_ms, cancel, due_ms, waits, pushed_ms = unpack(
     redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'due_ms', 'waits', 'pushed_ms'))
-  if state ~= 'running' then
+  if not state then
+    end_lost(keys_of(id), id, ARGV[19])
+  elseif state ~= 'running' then
     redis.call('ZREM', leases, id)
   elseif end_early(id, deadline_ms, cancel, queue, due_ms) then
     return
@@ -132,7 +138,9 @@ local function look(id, since)
   local job = job_key(id)
   local state, queue, lane, deadline_ms, cancel, due_ms = unpack(
     redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'due_ms'))
-  if state ~= 'queued' then
+  if not state then
+    end_lost(keys_of(id), id, ARGV[19])
+  elseif state ~= 'queued' then
     redis.call('ZREM', pending, id)
   elseif end_early(id, deadline_ms, cancel, queue, due_ms) then
     return
