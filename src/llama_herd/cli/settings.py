@@ -13,9 +13,13 @@ def settings() -> None:
 
     shown = set[str]()
     for found in (read(WorkerSettings), GatewaySettings.read()):
-        password = "***" if found.redis_password else ""
-        safe = found.model_copy(update={"redis_url": masked(found.redis_url), "redis_password": password})
+        kind = type(found)
+        secrets = [
+            name for name, field in kind.model_fields.items() if not field.repr and getattr(found, name)
+        ]
+        hidden = dict.fromkeys(secrets, "***") | {"redis_url": masked(found.redis_url)}
+        safe = found.model_copy(update=hidden)
         for name, value in safe.model_dump(exclude=shown).items():
             mark = "" if name in found.model_fields_set else "#"
-            print(f"# {type(found).model_fields[name].description}\n{mark}{variable(name)}={value}\n")
+            print(f"# {kind.model_fields[name].description}\n{mark}{variable(name)}={value}\n")
             shown.add(name)

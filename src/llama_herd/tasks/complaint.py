@@ -31,7 +31,8 @@ CLUSTER = (
 )
 READ_ONLY = "is a read-only replica. Fix: put its primary into HERD_REDIS_URL"
 SENTINEL = (
-    "is a Sentinel, or older than Redis 6.2. Fix: put the Redis that keeps the data into HERD_REDIS_URL"
+    "is a Sentinel, or older than Redis 6.2. Fix: to ask a Sentinel for its Redis, write "
+    "sentinel://host:26379/0?master=NAME into HERD_REDIS_URL"
 )
 NO_PASSWORD = (
     "asks for a password (NOAUTH), and none was given. Fix: put it into HERD_REDIS_PASSWORD, and its user, "
@@ -48,6 +49,14 @@ BROKEN_TLS = (
 MAX_CLIENTS = (
     "has as many clients as it takes (maxclients). Fix: redis-cli CONFIG SET maxclients to more, or end "
     "some: CLIENT LIST shows whose they are"
+)
+NO_PRIMARY = (
+    "has no primary: no Sentinel answers, or none knows one by that name. Fix: wait if a failover is under "
+    "way, else check hosts and master= in HERD_REDIS_URL"
+)
+CLOSED_SENTINELS = (
+    "cannot be asked for: its Sentinels ask for a password, or reject it. Fix: put it into "
+    "HERD_SENTINEL_PASSWORD, and their user, if there is one, as sentinel_username= into HERD_REDIS_URL"
 )
 START_IT = "start it (herd worker --with-redis brings one along), or set HERD_REDIS_URL to its address"
 CHECK_ADDRESS = "check that HERD_REDIS_URL is its address"
@@ -123,6 +132,8 @@ def _unconnected(error: RedisError) -> str:
     """Why there is no connection, or no answer by it."""
     if "max number of clients" in str(error):
         return MAX_CLIENTS
+    if "No master found" in str(error):
+        return CLOSED_SENTINELS if "uthenticat" in str(error) else NO_PRIMARY
     if untrusted := _cause(error, ssl.SSLCertVerificationError):
         return _distrust(untrusted)
     if _cause(error, ssl.SSLError):

@@ -6,18 +6,23 @@ from typing import Any
 
 import redis
 import redis.asyncio
+from redis import sentinel
+from redis.asyncio import sentinel as async_sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import ExponentialBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
 
 from llama_herd.errors import HerdError, NotPermitted, RedisUnavailable
 from llama_herd.tasks.complaint import complaint_of, is_denied
 from llama_herd.tasks.redis_url import checked_url, masked
+from llama_herd.tasks.sentinel_url import SentinelUrl, is_sentinel
 
 #: A call without an answer for this long has failed. Redis may have run it all the same.
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
+#: How long a Sentinel may take to say where Redis is.
+SENTINEL_TIMEOUT_S = 0.5
 
 #: Tries after the first one, within about a second: a short outage of Redis is no error.
 TRIES = 3
@@ -29,14 +34,35 @@ MAX_CONNECTIONS = 2**31
 
 def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
     """A connection of redis-py. Raises SettingsError if `url` is not the URL of a Redis."""
-    url = checked_url(url)
-    return redis.Redis.from_url(url, retry=Retry(_backoff(), tries), **_options(url, timeout_s))
+    url, retry = checked_url(url), Retry(_backoff(), tries)
+    if is_sentinel(url):
+        found = SentinelUrl.of(url)
+        sentinels = sentinel.Sentinel(
+            found.hosts, sentinel_kwargs=options_of_sentinels(found), **found.redis_options
+        )  # type: ignore[no-untyped-call]
+        primary: redis.Redis = sentinels.master_for(  # type: ignore[no-untyped-call]
+            found.master, retry=retry, **_options(url, timeout_s)
+        )
+        return primary
+    return redis.Redis.from_url(url, retry=retry, **_options(url, timeout_s))
 
 
 def connect_async(url: str, tries: int = TRIES) -> redis.asyncio.Redis:
     """`connect` for asyncio."""
-    url = checked_url(url)
-    return redis.asyncio.Redis.from_url(url, retry=AsyncRetry(_backoff(), tries), **_options(url))
+    url, retry = checked_url(url), AsyncRetry(_backoff(), tries)
+    if is_sentinel(url):
+        found = SentinelUrl.of(url)
+        asked = {**options_of_sentinels(found), "retry": AsyncRetry(NoBackoff(), 0)}
+        sentinels = async_sentinel.Sentinel(found.hosts, sentinel_kwargs=asked, **found.redis_options)  # type: ignore[no-untyped-call]
+        primary: redis.asyncio.Redis = sentinels.master_for(found.master, retry=retry, **_options(url))
+        return primary
+    return redis.asyncio.Redis.from_url(url, retry=retry, **_options(url))
+
+
+def options_of_sentinels(found: SentinelUrl) -> dict[str, Any]:
+    """redis-py's options for the connections to Sentinels: the next one is asked soon if one is away."""
+    once = {"socket_timeout": SENTINEL_TIMEOUT_S, "socket_connect_timeout": SENTINEL_TIMEOUT_S}
+    return {**found.sentinel_options, **once, "retry": Retry(NoBackoff(), 0)}
 
 
 def _options(url: str, timeout_s: float = SOCKET_TIMEOUT_S) -> dict[str, Any]:

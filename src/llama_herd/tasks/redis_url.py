@@ -9,18 +9,22 @@ from redis.connection import parse_url
 
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.certificates import CA, CERTIFICATE, KEY, check_certificates
+from llama_herd.tasks.sentinel_url import OWN_PARAMETERS, SentinelUrl, hosts_of, is_sentinel
 
 #: Query parameters that a URL may have: redis-py, Celery's broker and its backend read these alike.
 PARAMETERS = {
     "redis": ("db",),
     "rediss": ("db", "ssl_cert_reqs", CA, CERTIFICATE, KEY),
     "unix": ("db", "username", "password"),
+    "sentinel": OWN_PARAMETERS,
+    "sentinels": (*OWN_PARAMETERS, "ssl_cert_reqs", CA, CERTIFICATE, KEY),
 }
 CERTIFICATE_CHECKS = ("none", "optional", "required")
 
 NOT_A_URL = (
-    "must be the URL of a Redis. Fix: write redis://host:6379/0, rediss://host:6379/0 or "
-    "unix:///path/redis.sock; in a password write @ / ? # as %40 %2F %3F %23"
+    "must be the URL of a Redis. Fix: write redis://host:6379/0, rediss://host:6379/0, "
+    "unix:///path/redis.sock or sentinel://host:26379,host2:26379/0?master=mymaster; in a password write "
+    "@ / ? # as %40 %2F %3F %23"
 )
 
 
@@ -56,8 +60,13 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         (parts.hostname or "").encode("idna")
-        is_socket = parts.scheme in ("unix", "redis+socket")
-        is_place = bool(parts.path) if is_socket else parts.scheme in PARAMETERS and parts.port != 0
+        match parts.scheme:
+            case "unix" | "redis+socket":
+                is_place = bool(parts.path)
+            case "sentinel" | "sentinels":
+                is_place = all(port for _, port in hosts_of(parts))
+            case scheme:
+                is_place = scheme in PARAMETERS and parts.port != 0
     except ValueError:
         raise ValueError(NOT_A_URL) from None
     if not is_place or _is_torn(parts):
@@ -95,6 +104,7 @@ def complete_url(
     ca_file: str = "",
     cert_file: str = "",
     key_file: str = "",
+    sentinel_password: str = "",
 ) -> str:
     """`url` completed by password and certificates, so that redis-py and Celery need nothing else.
 
@@ -103,28 +113,33 @@ def complete_url(
     url = checked_url(url)
     parts = urlsplit(url)
     netloc, query = parts.netloc, dict(parse_qsl(parts.query))
-    if password and _parsed(url).get("password") is None:
-        if parts.scheme == "unix":
-            query["password"] = password
-        else:
-            user, _, place = netloc.rpartition("@")
-            netloc = f"{user.removesuffix(':')}:{quote(password, safe='')}@{place}"
+    is_missing = password and not (parts.password or query.get("password"))
+    if is_missing and parts.scheme == "unix":
+        query["password"] = password
+    elif is_missing:
+        user, _, place = netloc.rpartition("@")
+        netloc = f"{user.removesuffix(':')}:{quote(password, safe='')}@{place}"
+    if sentinel_password and is_sentinel(url):
+        query = {"sentinel_password": sentinel_password, **query}
     files = {CA: ca_file, CERTIFICATE: cert_file, KEY: key_file}
     given = {name: path for name, path in files.items() if path}
-    if parts.scheme == "rediss":
+    if parts.scheme in ("rediss", "sentinels"):
         # Celery refuses rediss:// without ssl_cert_reqs.
         query = {"ssl_cert_reqs": "required", **given, **query}
         check_certificates(query)
     elif given:
         raise SettingsError(
-            f"certificates need TLS, but HERD_REDIS_URL is {masked(url)}. Fix: write rediss:// instead of redis://"
+            f"certificates need TLS, but HERD_REDIS_URL is {masked(url)}. Fix: write rediss:// instead of "
+            "redis://, or sentinels:// instead of sentinel://"
         )
     return _joined(parts.scheme, netloc, parts.path, query)
 
 
 def celery_url(url: str) -> str:
-    """`url` in Celery's form, which differs for sockets."""
+    """`url` in Celery's form, which differs for sockets and Sentinels; see also `celery_options`."""
     url = checked_url(url)
+    if is_sentinel(url):
+        return SentinelUrl.of(url).celery_url
     parts = urlsplit(url)
     if parts.scheme != "unix":
         return url
@@ -133,8 +148,13 @@ def celery_url(url: str) -> str:
 
 
 def is_same_redis(one: str, other: str) -> bool:
-    """Whether two URLs, in any form, name the same database of the same Redis."""
+    """Whether two URLs, in any form, name the same database of the same Redis.
+
+    Of addresses with Sentinels only those are the same that are equal, in our form or in Celery's.
+    """
     try:
+        if is_sentinel(one) or is_sentinel(other):
+            return one == other or one == celery_url(other)
         return _database(one) == _database(other)
     except (SettingsError, ValueError):
         return False
@@ -155,7 +175,8 @@ def masked(url: str) -> str:
     try:
         parts = urlsplit(url)
         user, at, place = parts.netloc.rpartition("@")
-        _ = parts.port  # raises if an unescaped / splits the password
+        # It raises if an unescaped / splits the password.
+        _ = hosts_of(parts) if is_sentinel(url) else parts.port
     except ValueError:
         return "(not a URL)"
     if _is_torn(parts):
@@ -163,7 +184,8 @@ def masked(url: str) -> str:
     name, colon, password = user.partition(":")
     shown = f"{name}:***" if colon and password else "***"
     netloc = f"{shown}{at}{place}" if at else place
-    return _joined(parts.scheme, netloc, parts.path, {})
+    master = {name: value for name, value in parse_qsl(parts.query) if name == "master"}
+    return _joined(parts.scheme, netloc, parts.path, master)
 
 
 def _joined(scheme: str, netloc: str, path: str, query: Mapping[str, str]) -> str:

@@ -97,7 +97,7 @@ KEYS *|SCAN 0|RANDOMKEY|DBSIZE|PUBSUB CHANNELS|PUBSUB NUMSUB herd:acme:ctl|PUBSU
 CLIENT LIST|CLIENT KILL ID 1|CLIENT PAUSE 1|CLIENT INFO|MONITOR|CONFIG GET *
 CONFIG SET maxmemory 0|ACL LIST|ACL WHOAMI|ACL SETUSER x|DEBUG SLEEP 0|FLUSHALL|FLUSHDB|SCRIPT FLUSH
 SCRIPT KILL|EVAL return 0|SWAPDB 0 1|LATENCY LATEST|SLOWLOG GET|MODULE LIST|REPLICAOF NO ONE|SHUTDOWN|SAVE
-BGSAVE|BGREWRITEAOF|LASTSAVE|ROLE|SYNC|CLUSTER INFO|COMMAND|MEMORY STATS|WAIT 0 0|FAILOVER
+BGSAVE|BGREWRITEAOF|LASTSAVE|ROLE|SYNC|CLUSTER INFO|COMMAND|MEMORY STATS|FAILOVER
 """.strip()
     .replace("\n", "|")
     .split("|")
@@ -272,6 +272,10 @@ def test_a_gateway_looks_up_its_callers_keys_and_makes_none(
 
 def test_workers_and_operators_see_whether_redis_evicts(users: dict[Role, Redis]) -> None:
     assert {role for role, user in users.items() if may(user, "INFO")} == {W, O}
+
+
+def test_who_submits_may_wait_for_replicas(users: dict[Role, Redis]) -> None:
+    assert {role for role, user in users.items() if may(user, "WAIT 0 1")} == {P, O, G}
 
 
 def test_only_who_may_load_scripts_does(users: dict[Role, Redis]) -> None:

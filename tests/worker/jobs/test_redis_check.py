@@ -54,7 +54,7 @@ def test_a_redis_that_drops_any_key_is_refused_with_the_fix(redis: Redis) -> Non
 
 KINDS = {
     "cluster": "is a cluster, but all keys of a job must be on one server. Fix: put a single Redis",
-    "sentinel": "is a Sentinel, or older than Redis 6.2. Fix: put the Redis that keeps the data",
+    "sentinel": "is a Sentinel, or older than Redis 6.2. Fix: to ask a Sentinel for its Redis, write sentinel://host",
     "replica": "is a read-only replica. Fix: put its primary into HERD_REDIS_URL",
 }
 

@@ -16,6 +16,7 @@ from llama_herd.errors import (
     JobNotFound,
     JobRunning,
     NotPermitted,
+    NotReplicated,
     QueueFull,
     RecordUnreadable,
     RedisUnavailable,
@@ -116,6 +117,8 @@ def _words(error: HerdError) -> tuple[str, str]:
         case NotPermitted():
             log.warning("%s", error)
             return "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl"
+        case NotReplicated():
+            return "not_replicated", str(error)
         case RedisUnavailable():
             log.warning("%s", error)
             return "queue_unavailable", "the queue is away"
