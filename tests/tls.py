@@ -1,5 +1,6 @@
 """TLS before a redis-server that has none: certificates of our own, and a server that unwraps."""
 
+import shutil
 import socket
 import ssl
 import subprocess
@@ -9,6 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import pytest
+
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="no openssl command to make certificates"
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,10 @@ class TlsFront:
             self._context.load_verify_locations(client.file)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"rediss://127.0.0.1:{self.port}/0"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()

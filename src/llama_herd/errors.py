@@ -9,7 +9,8 @@ HerdError
 │   └── JobConflict     another job already has this id or idempotency key
 ├── DeviceLost          a GPU answers this process no more: its worker ends
 ├── RedisUnavailable    Redis cannot be reached, or rejects the call
-│   └── NotPermitted    the user of Redis lacks a right
+│   ├── NotPermitted    the user of Redis lacks a right
+│   └── NotReplicated   too few replicas have a job: a failover may lose it
 ├── QueueFull           the queue's limit of jobs or tokens is reached; `retry_after_s` says when to try again
 ├── JobNotFound         no such job, or its record has been forgotten
 ├── JobRunning          a worker runs the job, which must end first
@@ -118,6 +119,22 @@ class RedisUnavailable(HerdError):
 
 class NotPermitted(RedisUnavailable):
     """The user of Redis lacks the right to a command, a key or a channel."""
+
+
+class NotReplicated(RedisUnavailable):
+    """A job was submitted, but fewer replicas of Redis have it than HERD_REPLICAS: nobody knows its state.
+
+    It runs unless Redis fails over before they have it. To submit the same again under its id or idempotency
+    key is safe: it runs once.
+    """
+
+    def __init__(self, job_id: str, num: int, wanted: int, waited_s: float) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id} is not safe: {num} of {wanted} replicas have it after {waited_s:g} s, so a "
+            "failover could lose it. Fix: submit exactly the same job again under this job_id or its "
+            "idempotency_key, which runs it once; HERD_REPLICAS says how many must have it"
+        )
 
 
 class QueueFull(HerdError):

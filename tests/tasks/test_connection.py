@@ -17,15 +17,8 @@ from redis.exceptions import (
 )
 
 from llama_herd.errors import RedisUnavailable, SettingsError
-from llama_herd.tasks.connection import (
-    celery_url,
-    checked_url,
-    connect,
-    connect_async,
-    is_same_redis,
-    masked,
-    redis_errors,
-)
+from llama_herd.tasks.connection import connect, connect_async, redis_errors
+from llama_herd.tasks.redis_url import celery_url, checked_url, is_same_redis, masked
 
 URL = "redis://me:hunter2@host:6380/1"
 
@@ -147,7 +140,7 @@ def test_what_is_shown_of_an_address_holds_no_secret(url: str, shown: str) -> No
         (ConnectionError("x"), "cannot be reached"),
         (TimeoutError("x"), "does not answer"),
         (AuthenticationError("x"), "rejects the user or the password"),
-        (NoPermissionError("x"), "rejects the user or the password"),
+        (NoPermissionError("x"), "does not let this user do that"),
         (OutOfMemoryError("x"), "is full"),
         (ResponseError("@user_script: 70: -OOM command not allowed when used"), "is full"),  # Redis 6.2
         (ResponseError("user_script:73: OOM command not allowed when used"), "is full"),  # Redis 7 and 8

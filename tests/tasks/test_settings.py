@@ -11,6 +11,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.tasks.secret_files import exposed_files
 from llama_herd.tasks.settings import Settings
 from tests.logged import listening
+from tests.tls import Identity, needs_openssl
 
 
 @pytest.fixture(autouse=True)
@@ -173,9 +174,11 @@ def test_what_a_container_engine_hands_over_is_no_cause_for_a_warning(
     assert exposed_files(Settings) == {}
 
 
+@needs_openssl
 def test_tls_is_checked_unless_the_url_says_otherwise(tmp_path: Path) -> None:
+    here = Identity.make(tmp_path, "127.0.0.1")
     for name in ("ca.pem", "me.pem"):
-        (tmp_path / name).touch()
+        (tmp_path / name).symlink_to(here.file)
     read = Settings.read(redis_url="rediss://host", redis_ca_file="ca.pem", redis_cert_file="me.pem")
     assert read.redis_url == "rediss://host?ssl_cert_reqs=required&ssl_ca_certs=ca.pem&ssl_certfile=me.pem"
     assert Settings.read(**read.model_dump()) == read
@@ -189,9 +192,10 @@ def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("none.pem", "names a file that does not exist"),
         ("pipe", "names something that is not a regular file"),
     ):
+        words = f"{words}. Fix: name a PEM file that this user may read"
         assert complaint(redis_url="rediss://host", redis_ca_file=path) == f"redis_ca_file='{path}': {words}"
         url = f"rediss://host?ssl_keyfile={path}"
-        assert complaint(redis_url=url) == f"redis_url: ssl_keyfile {words}: {path}"
+        assert complaint(redis_url=url) == f"redis_url: ssl_keyfile={path}: {words}"
 
 
 @pytest.mark.parametrize("url", ["redis://host", "unix:///r.sock"])

@@ -30,8 +30,8 @@ SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2}}
 LONG: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 4096}}
 
 #: What is refused without harm: redis-py tells its name, a subscriber looks for the record of a job that has
-#: said nothing, a producer tries to load scripts, a worker asks whether Redis evicts keys.
-EXPECTED = {"client", "hmget", "script", "info"}
+#: said nothing, a producer tries to load scripts.
+EXPECTED = {"client", "hmget", "script"}
 
 ClientOf = Callable[[Role], Client]
 TENANTS = ("default", "acme")

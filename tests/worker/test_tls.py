@@ -1,6 +1,5 @@
 """Redis over TLS: client, worker, queue and results; and whom they refuse to talk to."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,12 +15,9 @@ from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import ForkedWorker
-from tests.tls import Identity, TlsFront
+from tests.tls import Identity, TlsFront, needs_openssl
 
-pytestmark = [
-    pytest.mark.redis,
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl command to make certificates"),
-]
+pytestmark = [pytest.mark.redis, needs_openssl]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +43,7 @@ def front(redis_url: str, redis_server: EmbeddedRedis, here: Identity) -> Iterat
 
 def client(front: TlsFront, ca: Identity | None, **more: str) -> AbstractContextManager[Client]:
     trusted = {} if ca is None else {"redis_ca_file": str(ca.file)}
-    return Client(settings=Settings.read(redis_url=f"rediss://127.0.0.1:{front.port}", **trusted, **more))
+    return Client(settings=Settings.read(redis_url=front.url, **trusted, **more))
 
 
 def test_a_server_with_a_trusted_certificate_is_talked_to(front: TlsFront, here: Identity) -> None:
@@ -89,9 +85,8 @@ def test_a_server_that_wants_to_know_us_is_shown_our_certificate(
 def test_queue_worker_and_results_go_over_tls(
     front: TlsFront, here: Identity, tiny_path: Path, tmp_path: Path
 ) -> None:
-    url = f"rediss://127.0.0.1:{front.port}/0"
     settings = WorkerSettings.read(
-        redis_url=url, redis_ca_file=str(here.file), model_name="m", model=tiny_path, threads=1
+        redis_url=front.url, redis_ca_file=str(here.file), model_name="m", model=tiny_path, threads=1
     )
     job: dict[str, Any] = {"prompt": "Once", "sampling": {"max_tokens": 3, "ignore_eos": True}}
     with (

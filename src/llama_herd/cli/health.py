@@ -37,7 +37,7 @@ def health(
         _fail(f"{missing}. Ready are: {ready or 'none'}")
     if not any(worker.state == "ready" for worker in here):
         states = (f"{one.name} is {one.shown_state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
-        complaints = dict.fromkeys(one.complaint for one in here if one.complaint)
+        complaints = dict.fromkeys(complaint for one in here for complaint in one.complaints)
         _fail("; ".join((*states, *complaints)))
 
 

@@ -55,7 +55,7 @@ def warnings(found: Status) -> Iterable[str]:
     for worker in found.workers:
         if worker.state in TROUBLE:
             yield f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"
-    yield from dict.fromkeys(worker.complaint for worker in found.workers if worker.complaint)
+    yield from dict.fromkeys(complaint for worker in found.workers for complaint in worker.complaints)
 
 
 def job_view(job: JobStatus) -> Table:

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from llama_herd.errors import SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.connection import masked
+from llama_herd.tasks.redis_url import masked
 
 _HERE = ("127.0.0.1", "localhost")
 

@@ -6,9 +6,11 @@ from celery import Celery
 from celery.signals import celeryd_init
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection import celery_url
+from llama_herd.tasks.connection import options_of_sentinels
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.redis_url import celery_url, checked_url
+from llama_herd.tasks.sentinel_url import SentinelUrl, is_sentinel
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_checks import check_worker_start, refuse_settings
 
@@ -21,6 +23,8 @@ def make_app(settings: Settings) -> Celery:
         # Queue, ledger and results share one database: a job and its message come into being in one script.
         broker_url=url,
         result_backend=url,
+        broker_use_ssl=celery_tls(settings.redis_url),
+        redis_backend_use_ssl=celery_tls(settings.redis_url),
         broker_connection_retry_on_startup=True,
         # Retry when Redis answers with an error (full, disk full, read-only), as after a lost connection.
         broker_channel_error_retry=True,
@@ -56,13 +60,14 @@ def make_app(settings: Settings) -> Celery:
         result_backend_transport_options={
             "retry_policy": {"max_retries": None},
             "global_keyprefix": ledger.results_prefix,
+            **sentinel_options(settings.redis_url),
         },
         # A worker that sends events (-E) sends them to its own tenant.
         event_exchange=ledger.key("celeryev"),
         redis_socket_keepalive=True,
         redis_socket_timeout=10.0,
         redis_retry_on_timeout=True,
-        broker_transport_options=broker_options(ledger.unacked_key),
+        broker_transport_options=broker_options(ledger.unacked_key, settings.redis_url),
     )
 
     def check_start(instance: Any, **_: Any) -> None:
@@ -74,7 +79,7 @@ def make_app(settings: Settings) -> Celery:
     return app
 
 
-def broker_options(unacked_key: str) -> dict[str, Any]:
+def broker_options(unacked_key: str, url: str) -> dict[str, Any]:
     """Settings of kombu's Redis transport: the names of its keys, and how soon it notices a loss."""
     return {
         # Only a fallback: SWEEP finds a dead worker's jobs within seconds. Kombu looks every interval x
@@ -93,7 +98,21 @@ def broker_options(unacked_key: str) -> dict[str, Any]:
         "socket_keepalive": True,
         "socket_timeout": 10.0,
         "socket_connect_timeout": 5.0,
+        **sentinel_options(url),
     }
+
+
+def sentinel_options(url: str) -> dict[str, Any]:
+    """What Celery's URL of Sentinels has no place for: what they call Redis, and how they are entered."""
+    if not is_sentinel(url):
+        return {}
+    found = SentinelUrl.of(checked_url(url))
+    return {"master_name": found.master, "sentinel_kwargs": options_of_sentinels(found)}
+
+
+def celery_tls(url: str) -> dict[str, str] | None:
+    """TLS with Sentinels and Redis; for a rediss:// URL Celery reads it there."""
+    return SentinelUrl.of(checked_url(url)).tls or None if is_sentinel(url) else None
 
 
 try:

@@ -15,8 +15,9 @@ from pydantic_settings import (
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection import checked_url, complete_url, problem_with_file
+from llama_herd.tasks.certificates import problem_with_file
 from llama_herd.tasks.env_file import check_env_file, without_complaints
+from llama_herd.tasks.redis_url import checked_url, complete_url
 from llama_herd.tasks.secret_files import SecretFiles
 
 #: Name of the bundled model. Jobs go to its queue unless they name another model.
@@ -44,7 +45,7 @@ MAX_CONTEXT_TOKENS = 1 << 22
 MAX_SHOWN_CHARS = 60
 
 #: Settings that complete the URL of Redis.
-ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file")
+ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file", "sentinel_password")
 
 
 class Settings(BaseSettings):
@@ -76,12 +77,17 @@ class Settings(BaseSettings):
         description="Client certificate, if Redis asks for one. Its key may be in the same file.",
     )
     redis_key_file: str = Field(default="", description="Private key of the client certificate.")
+    sentinel_password: str = Field(
+        default="",
+        description="Password of the Sentinels in HERD_REDIS_URL, unless the URL contains it.",
+        repr=False,
+    )
     redis_url: str = Field(
         default="redis://127.0.0.1:6379/0",
         validation_alias=AliasChoices("HERD_REDIS_URL", "CELERY_BROKER_URL", "REDIS_URL"),
         validate_default=True,
         description="Redis for the queue, the ledger and the token streams, all in one database. "
-        "rediss:// is TLS.",
+        "rediss:// is TLS; sentinel://host1,host2/0?master=NAME asks Sentinels.",
         repr=False,  # may contain a password
     )
     tenant: str = Field(
@@ -120,6 +126,15 @@ class Settings(BaseSettings):
         ge=0,
         le=10**12,
         description="Most tokens of prompts and outputs that may wait for a model. 0: no limit.",
+    )
+    replicas: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="Replicas of Redis that must have a job before submit returns. 0: it does not wait.",
+    )
+    replicas_timeout_s: float = Field(
+        default=1.0, gt=0, le=4, description="How long submit waits for these replicas."
     )
     lease_ms: int = Field(
         default=3000,

@@ -9,7 +9,7 @@ from kombu import compression
 from kombu.exceptions import ContentDisallowed
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection import is_same_redis, masked
+from llama_herd.tasks.redis_url import is_same_redis, masked
 from llama_herd.tasks.secret_files import warn_of_exposed_files
 from llama_herd.tasks.settings import Settings
 

@@ -21,6 +21,14 @@ TROUBLE: Mapping[str, str] = {
 }
 
 
+def eviction_complaint(policy: str) -> str:
+    """That Redis drops jobs by this policy, and the fix."""
+    return (
+        f"Redis drops accepted jobs when it reaches its maxmemory (maxmemory-policy {policy}). "
+        "Fix: redis-cli CONFIG SET maxmemory-policy noeviction"
+    )
+
+
 class WorkerStatus(BaseModel):
     """A worker's last report. Unknown fields of other versions are ignored."""
 
@@ -59,6 +67,9 @@ class WorkerStatus(BaseModel):
     )
     spoilt_key: str = Field(default="", description="That key.")
     spoilt_type: str = Field(default="", description="What the key holds; empty if the worker may not ask.")
+    evicts: str = Field(
+        default="", description="The policy by which Redis may drop jobs; empty if it does not."
+    )
     beat_ms: int = Field(
         default=0, description="Time of the report by the clock of Redis, in unix milliseconds."
     )
@@ -69,7 +80,13 @@ class WorkerStatus(BaseModel):
         return f"loading {self.loaded_percent}%" if self.state == "loading" else self.state
 
     @property
-    def complaint(self) -> str:
+    def complaints(self) -> tuple[str, ...]:
+        """What is wrong with Redis as this worker sees it, each with the fix."""
+        evicts = eviction_complaint(self.evicts) if self.evicts else ""
+        return tuple(filter(None, (self._left_out, evicts)))
+
+    @property
+    def _left_out(self) -> str:
         """Which queue is left out, why, and the fix; empty if no queue is."""
         if not self.left_out:
             return ""

@@ -9,6 +9,8 @@ from typing import NoReturn
 import structlog
 
 from llama_herd.errors import DeviceLost
+from llama_herd.tasks.redis_url import celery_url
+from llama_herd.tasks.sentinel_url import is_sentinel
 from llama_herd.worker.loading.device import begin_anew, on_device, pin_device
 from llama_herd.worker.settings import WorkerSettings
 
@@ -31,6 +33,16 @@ EXIT_DEVICE_LOST = 73
 def settings() -> WorkerSettings:
     """This process's settings, read once, with the device that it takes. Raises BadInput."""
     return on_device(WorkerSettings.read())
+
+
+def has_sentinels() -> bool:
+    """Whether Sentinels say where Redis is."""
+    return is_sentinel(settings().redis_url)
+
+
+def sentinel_urls() -> list[str]:
+    """Celery's addresses of the Sentinels, one each."""
+    return celery_url(settings().redis_url).split(";")
 
 
 def num_places() -> int:

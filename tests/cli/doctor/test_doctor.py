@@ -6,6 +6,7 @@ import resource
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from redis import Redis
 from llama_herd.extras import install_command
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.kernels.build import best_library
+from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.worker.loading import memory_plan
 from tests.cli.herd_command import invoke
+from tests.guarded_redis import GuardedRedis, write_users
 
 pytestmark = [
     pytest.mark.long,
@@ -82,6 +85,30 @@ def test_a_redis_that_forgets_is_named_with_the_fix(redis: Redis, redis_url: str
     assert (state, fix) == ("fail", "redis-cli CONFIG SET maxmemory-policy noeviction")
     assert "allkeys-lru" in detail
     assert found["persistence"][::2] == ("warn", "redis-cli CONFIG SET appendonly yes")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
+    folder = tmp_path_factory.mktemp("acl")
+    acl = Acl("default", ["herd.m"])
+    write_users(folder, {role: acl.rights(role) for role in Role})
+    with GuardedRedis(folder) as server:
+        yield server
+
+
+@pytest.mark.parametrize("role", Role)
+def test_each_role_may_ask_and_is_told_what_it_may_not_see(
+    guarded: GuardedRedis, tiny_path: Path, role: Role
+) -> None:
+    found = findings(guarded.url_of(role), exit_code=0, HERD_MODEL=str(tiny_path))
+    assert found["redis"][0] == "ok"
+    if role in (Role.WORKER, Role.OPERATOR):
+        assert found["eviction"][:2] == ("ok", "none, no maxmemory")
+    else:
+        for subject in ("eviction", "persistence"):
+            state, detail, fix = found[subject]
+            assert (state, detail) == ("warn", "not seen: this user of Redis may not run INFO")
+            assert "herd acl" in fix
 
 
 def test_where_no_redis_is_the_port_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.connection import is_full
+from llama_herd.tasks.complaint import is_full
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger

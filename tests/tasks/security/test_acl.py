@@ -47,7 +47,7 @@ COMMANDS: dict[str, set[Role]] = {
     # its events
     "XRANGE {j}:events - +": {S, W, O, G},
     "XREAD STREAMS {j}:events 0": {S, O},
-    "XREVRANGE {j}:events + -": {O, G},
+    "XREVRANGE {j}:events + -": {W, O, G},
     "XADD {j}:events 9-0 e x": {P, W, O, G},
     "XINFO STREAM {j}:events": set(),
     "XGROUP CREATE {j}:events g $": set(),
@@ -64,7 +64,7 @@ COMMANDS: dict[str, set[Role]] = {
     "ZRANGE herd:{t}:leases 0 -1": {W, O, G},
     "ZCARD herd:{t}:leases": {O, G},
     "HGETALL herd:{t}:worker:w": {W, O, G},
-    "XREVRANGE herd:{t}:dead + -": {O, G},
+    "XREVRANGE herd:{t}:dead + -": {W, O, G},
     "XADD herd:{t}:dead * raw x": {W, O, G},
     "HGET herd:{t}:unacked tag": {W, O, G},
     "SET herd:{t}:unacked_mutex x": {W},
@@ -94,10 +94,10 @@ COMMANDS: dict[str, set[Role]] = {
 FORBIDDEN = (
     """
 KEYS *|SCAN 0|RANDOMKEY|DBSIZE|PUBSUB CHANNELS|PUBSUB NUMSUB herd:acme:ctl|PUBSUB NUMPAT|PSUBSCRIBE *
-CLIENT LIST|CLIENT KILL ID 1|CLIENT PAUSE 1|CLIENT INFO|MONITOR|INFO|INFO keyspace|CONFIG GET *
+CLIENT LIST|CLIENT KILL ID 1|CLIENT PAUSE 1|CLIENT INFO|MONITOR|CONFIG GET *
 CONFIG SET maxmemory 0|ACL LIST|ACL WHOAMI|ACL SETUSER x|DEBUG SLEEP 0|FLUSHALL|FLUSHDB|SCRIPT FLUSH
 SCRIPT KILL|EVAL return 0|SWAPDB 0 1|LATENCY LATEST|SLOWLOG GET|MODULE LIST|REPLICAOF NO ONE|SHUTDOWN|SAVE
-BGSAVE|BGREWRITEAOF|LASTSAVE|ROLE|SYNC|CLUSTER INFO|COMMAND|MEMORY STATS|WAIT 0 0|FAILOVER
+BGSAVE|BGREWRITEAOF|LASTSAVE|ROLE|SYNC|CLUSTER INFO|COMMAND|MEMORY STATS|FAILOVER
 """.strip()
     .replace("\n", "|")
     .split("|")
@@ -268,6 +268,14 @@ def test_a_gateway_looks_up_its_callers_keys_and_makes_none(
 ) -> None:
     allowed = {role for role, user in users.items() if may(user, command)}
     assert allowed == ({G} if ON_KEYS[command] or dialect is Dialect.FLAT else set())
+
+
+def test_workers_and_operators_see_whether_redis_evicts(users: dict[Role, Redis]) -> None:
+    assert {role for role, user in users.items() if may(user, "INFO")} == {W, O}
+
+
+def test_who_submits_may_wait_for_replicas(users: dict[Role, Redis]) -> None:
+    assert {role for role, user in users.items() if may(user, "WAIT 0 1")} == {P, O, G}
 
 
 def test_only_who_may_load_scripts_does(users: dict[Role, Redis]) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from redis import Redis
 from llama_herd.errors import SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.tasks.connection import connect
-from llama_herd.worker.jobs.redis_check import check_redis, refuse_eviction
+from llama_herd.worker.jobs.eviction import refuse_eviction
+from llama_herd.worker.jobs.redis_check import check_redis
 from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.local.forked_python import run_forked
 from tests.local.processes import PATIENCE_S, wait_until
+from tests.tls import Identity, TlsFront, needs_openssl
 
 pytestmark = pytest.mark.redis
 
@@ -43,14 +46,15 @@ def test_a_redis_that_drops_any_key_is_refused_with_the_fix(redis: Redis) -> Non
     redis.config_set("maxmemory", 1 << 30)
     redis.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(
-        SettingsError, match=r"1,073,741,824 bytes .*allkeys-lru\)\. Fix: redis-cli CONFIG SET"
+        SettingsError,
+        match=r"\(maxmemory-policy allkeys-lru\)\. Fix: redis-cli CONFIG SET maxmemory-policy noeviction",
     ):
         refuse_eviction(redis)
 
 
 KINDS = {
     "cluster": "is a cluster, but all keys of a job must be on one server. Fix: put a single Redis",
-    "sentinel": "is a Sentinel, or older than Redis 6.2. Fix: put the Redis that keeps the data",
+    "sentinel": "is a Sentinel, or older than Redis 6.2. Fix: to ask a Sentinel for its Redis, write sentinel://host",
     "replica": "is a read-only replica. Fix: put its primary into HERD_REDIS_URL",
 }
 
@@ -131,19 +135,53 @@ def test_a_redis_that_lacks_replicas_for_a_while_is_waited_for(
         check.result(PATIENCE_S)
 
 
-@pytest.mark.long
-def test_a_user_without_a_right_to_ask_is_passed_over_and_a_wrong_one_is_not(
-    redis: Redis, redis_server: EmbeddedRedis
-) -> None:
-    redis.acl_setuser("poor", enabled=True, passwords="+x", commands=["+ping"])
-    place = redis_server.url.removeprefix("redis://")
+@contextmanager
+def user(redis: Redis, url: str, *rules: str, keys: str = "*") -> Iterator[str]:
+    """The address for a user with these rights."""
+    redis.acl_setuser("poor", enabled=True, passwords="+x", keys=[keys], commands=["+ping", *rules])
     try:
-        with connect(f"redis://poor:x@{place}") as poor:
-            check_redis(poor, WorkerSettings(redis_url=redis_server.url))
-        with (
-            connect(f"redis://poor:y@{place}") as wrong,
-            pytest.raises(SettingsError, match="rejects the user or the password"),
-        ):
-            check_redis(wrong, WorkerSettings(redis_url=redis_server.url))
+        yield url.replace("redis://", "redis://poor:x@")
     finally:
         redis.acl_deluser("poor")
+
+
+def complaint(url: str) -> str:
+    """Why no worker starts there."""
+    with connect(url) as redis, pytest.raises(SettingsError) as caught:
+        check_redis(redis, WorkerSettings(redis_url=url))
+    return str(caught.value)
+
+
+@pytest.mark.long
+def test_a_wrong_password_ends_a_worker(redis: Redis, redis_url: str) -> None:
+    with user(redis, redis_url) as url:
+        assert "rejects the user or the password (WRONGPASS). Fix: " in complaint(url.replace(":x@", ":y@"))
+
+
+def test_a_user_who_may_not_look_is_passed_over(redis: Redis, redis_url: str) -> None:
+    with user(redis, redis_url, "+@all", "-info") as url, connect(url) as own:
+        check_redis(own, WorkerSettings(redis_url=url))
+
+
+@pytest.mark.parametrize(
+    ("rules", "keys", "what"),
+    [
+        (["+@all", "-del"], "*", "write the records of jobs"),
+        (["+@all", "-evalsha"], "*", "run scripts"),
+        (["+@all"], "herd:*", "read the queue herd.tales"),
+    ],
+)
+def test_a_user_who_may_not_run_jobs_is_told_what_is_missing(
+    redis: Redis, redis_url: str, rules: list[str], keys: str, what: str
+) -> None:
+    with user(redis, redis_url, *rules, keys=keys) as url:
+        said = complaint(url)
+    assert f"does not let this user {what} (NOPERM): " in said
+    assert "Fix: give it the role that it needs (herd acl)" in said
+
+
+@needs_openssl
+@pytest.mark.long
+def test_a_certificate_that_is_not_trusted_ends_a_worker(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    with TlsFront(redis_server.port, Identity.make(tmp_path, "127.0.0.1")) as front:
+        assert "shows a certificate that is not trusted" in complaint(front.url)

@@ -9,6 +9,7 @@ from redis import Redis
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
+from llama_herd.worker.jobs.eviction import EvictionWatch
 from llama_herd.worker.jobs.watchdog import Watchdog
 
 pytestmark = pytest.mark.redis
@@ -25,7 +26,13 @@ class SilentPoller:
 
 @pytest.mark.long
 def test_a_message_that_waits_in_any_queue_makes_silence_suspicious(redis: Redis) -> None:
-    watchdog = Watchdog(redis, Ledger(), ["herd.acme:m", "herd.globex:m"], silence_s=60)
+    watchdog = Watchdog(
+        redis,
+        Ledger(),
+        ["herd.acme:m", "herd.globex:m"],
+        silence_s=60,
+        eviction=EvictionWatch(redis, lambda: None),
+    )
     watchdog.watch(SilentPoller())
     redis.lpush("herd.globex:m", "message")
     watchdog.start()
@@ -44,7 +51,7 @@ class Waiting:
 def watchdog(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watchdog]:
     """Looks often."""
     monkeypatch.setattr("llama_herd.worker.jobs.watchdog.INTERVAL_S", 0.01)
-    watchdog = Watchdog(redis, Ledger(), [], silence_s=60)
+    watchdog = Watchdog(redis, Ledger(), [], silence_s=60, eviction=EvictionWatch(redis, lambda: None))
     yield watchdog
     watchdog.stop()
 

@@ -84,7 +84,9 @@ class Client:
         workers log of the job.
 
         Raises InvalidJob with every wrong field, JobConflict if another job has this id or key, and QueueFull
-        if the limit of waiting jobs or tokens is reached. Warns (UnservedModel) if no worker serves the job's
+        if the limit of waiting jobs or tokens is reached. Raises NotReplicated if HERD_REPLICAS is set, and
+        fewer replicas of Redis have the job in time: it may run, or be lost in a failover, and the same call
+        with the same id or key makes sure of it. Warns (UnservedModel) if no worker serves the job's
         model while some serve others, unless HERD_MODELS names it.
         """
         accepted = self._run(self._core.submit(job, fields, job_id, idempotency_key, traceparent))

@@ -25,7 +25,6 @@ from llama_herd.tasks.client.submission import (
     id_of_key,
 )
 from llama_herd.tasks.client.waiting import Waiting
-from llama_herd.tasks.connection import checked_url
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Place
@@ -35,6 +34,7 @@ from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, ask
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.redis_url import checked_url
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 
@@ -71,7 +71,7 @@ class ClientCore:
         idempotency_key: str | None,
         traceparent: str | None = None,
     ) -> Dialogue[Accepted]:
-        """Check, name and enqueue a job. Raises InvalidJob, JobConflict, QueueFull."""
+        """Check, name and enqueue a job. Raises InvalidJob, JobConflict, QueueFull, NotReplicated."""
         if job is not None and fields:
             raise TypeError("give a GenerationJob or its fields, not both")
         if job_id is not None and idempotency_key is not None:
@@ -88,7 +88,7 @@ class ClientCore:
         new = NewJob(
             checked_id(job_id), name, Envelope.of(job_id, queue, traceparent=checked_trace(traceparent)), job
         )
-        return (yield from enqueue(self.ledger, new))
+        return (yield from enqueue(self.ledger, new, self.settings))
 
     def follower(self, job_id: str, after: int, timeout_s: float | None, waits: bool) -> Follower:
         return Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=waits)

@@ -70,6 +70,7 @@ class Dead:
         job = GenerationJob.parse(kept.body | {"deadline_ms": None, "not_before": None}, self.settings)
         queue = kept.record.queue
         new_id = id_of_retry(self.settings.tenant, job_id)
-        yield from enqueue(self.ledger, NewJob(new_id, "retry", Envelope.of(new_id, queue), job))
+        new = NewJob(new_id, "retry", Envelope.of(new_id, queue), job)
+        yield from enqueue(self.ledger, new, self.settings)
         yield self.letters.unlist(job_id)
         return Retried(new_id, queue)

@@ -4,13 +4,15 @@ import uuid
 from math import ceil
 from typing import NamedTuple
 
-from llama_herd.errors import FieldError, InvalidJob, JobConflict, QueueFull
+from llama_herd.errors import FieldError, InvalidJob, JobConflict, NotReplicated, QueueFull
 from llama_herd.tasks.client.notes import unserved_note
 from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.replicas import num_copies
 from llama_herd.tasks.message import TRACEPARENT, Envelope, model_of, trace_id_of
+from llama_herd.tasks.settings import Settings
 
 #: UUID namespace of ids that are derived from names.
 _NAMESPACE = uuid.UUID("5c1a7e6e-50a5-5d0e-9d1f-0e6f6c6c616d")
@@ -39,8 +41,8 @@ class NewJob(NamedTuple):
     job: GenerationJob
 
 
-def enqueue(ledger: Ledger, new: NewJob) -> Dialogue[Accepted]:
-    """Enqueue a job. Raises JobConflict, QueueFull.
+def enqueue(ledger: Ledger, new: NewJob, settings: Settings) -> Dialogue[Accepted]:
+    """Enqueue a job, and wait for replicas if that is set. Raises JobConflict, QueueFull, NotReplicated.
 
     It is noted if no worker serves the job's model while some serve others: then the name may be wrong.
     A name in HERD_MODELS is right.
@@ -54,6 +56,10 @@ def enqueue(ledger: Ledger, new: NewJob) -> Dialogue[Accepted]:
                 f"{new.name}: another job already has it, {new.job_id}. "
                 f"Fix: submit exactly the same job again, or choose another {new.name}"
             )
+    if settings.replicas:
+        num = yield from num_copies(ledger, new.job_id, settings.replicas, settings.replicas_timeout_s)
+        if num < settings.replicas:
+            raise NotReplicated(new.job_id, num, settings.replicas, settings.replicas_timeout_s)
     model = model_of(new.envelope.queue, ledger.tenant)
     if not answer.served_instead or model in ledger.standing_models:
         return Accepted(new.job_id, "")

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from redis.exceptions import NoScriptError, ResponseError
 
-from llama_herd.tasks.connection import is_denied
+from llama_herd.tasks.complaint import is_denied
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger

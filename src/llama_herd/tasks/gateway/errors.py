@@ -15,6 +15,7 @@ from llama_herd.errors import (
     JobNotFound,
     JobRunning,
     NotPermitted,
+    NotReplicated,
     QueueFull,
     RecordUnreadable,
     RedisUnavailable,
@@ -142,6 +143,8 @@ def _words(error: HerdError) -> tuple[str, str]:
             return "queue_full", f"{error.depth} {error.unit} wait, and the limit is {error.limit}"
         case NotPermitted():
             return "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl"
+        case NotReplicated():
+            return "not_replicated", str(error)
         case RedisUnavailable():
             return "queue_unavailable", "the queue is away"
         case DeadlineExceeded():

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from llama_herd.tasks.connection import problem_with_file
+from llama_herd.tasks.certificates import problem_with_file
 from llama_herd.tasks.gateway.address import is_loopback
 from llama_herd.tasks.settings import Settings
 

@@ -130,6 +130,8 @@ class Emission(StrEnum):
     CANCELLED = "cancelled"
     #: The stream ends earlier than the caller believes: send again from there, with the events cut as before.
     GAP = "gap"
+    #: The job's record or its events are gone, though nothing has ended it: only `end` is accepted now.
+    DAMAGED = "damaged"
     #: Redis reported an error for this job's stream; `reason` is its message.
     ERROR = "error"
     #: Redis refuses every call with this event. No script answers this; the publisher finds it out.

@@ -4,14 +4,13 @@
 in `lua/`, its keys are in `keys.py`. All times are by the clock of Redis.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.events import Event, Failure, FinishReason, parse_event
+from llama_herd.tasks.events import Event, Failure, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import (
     Busy,
@@ -31,6 +30,7 @@ from llama_herd.tasks.ledger.answers import (
     Submitted,
     Swept,
 )
+from llama_herd.tasks.ledger.end_tail import LOST, end_tail
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.notice import CancelReason, notice_text
@@ -70,7 +70,7 @@ _SWEPT = ("pending", "delayed", "leases", "waiting", "sweep", "dead", "served")
 FIRST = "-"
 
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
-_CLAIM = Script("claim", "clock", "waiting", "record", "end")
+_CLAIM = Script("claim", "clock", "waiting", "record", "end", "lost")
 _EMIT = Script("emit", "clock")
 _PREPARE = Script("prepare")
 _RELEASE = Script("release", "clock", "queue", "push", "front", "waiting")
@@ -79,7 +79,7 @@ _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
 _CANCEL = Script("cancel", "clock", "waiting", "end")
 _PURGE = Script("purge", "clock", "waiting", "end")
-_SWEEP = Script("sweep", "clock", "queue", "push", "front", "waiting", "end")
+_SWEEP = Script("sweep", "clock", "queue", "push", "front", "waiting", "end", "lost")
 _READ = Script("read")
 _DEPTH = Script("depth", "queue")
 _PLACE = Script("place", "clock")
@@ -174,6 +174,7 @@ class Ledger(Keys):
             end_tail("cancelled"),
             end_tail("deadline"),
             end_tail("error", self._poisoned),
+            end_tail("error", LOST),
         )
         if job is not None and envelope is not None:
             keys, args = (*keys, envelope.queue), (*args, *_brought(job, envelope))
@@ -293,6 +294,7 @@ class Ledger(Keys):
                 1000 * self.unserved_timeout_s,
                 end_tail("error", self._unserved),
                 1000 * WORKER_TTL_S,
+                end_tail("error", LOST),
                 *(queue_name(model, self.tenant) for model in self.standing_models),
             ),
             lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
@@ -368,19 +370,6 @@ class Ledger(Keys):
     def num_running(self) -> Call[int]:
         """Number of jobs that workers own."""
         return Call("ZCARD", (self.key("leases"),), (), int)
-
-
-def end_tail(finish_reason: FinishReason, error: Failure | None = None) -> str:
-    """The rest of a final event's JSON, after the fields that a script fills in."""
-    tail = {
-        "final": True,
-        "finish_reason": finish_reason,
-        "usage": None,
-        "text_sha256": None,
-        "error": error and error.model_dump(),
-        "timings": None,
-    }
-    return json.dumps(tail, separators=(",", ":"))[1:]
 
 
 def _brought(job: GenerationJob, envelope: Envelope) -> tuple[str | int, ...]:

@@ -46,6 +46,8 @@ def _names(text: str) -> frozenset[str]:
 #: What every connection needs.
 _CONNECTION = _names("PING SELECT")
 _SUBSCRIPTION = _names("SUBSCRIBE UNSUBSCRIBE")
+#: Who submits may wait until replicas have the job.
+_WAIT = _names("WAIT")
 #: The gateway submits by our script, and searches what it purges in queues and in workers' hands.
 _PASS_ON = _names("LPUSH LRANGE LREM HSCAN HDEL ZREM")
 #: Celery puts a message into a queue: it looks up the queues of an exchange.
@@ -61,6 +63,8 @@ _OPERATE = _names(
     XLEN XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
 _SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
+#: Workers and operators see whether Redis may evict jobs. It shows figures of the whole server, and no names.
+_LOOK = _names("INFO")
 
 #: Celery's sets of the queues of an exchange.
 _BINDINGS = ("_kombu.binding", "_kombu.binding_permanent")
@@ -113,7 +117,9 @@ _OF_KIND = {
 #: watched.
 _OF_ANY_KIND = _names("DEL EXISTS EXPIRE PEXPIRE WATCH")
 _NEVER_DELETED = frozenset({Kind.LIST, Kind.SET, Kind.API_KEYS})
-_WITHOUT_KEYS = _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
+_WITHOUT_KEYS = (
+    _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | _WAIT | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
+)
 
 
 class Role(StrEnum):
@@ -195,7 +201,7 @@ class Acl:
             case Role.WORKER:
                 return self._everything(_CONSUME)
             case Role.OPERATOR:
-                return self._everything(_OPERATE)
+                return self._everything(_OPERATE | _WAIT)
             case Role.GATEWAY:
                 return self._gateway
 
@@ -209,7 +215,7 @@ class Acl:
         submits = (ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues)
         channels = self._results | {ledger.channel(ANY), ledger.control_channel}
         return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)) + Rights(
-            _CONNECTION | _SEND | _SUBSCRIPTION, self._queue_keys, channels
+            _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT, self._queue_keys, channels
         )
 
     @property
@@ -236,7 +242,7 @@ class Acl:
         # What scripts find by names that they read, and what a purge searches.
         found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
         channels = frozenset({ledger.channel(ANY), ledger.control_channel})
-        others = Rights(_CONNECTION | _SUBSCRIPTION | _PASS_ON, self._lists | found, channels)
+        others = Rights(_CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT, self._lists | found, channels)
         return Rights.to_run(*calls) + others
 
     def _everything(self, commands: frozenset[str]) -> Rights:
@@ -245,7 +251,7 @@ class Acl:
         # Celery's worker events. The channel of a fan-out exchange begins with the number of the database.
         events = {f"/{number}.{self._ledger.key('celeryev')}/*" for number in ("[0-9]", "[0-9][0-9]")}
         return Rights(
-            _CONNECTION | _SUBSCRIPTION | _SCRIPTS | commands | _script_commands(),
+            _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | commands | _script_commands(),
             self._queue_keys | self._results | all_keys,
             self._results | {self._ledger.key(ANY)} | events,
         )

@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery, signals
 from kombu import Exchange, Queue
@@ -23,14 +23,34 @@ from llama_herd.worker.settings import WorkerSettings
 #: since the completion of a chord is reserved to its sender for only a few times as long.
 LINK_TRIES = 300
 
-#: kombu's transport for messages that this process sends.
-TENANT_TRANSPORT = "llama_herd.worker.broker.tenant_channel:TenantTransport"
 
-#: Celery's result backend for this process.
-RESULT_BACKEND = "llama_herd.worker.broker.result_backend:ResultBackend"
+class Classes(NamedTuple):
+    """Ours in the place of kombu's and Celery's, by name."""
+
+    #: The transport that brings messages.
+    queue_transport: str
+    #: The transport for messages that this process sends.
+    tenant_transport: str
+    result_backend: str
+
+
+_PLAIN = Classes(
+    "llama_herd.worker.broker.queue_channel:QueueTransport",
+    "llama_herd.worker.broker.tenant_channel:TenantTransport",
+    "llama_herd.worker.broker.result_backend:ResultBackend",
+)
+_SENTINEL = Classes(
+    "llama_herd.worker.broker.sentinel_transport:SentinelQueueTransport",
+    "llama_herd.worker.broker.sentinel_transport:SentinelTenantTransport",
+    "llama_herd.worker.broker.sentinel_transport:SentinelResultBackend",
+)
 
 #: Waiting threads get the interpreter sooner: the next step does not delay the publication of the last one.
 SWITCH_INTERVAL_S = 0.0005
+
+
+def classes() -> Classes:
+    return _SENTINEL if process.has_sentinels() else _PLAIN
 
 
 def hook_in() -> None:
@@ -48,8 +68,9 @@ def app_of(own: WorkerSettings) -> Celery:
         return app
     made = make_app(own)
     made.conf.task_default_queue = own.queue
-    made.conf.broker_transport = TENANT_TRANSPORT
+    made.conf.broker_transport = classes().tenant_transport
     made.conf.broker_transport_options["tenant"] = own.tenant
+    ask_one_address(made.conf)
     insist_on_results(made)
     lead_links_home(made, own.link_queue)
     app.set_current()  # make_app has made the new one current
@@ -63,7 +84,8 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         conf.worker_concurrency = process.num_places()
         conf.worker_eta_task_limit += process.num_places()
         _configure_queues(conf)
-        conf.broker_transport = "llama_herd.worker.broker.queue_channel:QueueTransport"
+        ask_one_address(conf)
+        conf.broker_transport = classes().queue_transport
         conf.worker_enable_remote_control = process.settings().remote_control
         insist_on_results(instance.app)
         lead_links_home(instance.app, process.settings().link_queue)
@@ -82,9 +104,9 @@ def insist_on_results(app: Celery) -> None:
 
     Celery's tracer alone would store that the task has failed, for a link after half a second.
     """
-    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
+    app.loader.override_backends = dict.fromkeys(("redis", "rediss", "sentinel"), classes().result_backend)
     # The transport that messages come by stays as it is: it must see every error.
-    app.connection_for_write = partial(app.connection_for_write, transport=TENANT_TRANSPORT)
+    app.connection_for_write = partial(app.connection_for_write, transport=classes().tenant_transport)
     policy = {**app.conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
     app.conf.task_publish_retry_policy = policy
 
@@ -103,6 +125,13 @@ def lead_links_home(app: Celery, queue: str) -> None:
     app.conf.task_routes = [*(given if isinstance(given, list | tuple) else [given]), route]
 
 
+def ask_one_address(conf: Any) -> None:
+    """Keep kombu from the other Sentinels' addresses: see `PrimaryChannel`, which asks all of them."""
+    if process.has_sentinels():
+        first = process.sentinel_urls()[0]
+        conf.update(broker_url=first, broker_read_url=first, broker_write_url=first)
+
+
 def _configure_queues(conf: Any) -> None:
     """Set the queues. A worker of several tenants notes its unacknowledged messages under a joint name."""
     names = list(process.settings().by_queue)
@@ -110,7 +139,7 @@ def _configure_queues(conf: Any) -> None:
     if process.settings().tenants:
         conf.task_queues = [Queue(name, Exchange(name), name) for name in names]
         keys = Keys(process.settings().joined_tenant)
-        conf.broker_transport_options = broker_options(keys.unacked_key)
+        conf.broker_transport_options = broker_options(keys.unacked_key, process.settings().redis_url)
         conf.event_exchange = keys.key("celeryev")
 
 

@@ -15,6 +15,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Failure, FinishReason
 from llama_herd.tasks.ledger.answers import Emission, Emitted
 from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
+from llama_herd.tasks.ledger.end_tail import LOST
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.passing import passes, said
 from llama_herd.tasks.ledger.redis_call import Call, run
@@ -289,6 +290,10 @@ class Publisher(threading.Thread):
         if answer.kind is Emission.CANCELLED:
             attempt.stream.rewind(answer.seq, answer.n)
             return [attempt.end("deadline" if answer.reason == "deadline" else "cancelled")]
+        if answer.kind is Emission.DAMAGED:
+            log.error("Redis has lost a part of a job, ending it", **attempt.line)
+            attempt.stream.rewind(answer.seq, answer.n)
+            return [attempt.end("error", LOST)]
         if answer.is_full and monotonic() >= self._give_up_s:
             return []
         if answer.is_full or answer.kind is Emission.GAP:

@@ -1,6 +1,6 @@
-"""Refuses a Redis that cannot keep jobs: a cluster, a replica, or one that evicts keys when it is full."""
+"""Refuses a Redis that cannot keep jobs, or does not let this worker run them."""
 
-from contextlib import suppress
+from collections.abc import Callable
 from time import monotonic, sleep
 
 import structlog
@@ -10,15 +10,17 @@ from redis.exceptions import (
     AuthorizationError,
     ClusterDownError,
     MasterDownError,
-    NoPermissionError,
     ReadOnlyError,
     RedisError,
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection import complaint_of, masked
+from llama_herd.tasks.complaint import complaint_of, denial, distrusts, is_denied
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.passing import passes
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.redis_url import masked
+from llama_herd.worker.jobs.eviction import refuse_eviction
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -27,13 +29,17 @@ log = structlog.get_logger(__name__)
 PROMOTION_S = 10.0
 POLL_S = 0.5
 
+#: Ids that no job can have.
+NO_JOBS = ("probe 1", "probe 2")
+
 
 def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PROMOTION_S) -> None:
     """Wait until Redis answers. Raises SettingsError, with the fix, if it cannot keep jobs."""
-    ledger, started_s, said = Ledger.of(settings.of_first_tenant), monotonic(), ""
+    started_s, said = monotonic(), ""
     while True:
         try:
-            _try_to_write(redis, ledger)
+            for queue, own in settings.by_queue.items():
+                _try_as(own, queue, redis)
             refuse_eviction(redis)
             return
         except RedisError as error:
@@ -46,33 +52,29 @@ def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PRO
         sleep(POLL_S)
 
 
-def refuse_eviction(redis: Redis) -> None:
-    """Raise SettingsError when a full Redis drops keys without a lifetime: jobs that wait or run.
+def _try_as(own: WorkerSettings, queue: str, redis: Redis) -> None:
+    """Do a little of each thing that a worker of this queue does, without an effect. Raises SettingsError.
 
-    A Redis user without the right to INFO, as in the role of a worker, is not checked. There run
-    `herd doctor` as another user.
+    To delete the records of two impossible jobs at once is refused by a replica and by a cluster.
     """
-    try:
-        memory = redis.info("memory")
-    except NoPermissionError:
-        return
-    policy, max_bytes = str(memory.get("maxmemory_policy")), int(memory.get("maxmemory", 0))
-    if max_bytes and policy.startswith("allkeys"):
-        raise SettingsError(
-            f"Redis drops accepted jobs when it reaches {max_bytes:,} bytes (maxmemory-policy {policy}). "
-            "Fix: redis-cli CONFIG SET maxmemory-policy noeviction"
-        )
-
-
-def _try_to_write(redis: Redis, ledger: Ledger) -> None:
-    """Delete the records of two impossible jobs at once: a replica and a cluster refuse that."""
-    with suppress(NoPermissionError):
-        redis.delete(ledger.job_key("probe 1"), ledger.job_key("probe 2"))
+    ledger = Ledger.of(own)
+    tries: dict[str, Callable[[], object]] = {
+        "write the records of jobs": lambda: redis.delete(*map(ledger.job_key, NO_JOBS)),
+        "run scripts": lambda: run(redis, ledger.renew(NO_JOBS[0], "nobody", 1)),
+        f"read the queue {queue}": lambda: redis.type(queue),
+    }
+    for what, act in tries.items():
+        try:
+            act()
+        except RedisError as error:
+            if not is_denied(error) or isinstance(error, AuthenticationError):
+                raise
+            raise SettingsError(f"Redis at {masked(own.redis_url)} {denial(error, what)}") from None
 
 
 def _passes(error: RedisError, may_be_promoted: bool) -> bool:
     """Whether to wait: without end for a Redis that is away, so that nobody must start workers again."""
-    if isinstance(error, AuthenticationError | AuthorizationError | ClusterDownError):
+    if isinstance(error, AuthenticationError | AuthorizationError | ClusterDownError) or distrusts(error):
         return False
     if isinstance(error, ReadOnlyError | MasterDownError):
         return may_be_promoted

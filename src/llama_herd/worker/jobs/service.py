@@ -10,8 +10,9 @@ from typing import Any, Self
 import structlog
 
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.tasks.connection import connect, masked
+from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.redis_url import masked
 from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import process
 from llama_herd.worker.broker.delivery import Delivery
@@ -19,6 +20,7 @@ from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.event_log import Author
+from llama_herd.worker.jobs.eviction import EvictionWatch
 from llama_herd.worker.jobs.figures import WorkerFigures, joined
 from llama_herd.worker.jobs.intake import CeleryEnd
 from llama_herd.worker.jobs.loading_report import LoadingReport
@@ -62,7 +64,9 @@ class Service:
         self._engine = EngineThread(model.engine(settings, self._hand_on))
         gate = SuspectGate.shared() if settings.tenants else SuspectGate()
         ledger = Ledger.of(settings.of_first_tenant)
-        self.watchdog = Watchdog(redis, ledger, list(settings.by_queue), settings.silence_s)
+        self._eviction = EvictionWatch(redis, self._report_soon)
+        queues = list(settings.by_queue)
+        self.watchdog = Watchdog(redis, ledger, queues, settings.silence_s, self._eviction)
         self._by_queue = {
             queue: Tenancy(
                 own,
@@ -178,6 +182,7 @@ class Service:
             left_out=queue if spoilt else "",
             spoilt_key=spoilt.key if spoilt else "",
             spoilt_type=spoilt.type if spoilt else "",
+            evicts=self._eviction.policy,
         )
 
     @property
@@ -231,6 +236,9 @@ class Service:
 
     def _become(self, state: State) -> None:
         self._state = state
+        self._report_soon()
+
+    def _report_soon(self) -> None:
         for tenancy in self.tenancies.values():
             tenancy.report_soon()
 

@@ -13,6 +13,7 @@ from llama_herd.tasks.ledger.passing import passes
 from llama_herd.tasks.ledger.redis_call import Call, run, run_many
 from llama_herd.worker import process
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
+from llama_herd.worker.jobs.eviction import EvictionWatch
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +70,7 @@ class Pace:
 
 
 class Watchdog(threading.Thread):
-    """Checks once a second that messages are polled, and that each part with work makes progress.
+    """Checks once a second that messages are polled, that parts progress, and whether Redis may evict jobs.
 
     Silence is suspicious only while messages wait, there is room for them, and Redis answers: a full batch, a
     rate limit, an empty queue and a Redis that is away all explain it. A part without progress is suspicious
@@ -77,7 +78,14 @@ class Watchdog(threading.Thread):
     blamed for it.
     """
 
-    def __init__(self, redis: Redis, ledger: Ledger, queues: Collection[str], silence_s: float) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        ledger: Ledger,
+        queues: Collection[str],
+        silence_s: float,
+        eviction: EvictionWatch,
+    ) -> None:
         """`ledger` may be that of any of the worker's tenants."""
         super().__init__(name="watchdog", daemon=True)
         self._redis = redis
@@ -85,6 +93,7 @@ class Watchdog(threading.Thread):
         self._depths = [ledger.queue_depth(queue) for queue in queues]
         self._queues = ", ".join(queues)
         self._silence_s = silence_s
+        self._eviction = eviction
         self._poller: Poller | None = None
         self._paces: dict[str, Pace] = {}
         self._num_polls = 0
@@ -115,6 +124,7 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         while not self._is_stopping.wait(INTERVAL_S):
+            self._eviction.look()
             if self._poller is not None:
                 self._num_silent_looks = self._num_silent_looks + 1 if self._is_silent(self._poller) else 0
             if self.silent_s >= self._silence_s:

@@ -2,9 +2,9 @@
 -- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 quarantine,
 --       8 queue, only for a bare message
 -- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 owner, 5 worker's name, 6 lease (ms), 7 most attempts,
---       8 life of a quarantined job (s), 9 to 11 tails of the final event: cancelled, deadline, poisoned;
---       only for a bare message: 12 body, 13 envelope, 14 deadline (ms or ''),
---       15 not before (ms or ''), 16 estimated tokens, 17 lane
+--       8 life of a quarantined job (s), 9 to 12 tails of the final event: cancelled, deadline, poisoned, lost;
+--       only for a bare message: 13 body, 14 envelope, 15 deadline (ms or ''),
+--       16 not before (ms or ''), 17 estimated tokens, 18 lane
 -- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane
 --          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
@@ -14,8 +14,12 @@ local now = now_ms()
 
 -- A bare message carries the job itself: its record is made here.
 if redis.call('EXISTS', key.job) == 0 then
-  if not ARGV[12] then return {'unknown'} end
-  write_record(key, id, now, 12)
+  if not ARGV[13] then
+    if not (redis.call('ZSCORE', key.pending, id) or redis.call('ZSCORE', key.leases, id)) then return {'unknown'} end
+    end_lost(key, id, ARGV[12])
+    return {'finished'}
+  end
+  write_record(key, id, now, 13)
 end
 
 local record = redis.call('HMGET', key.job,

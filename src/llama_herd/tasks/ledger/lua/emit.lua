@@ -4,7 +4,7 @@
 --       5 tokens and 6 time (ms) after which an attempt is sound: earlier deaths no longer count,
 --       then for each entry: id, epoch, seq, index of its first token, number of tokens, kind, final state, event
 -- Answers, one for each entry: ok | duplicate | a refusal {kind, recorded seq, recorded n, reason}, of the kind
---       fenced | finished | cancelled | gap | error
+--       fenced | finished | cancelled | gap | damaged (its record or its stream is gone: only `end` is accepted) | error
 -- After a refusal all later entries of the same job in this call get it, too. Other jobs are not affected.
 local leases = KEYS[1]
 local owner, ttl_s, prefix, sound_tokens, sound_ms = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -13,8 +13,10 @@ local lease = now + ARGV[2]
 local renewed, refused, answers = {}, {}, {}
 
 -- Returns nothing for an event that is the next one, and whose tokens begin where the recorded ones end.
-local function refusal(record, epoch, seq, i, kind)
+local function refusal(record, id, epoch, seq, i, kind)
   local state, recorded, n, cancel = record[3], tonumber(record[4]) or 0, tonumber(record[5]) or 0, record[6]
+  -- The record of a job with a lease never expires. Whose it was nobody knows, but the owner alone goes on with it.
+  if not state and redis.call('ZSCORE', leases, id) then return kind ~= 'end' and {'damaged', seq - 1, i, ''} or nil end
   if record[1] ~= owner or record[2] ~= epoch then return {'fenced', recorded, n, ''} end
   if seq <= recorded then return 'duplicate' end
   if state ~= 'running' then return {'finished', recorded, n, state} end
@@ -40,11 +42,18 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
   local record = redis.pcall('HMGET', job,
     'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n')
   if record.err then return {'error', 0, 0, record.err} end
-  local answer = refusal(record, epoch, seq, i, kind)
+  local answer = refusal(record, id, epoch, seq, i, kind)
   if answer then return answer end
 
   -- First, and by pcall: if this stream is broken, only this job fails, and nothing has been written yet.
-  local added = redis.pcall('XADD', events, string.format('%d-0', seq), 'e', event)
+  local place = string.format('%d-0', seq)
+  local added
+  if seq == 1 or kind == 'end' then
+    added = redis.pcall('XADD', events, place, 'e', event)
+  else
+    added = redis.pcall('XADD', events, 'NOMKSTREAM', place, 'e', event)
+    if not added then return {'damaged', seq - 1, i, ''} end
+  end
   if type(added) == 'table' and added.err then
     -- If somebody has replaced the stream by another type, no end can be written: only the record is closed.
     if kind == 'end' and string.find(added.err, 'WRONGTYPE', 1, true) then
@@ -65,6 +74,7 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
     redis.call('HINCRBY', job, 'starts', 1)
     redis.call('HSET', job, 'computing', epoch, 'started_ms', now, 'started_n', i)
   elseif kind == 'end' then
+    if not record[3] then redis.call('HSET', job, 'epoch', epoch, 'n', i, 'attempts', 0, 'starts', 0) end
     close(job, events, id, state)
   end
   redis.call('PUBLISH', prefix .. id, event)

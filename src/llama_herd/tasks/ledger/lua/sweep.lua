@@ -9,7 +9,7 @@
 --       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled,
 --       15 most jobs of dead workers to take back, 16 a job ends after so long if no worker has ever served its queue
 --       (ms; 0: never), 17 tail of its final event, 18 longer than this without a sweep, and all workers were away (ms),
---       then the queues that may be without a worker
+--       19 tail of the final event of a job whose record is gone, then the queues that may be without a worker
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
 -- The records' keys are built here, so this script needs a single Redis, not a cluster.
 local pending, delayed, leases, waiting, sweep, dead, served = unpack(KEYS)
@@ -67,7 +67,7 @@ end
 
 -- Queues that were served at some time, or may be without a worker: their names are no mistake.
 local is_known = {}
-for place = 19, #ARGV do is_known[ARGV[place]] = true end
+for place = 20, #ARGV do is_known[ARGV[place]] = true end
 
 -- Whether a job has waited for too long, since it was due and since workers are up, in a queue that nobody ever served.
 local function is_unserved(queue, due_ms)
@@ -77,16 +77,19 @@ local function is_unserved(queue, due_ms)
   return not is_known[queue]
 end
 
+local function keys_of(id)
+  return {job = job_key(id), events = ARGV[1] .. id .. ARGV[3], channel = ARGV[4] .. id, ttl_s = ARGV[11],
+    pending = pending, delayed = delayed, leases = leases, waiting = waiting}
+end
+
 -- Ends a job that nobody runs, if its deadline is over, it is cancelled, or nobody will serve its queue. Returns
 -- whether it did.
 local function end_early(id, deadline_ms, cancel, queue, due_ms)
   local is_late = cancel == 'deadline' or deadline_ms and tonumber(deadline_ms) <= now
   local is_left = not (is_late or cancel) and is_unserved(queue, due_ms)
   if not (is_late or cancel or is_left) then return false end
-  local key = {job = job_key(id), events = ARGV[1] .. id .. ARGV[3], channel = ARGV[4] .. id, ttl_s = ARGV[11],
-    pending = pending, delayed = delayed, leases = leases, waiting = waiting}
   local tail = is_late and ARGV[13] or is_left and ARGV[17] or ARGV[14]
-  write_end(key, id, (is_late or is_left) and 'failed' or 'cancelled', tail)
+  write_end(keys_of(id), id, (is_late or is_left) and 'failed' or 'cancelled', tail)
   return true
 end
 
@@ -102,7 +105,9 @@ local function take_back(id)
   local job = job_key(id)
   local state, queue, lane, deadline_ms, cancel, due_ms, waits, pushed_ms = unpack(
     redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'due_ms', 'waits', 'pushed_ms'))
-  if state ~= 'running' then
+  if not state then
+    end_lost(keys_of(id), id, ARGV[19])
+  elseif state ~= 'running' then
     redis.call('ZREM', leases, id)
   elseif end_early(id, deadline_ms, cancel, queue, due_ms) then
     return
@@ -136,7 +141,9 @@ local function look(id, since)
   local job = job_key(id)
   local state, queue, lane, deadline_ms, cancel, due_ms = unpack(
     redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'due_ms'))
-  if state ~= 'queued' then
+  if not state then
+    end_lost(keys_of(id), id, ARGV[19])
+  elseif state ~= 'queued' then
     redis.call('ZREM', pending, id)
   elseif end_early(id, deadline_ms, cancel, queue, due_ms) then
     return

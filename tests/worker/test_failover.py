@@ -1,0 +1,76 @@
+"""A worker, clients, Celery and the gateway by Sentinels: all follow when the primary is lost."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_herd.chaos.patience import wait_until
+from llama_herd.errors import RedisUnavailable
+from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.local.watched_redis import WatchedRedis
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.message import TASK_NAME
+from llama_herd.worker.settings import WorkerSettings
+from tests.local.processes import ForkedWorker
+from tests.tasks.gateway.gateway_thread import GatewayThread
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.long]
+
+SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 3}}
+
+
+@pytest.fixture
+def primary() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as primary:
+        yield primary
+
+
+@pytest.mark.parametrize("tenants", ["", "default,acme"], ids=["one tenant", "tenants"])
+def test_all_follow_the_primary(
+    primary: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path: Path, tenants: str
+) -> None:
+    with WatchedRedis(primary) as watched:
+        url = watched.url.replace("://", "://127.0.0.1:1,")  # the first Sentinel is gone, too
+        more = {"redis_url": url, "tenants": tenants, "model_name": "m", "replicas": 1}
+        settings = endless_settings.model_copy(update=more)
+        with (
+            ForkedWorker(settings, "w@test", tmp_path / "log") as worker,
+            Client(settings=settings) as client,
+            make_app(settings) as app,
+            GatewayThread(url, model_name="m", tenant="default") as gateway,
+        ):
+            long = client.submit(prompt="a", sampling={"max_tokens": 4096})
+            wait_until(lambda: client.job(long).tokens > 20, "the long job has begun")
+            primary.stop()
+            watched.wait_for_promotion()
+            watched.rejoin()
+
+            def goes_on() -> bool:
+                before = client.job(long).tokens
+                wait_until(lambda: client.job(long).tokens > before, "the long job goes on")
+                return True
+
+            wait_until(lambda: _answered(goes_on), "the worker is back")
+            wait_until(lambda: _answered(lambda: client.submit(**SHORT)), "jobs are accepted")
+            assert client.result(client.submit(**SHORT), timeout_s=30).finish_reason == "length"
+            sent = app.send_task(TASK_NAME, kwargs=SHORT, queue=app.conf.task_default_queue)
+            assert sent.get(timeout=30)["finish_reason"] == "length"
+            body = {"model": "m", "prompt": "a", "max_tokens": 2}
+            wait_until(
+                lambda: gateway.ask("POST", "/v1/completions", body).status == 200, "the gateway is back"
+            )
+            client.cancel(long)
+            result = client.result(long, timeout_s=30)
+            assert (result.finish_reason, result.attempts) == ("cancelled", 1)
+            assert worker.is_alive
+
+
+def _answered(act: Any) -> bool:
+    """Whether Redis was there for it."""
+    try:
+        return bool(act())
+    except RedisUnavailable:
+        return False
