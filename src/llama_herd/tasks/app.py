@@ -40,9 +40,11 @@ def make_app(settings: Settings) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         # A worker holds messages with an ETA in addition to its prefetch count: limit them.
         worker_eta_task_limit=1000,
-        # With it, anyone who reaches the queue could send `shutdown`. `Client.cancel` does not need it.
-        # A worker with HERD_REMOTE_CONTROL turns it on.
+        # With it, anyone who reaches the queue could send `shutdown`. Neither `Client.cancel` nor Celery's
+        # `revoke` needs it. A worker with HERD_REMOTE_CONTROL turns it on.
         worker_enable_remote_control=False,
+        # A tenant's clients reach its own jobs only.
+        control_exchange=ledger.control_exchange,
         # Events would show arguments, and so prompts.
         worker_send_task_events=False,
         task_send_sent_event=False,

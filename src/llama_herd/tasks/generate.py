@@ -124,12 +124,14 @@ def fail(job_id: str, error: GenerationError, backend: Backend) -> None:
 
 
 def correct(result: Result, backend: Backend) -> None:
-    """Replace the state REVOKED, which Celery has stored by itself, if the job ended otherwise.
+    """Store REVOKED for a job that was cancelled, and replace it if the job ended otherwise.
 
-    Celery stores it for a message that has expired, which is a deadline here. It also stores it for a task
-    that is revoked just after its job has ended.
+    Celery stores it by itself for a message that has expired, which is a deadline here. It also stores it for
+    a task that is revoked just after its job has ended.
     """
     status = backend.get_task_meta(result.job, cache=False)["status"]
+    if result.finish_reason == "cancelled" and status not in READY_STATES:
+        backend.mark_as_revoked(result.job, "cancelled")
     if status != REVOKED or result.finish_reason == "cancelled":
         return
     try:
