@@ -34,7 +34,7 @@ def make_app(settings: Settings) -> Celery:
         # Acknowledge a message only when its result is stored. Prefetch no more than the batch has room for.
         task_acks_late=True,
         worker_prefetch_multiplier=1,
-        # The pool reports the start when prefill begins, not when the message arrives.
+        # The publisher stores STARTED when the job begins. Celery's tracer runs when it is over.
         task_track_started=False,
         # Leases prevent double runs. Cancelling jobs at each lost connection would end healthy sequences.
         worker_cancel_long_running_tasks_on_connection_loss=False,

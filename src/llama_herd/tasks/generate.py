@@ -4,6 +4,7 @@ The pool does the work, while Celery holds the message. The task's body only tel
 So results, links, chains and signals work as in any Celery task.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +12,13 @@ from celery import Task
 from celery.app.trace import build_tracer
 from celery.backends.base import Backend
 from celery.exceptions import Ignore
-from celery.states import FAILURE, READY_STATES, REVOKED, SUCCESS
+from celery.states import FAILURE, READY_STATES, REVOKED, STARTED, SUCCESS
 from celery.utils.nodenames import gethostname
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import app
+from llama_herd.tasks.ledger.redis_call import Call
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 
@@ -115,6 +117,18 @@ def _num_tasks(links: Mapping[str, Any]) -> int:
 
 def _is_list_of_tasks(link: Any) -> bool:
     return isinstance(link, list) and all(isinstance(task, dict | str) for task in link)
+
+
+def start(job_id: str, worker: str, backend: Backend) -> Call[None]:
+    """A call that stores that the job runs, as Celery does with `task_track_started`.
+
+    It leaves a state that Celery has alone: that of an earlier start, or of a job that has ended meanwhile.
+    """
+    about = {"pid": os.getpid(), "hostname": worker}
+    state = {"status": STARTED, "result": about, "traceback": None, "children": [], "date_done": None}
+    key = backend.get_key_for_task(job_id).decode()
+    value = backend.encode({**state, "task_id": job_id})
+    return Call("SET", (key,), (value, "EX", int(backend.expires), "NX"), lambda _: None)
 
 
 def fail(job_id: str, error: GenerationError, backend: Backend) -> None:

@@ -88,6 +88,8 @@ def test_a_running_and_a_waiting_job_are_revoked(
         running, waiting = send(), send()
         assert any(isinstance(event, Token) for event in client.stream(running, timeout_s=PATIENCE_S))
         wait_until(lambda: sum(one.waiting for one in client.workers()), "the other one waits")
+        states = [AsyncResult(job_id, app=app).state for job_id in (running, waiting)]
+        assert states == ["STARTED", "PENDING"]
         revoke(app, waiting, running, terminate=terminate)
     for job_id in (running, waiting):
         ends_once(client, job_id, "cancelled")
