@@ -3,7 +3,7 @@
 from types import MethodType
 from typing import Any, NoReturn
 
-from celery import current_app, shared_task
+from celery import Task, current_app, shared_task
 from celery.app.task import Context
 from celery.signals import task_received
 from celery.worker.request import Request
@@ -47,6 +47,12 @@ def told(request: Context, exc: Exception, traceback: str) -> None:
 def told_id(job_id: str) -> None:
     """An errback of the older kind."""
     current_app.backend.client.rpush("told", job_id)
+
+
+@shared_task(name="side.told_bound", bind=True)
+def told_bound(self: Task, *given: Any) -> None:
+    """One that Celery takes for the older kind, since it is bound."""
+    current_app.backend.client.rpush("told", " ".join(map(str, given)))
 
 
 @shared_task(name="side.told_and_leave")

@@ -54,7 +54,11 @@ def fail(app: Celery, errback: str, **options: Any) -> AsyncResult:
 
 @pytest.mark.parametrize(
     ("errback", "told"),
-    [("side.told", "{id} GenerationError " + SAID + " Traceback"), ("side.told_id", "{id}")],
+    [
+        ("side.told", "{id} GenerationError " + SAID + " Traceback"),
+        ("side.told_id", "{id}"),
+        ("side.told_bound", "{id}"),
+    ],
 )
 def test_an_errback_is_called_as_it_is_written(
     app: Celery, server: EmbeddedRedis, errback: str, told: str

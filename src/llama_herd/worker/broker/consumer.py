@@ -149,7 +149,8 @@ def _fail(app: Celery, task_id: str, failure: Exception) -> None:
     try:
         app.backend.mark_as_failure(task_id, failure)
     except Exception as error:
-        log.error("failure was not stored", task_id=task_id, error=name_of(error))
+        shown = task_id if is_job_id(task_id) else None  # else it may be any text
+        log.error("failure was not stored", task_id=shown, error=name_of(error))
 
 
 def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:

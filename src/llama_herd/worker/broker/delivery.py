@@ -100,6 +100,9 @@ class Delivery:
             correct(outcome, self._request.task.backend)
             return
         failed, value = trace(self._request.task, self.headers, self.embed, outcome)
+        if outcome.finish_reason == "cancelled":
+            self._call_soon(self._finish_revoked)
+            return
         runtime_s = monotonic() - (self._accepted_s or monotonic())
         self._call_soon(self._finish, (failed, value, runtime_s))
 
@@ -134,6 +137,13 @@ class Delivery:
         if not self._request.acknowledged:
             self._announce()
             self._request.on_success(traced)
+
+    def _finish_revoked(self) -> None:
+        """Celery itself would announce a success."""
+        if not self._request.acknowledged:
+            task_ready(self._request)
+            self._request.acknowledge()
+            self._request.send_event("task-revoked", terminated=True, signum=None, expired=False)
 
     def _free_slot(self) -> None:
         message = self._request.message
