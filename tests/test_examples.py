@@ -85,14 +85,15 @@ def test_a_batch_runs_from_python_in_order(url: str) -> None:
     assert "failed" not in " ".join(lines)
 
 
-def test_a_chain_and_a_chord_go_on_in_the_shops_own_worker(url: str) -> None:
+def test_chains_a_chord_and_an_errback_go_on_in_the_shops_own_worker(url: str) -> None:
     options = ["--workdir", str(ROOT / "examples"), "-A", "celery_canvas", "worker", "--pool", "solo"]
     command = [sys.executable, "-m", "celery", *options, "--without-mingle", "--without-gossip"]
     with ended(
         subprocess.Popen(command, env=environment(url), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     ):
-        lines = run(url, "celery_canvas.py").splitlines()
-    assert [10 < int(num_words) < 60 for num_words in lines] == [True, True]
+        *lines, told = run(url, "celery_canvas.py").splitlines()
+    assert [10 < int(num_words) < 60 for num_words in lines] == [True, True, True]
+    assert re.match(r"failed: .*invalid_job.*colour: unknown field", told)
 
 
 @contextmanager

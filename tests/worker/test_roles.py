@@ -133,6 +133,15 @@ def test_a_producer_cancels(client: ClientOf) -> None:
         assert subscriber.result(job, timeout_s=30).finish_reason == "cancelled"
 
 
+def test_a_producer_revokes_by_celery(celery: Callable[[Role], Celery], client: ClientOf) -> None:
+    with client(Role.PRODUCER) as producer, client(Role.SUBSCRIBER) as subscriber:
+        job = producer.submit(**LONG)
+        next(event for event in subscriber.stream(job, timeout_s=30) if event.type == "token")
+        with celery(Role.PRODUCER) as app:
+            app.control.revoke(job)
+        assert subscriber.result(job, timeout_s=30).finish_reason == "cancelled"
+
+
 def test_celery_sends_and_reads_with_the_same_roles(
     celery: Callable[[Role], Celery], client: ClientOf
 ) -> None:

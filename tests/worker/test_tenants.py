@@ -188,6 +188,21 @@ def test_a_cancel_reaches_the_job_of_its_tenant_alone(clients: dict[str, Client]
         assert clients[tenant].result("endless", timeout_s=PATIENCE_S).finish_reason == "cancelled"
 
 
+def test_a_revoke_reaches_the_job_of_its_tenant_alone(clients: dict[str, Client], celery_app: Celery) -> None:
+    streams = {}
+    for tenant, client in clients.items():
+        client.submit(prompt="a tale", sampling=ENDLESS, job_id="revoked")
+        streams[tenant] = client.stream("revoked", timeout_s=PATIENCE_S)
+        assert isinstance(next(streams[tenant]), Started)
+    celery_app.control.revoke("revoked")
+    assert clients[GLOBEX].result("revoked", timeout_s=PATIENCE_S).finish_reason == "cancelled"
+    for tenant in {*TENANTS} - {GLOBEX}:
+        for _ in range(10):
+            assert next(streams[tenant]).type == "token"
+        clients[tenant].cancel("revoked")
+        assert clients[tenant].result("revoked", timeout_s=PATIENCE_S).finish_reason == "cancelled"
+
+
 def test_what_celery_ends_by_itself_is_put_right_in_the_tenants_results(
     globex: Client, celery_app: Celery, root: Redis
 ) -> None:

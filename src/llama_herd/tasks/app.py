@@ -38,15 +38,17 @@ def make_app(settings: Settings) -> Celery:
         # Acknowledge a message only when its result is stored. Prefetch no more than the batch has room for.
         task_acks_late=True,
         worker_prefetch_multiplier=1,
-        # The pool reports the start when prefill begins, not when the message arrives.
+        # The publisher stores STARTED when the job begins. Celery's tracer runs when it is over.
         task_track_started=False,
         # Leases prevent double runs. Cancelling jobs at each lost connection would end healthy sequences.
         worker_cancel_long_running_tasks_on_connection_loss=False,
         # A worker holds messages with an ETA in addition to its prefetch count: limit them.
         worker_eta_task_limit=1000,
-        # With it, anyone who reaches the queue could send `shutdown`. `Client.cancel` does not need it.
-        # A worker with HERD_REMOTE_CONTROL turns it on.
+        # With it, anyone who reaches the queue could send `shutdown`. Neither `Client.cancel` nor Celery's
+        # `revoke` needs it. A worker with HERD_REMOTE_CONTROL turns it on.
         worker_enable_remote_control=False,
+        # A tenant's clients reach its own jobs only.
+        control_exchange=ledger.control_exchange,
         # Events would show arguments, and so prompts.
         worker_send_task_events=False,
         task_send_sent_event=False,

@@ -4,6 +4,7 @@ The pool does the work, while Celery holds the message. The task's body only tel
 So results, links, chains and signals work as in any Celery task.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +12,13 @@ from celery import Task
 from celery.app.trace import build_tracer
 from celery.backends.base import Backend
 from celery.exceptions import Ignore
-from celery.states import FAILURE, READY_STATES, REVOKED, SUCCESS
+from celery.states import FAILURE, READY_STATES, REVOKED, STARTED, SUCCESS
 from celery.utils.nodenames import gethostname
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import app
+from llama_herd.tasks.ledger.redis_call import Call
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 
@@ -117,6 +119,18 @@ def _is_list_of_tasks(link: Any) -> bool:
     return isinstance(link, list) and all(isinstance(task, dict | str) for task in link)
 
 
+def start(job_id: str, worker: str, backend: Backend) -> Call[None]:
+    """A call that stores that the job runs, as Celery does with `task_track_started`.
+
+    It leaves a state that Celery has alone: that of an earlier start, or of a job that has ended meanwhile.
+    """
+    about = {"pid": os.getpid(), "hostname": worker}
+    state = {"status": STARTED, "result": about, "traceback": None, "children": [], "date_done": None}
+    key = backend.get_key_for_task(job_id).decode()
+    value = backend.encode({**state, "task_id": job_id})
+    return Call("SET", (key,), (value, "EX", int(backend.expires), "NX"), lambda _: None)
+
+
 def fail(job_id: str, error: GenerationError, backend: Backend) -> None:
     """Store an error in place of a result that could not be stored, unless Celery already has a result."""
     if backend.get_task_meta(job_id, cache=False)["status"] not in READY_STATES:
@@ -124,12 +138,14 @@ def fail(job_id: str, error: GenerationError, backend: Backend) -> None:
 
 
 def correct(result: Result, backend: Backend) -> None:
-    """Replace the state REVOKED, which Celery has stored by itself, if the job ended otherwise.
+    """Store REVOKED for a job that was cancelled, and replace it if the job ended otherwise.
 
-    Celery stores it for a message that has expired, which is a deadline here. It also stores it for a task
-    that is revoked just after its job has ended.
+    Celery stores it by itself for a message that has expired, which is a deadline here. It also stores it for
+    a task that is revoked just after its job has ended.
     """
     status = backend.get_task_meta(result.job, cache=False)["status"]
+    if result.finish_reason == "cancelled" and status not in READY_STATES:
+        backend.mark_as_revoked(result.job, "cancelled")
     if status != REVOKED or result.finish_reason == "cancelled":
         return
     try:

@@ -137,7 +137,8 @@ class WorkerSettings(Settings):
     )
     remote_control: bool = Field(
         False,
-        description="Obey Celery's inspect and revoke. Whoever reaches Redis can then shut workers down too.",
+        description="Obey all of Celery's remote control, not only revoke. Whoever reaches Redis can then "
+        "shut workers down.",
     )
     metrics_port: int = Field(
         0,

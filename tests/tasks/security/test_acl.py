@@ -58,6 +58,8 @@ COMMANDS: dict[str, set[Role]] = {
     "PUBLISH herd:{t}:ctl x": {P, W, O, G},
     "PSUBSCRIBE herd:{t}:*": set(),
     "PUBLISH /0.herd:{t}:celeryev/worker.online x": {W, O},
+    "SUBSCRIBE /0.herd:{t}:control.pidbox": {P, W, O},
+    "PUBLISH /0.herd:{t}:control.pidbox x": {P, W, O},
     # what is the tenant's
     "ZADD herd:{t}:pending 1 x": {P, W, O, G},
     "ZRANGE herd:{t}:pending 0 -1": {W, O, G},

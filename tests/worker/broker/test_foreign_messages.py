@@ -125,6 +125,18 @@ def test_a_message_that_is_too_long_is_told_so_with_both_numbers(
     assert run(redis, DeadLetters().letters(1))[0].reason == "TooLong"
 
 
+@pytest.mark.parametrize("task_id", ["x}y", "two words", "a\n", "\u00e9", "x" * 129])
+def test_a_task_id_that_can_name_no_job_fails_for_who_waits(task_id: str, shop: Celery, redis: Redis) -> None:
+    sent = shop.send_task(TASK_NAME, kwargs=JOB, queue=QUEUE, task_id=task_id)
+    with pytest.raises(
+        GenerationError, match=r"has an id that cannot name a job: 1 to 128 .* Fix: another task_id"
+    ):
+        sent.get(timeout=PATIENCE_S)
+    letter = run(redis, DeadLetters().letters(1))[0]
+    assert letter.reason == "its id cannot name a job"
+    assert not [key for key in redis.keys("herd:*") if task_id.encode() in key]
+
+
 def test_a_message_that_names_no_known_task_fails_for_who_waits(shop: Celery, redis: Redis) -> None:
     with pytest.raises(InvalidTaskError, match=r"unknown task, no\.such\.task\. Fix: send it to a queue"):
         shop.send_task("no.such.task", queue=QUEUE).get(timeout=PATIENCE_S)

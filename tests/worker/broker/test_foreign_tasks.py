@@ -1,6 +1,7 @@
 """Chains, groups, chords, links and errbacks lead from our task to those of another service, and back."""
 
 import gc
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from celery import Celery, chain, chord, group
 from celery.canvas import Signature
 from redis import Redis
 
+from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from tests.cli.herd_command import invoke
@@ -80,6 +82,26 @@ def test_a_chain_goes_on_in_their_worker_and_comes_back(app: Celery, noted: Any,
     theirs = app.signature("theirs.count", queue=queue)
     back = chain(ours(app), theirs, ours(app), theirs.clone()).apply_async()
     assert back.get(timeout=PATIENCE_S) == 1
+
+
+def test_a_generation_goes_on_with_the_text_of_the_one_before_it(
+    app: Celery, noted: Any, server: EmbeddedRedis
+) -> None:
+    """A random model says anything, but here no NUL, which no prompt may have."""
+    first = ours(app, sampling={"max_tokens": 5, "temperature": 0})
+    more = app.signature(TASK_NAME, kwargs={"sampling": {"max_tokens": 3}}, queue=QUEUE)
+    last = chain(first, more).apply_async()
+    assert len(last.get(timeout=PATIENCE_S)["ids"]) == 3
+    with Redis.from_url(server.url) as redis:
+        body = redis.hget(f"herd:default:{{{last.id}}}:job", "body")
+    assert json.loads(body)["prompt"] == last.parent.get()["text"]
+
+
+def test_a_generation_after_one_that_gives_no_text_names_the_way_out(app: Celery, noted: Any) -> None:
+    number = app.signature("theirs.count", args=([1, 2],))
+    last = chain(number, app.signature(TASK_NAME, queue=QUEUE)).apply_async()
+    with pytest.raises(GenerationError, match=r"Fix: \.si\(\)"):
+        last.get(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("queue", [None, "special"])

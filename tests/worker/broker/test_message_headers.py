@@ -1,6 +1,7 @@
 """Whatever stands in the headers of a bare message: it ends in a final event or among the dead letters."""
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
+from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
@@ -18,6 +20,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
+from llama_herd.worker.broker.request import MAX_AHEAD_DAYS
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf
 from tests.worker.broker.test_hostile_messages import JOB, QUEUE, body_of, message
@@ -81,15 +84,28 @@ def test_a_job_whose_eta_is_past_is_run(eta: str, client: Client, redis: Redis) 
     assert end_of(client, push(redis, JOB, eta=eta)).finish_reason == "length"
 
 
-@pytest.mark.parametrize("eta", FUTURE)
-def test_a_job_whose_eta_is_far_waits_in_the_ledger_and_in_no_worker(
-    eta: str, client: Client, redis: Redis
-) -> None:
-    job_id = push(redis, JOB, eta=eta)
+def test_a_job_whose_eta_is_far_waits_in_the_ledger_and_in_no_worker(client: Client, redis: Redis) -> None:
+    eta = datetime.now(UTC) + timedelta(days=MAX_AHEAD_DAYS - 1)
+    job_id = push(redis, JOB, eta=eta.isoformat())
     wait_until(lambda: redis.zscore(Ledger().key("delayed"), job_id), "it is on record")
     wait_until(lambda: not redis.hlen(Ledger().unacked_key), "no worker holds it")
     client.cancel(job_id)
     assert end_of(client, job_id).finish_reason == "cancelled"
+
+
+@pytest.mark.parametrize("eta", FUTURE)
+def test_an_eta_that_nobody_lives_to_see_is_a_failure_that_says_so(
+    eta: str, client: Client, redis: Redis, server: EmbeddedRedis
+) -> None:
+    """The last moment that Python knows, and what it becomes elsewhere: a sum has overflown."""
+    job_id = push(redis, JOB, eta=eta)
+    end = end_of(client, job_id)
+    assert end.error is not None
+    assert (end.error.code, end.error.retriable) == ("invalid_job", False)
+    assert re.match(r"eta: must be at most 3650 days ahead, got [0-9]{6,7}\.", end.error.message)
+    shop = Celery(broker=server.url, backend=server.url, set_as_current=False)
+    with pytest.raises(GenerationError, match="3650 days"):
+        shop.AsyncResult(job_id).get(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("header", ["eta", "expires"])

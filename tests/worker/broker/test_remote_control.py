@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,24 @@ def app(server: EmbeddedRedis, worker: WorkerProcess) -> Celery:
 def client(server: EmbeddedRedis, worker: WorkerProcess) -> Iterator[Client]:
     with Client(server.url, model="m") as client:
         yield client
+
+
+def test_without_remote_control_a_worker_obeys_no_other_command(
+    server: EmbeddedRedis, tmp_path: Path, client: Client
+) -> None:
+    """A revoke that is answered shows that what was sent before has been read."""
+    shop = Celery(broker=server.url, set_as_current=False)
+    with WorkerProcess(
+        server.url, write_tiny_gguf(tmp_path / "closed.gguf"), "closed", tmp_path / "log"
+    ) as one:
+        shop.control.shutdown(destination=[one.name])
+        for command in ("ping", "stats", "active", "conf", "rate_limit", "revoke_by_stamped_headers"):
+            shop.control.broadcast(command, destination=[one.name])
+        assert shop.control.ping(destination=[one.name], timeout=0.2) == []
+        (answer,) = shop.control.revoke("no-job", destination=[one.name], reply=True, timeout=PATIENCE_S)
+        assert answer == {one.name: {"ok": "1 tasks flagged as revoked"}}
+        assert one.is_alive
+        assert "Traceback" not in one.log
 
 
 @pytest.mark.parametrize("command", ["pool_grow", "pool_shrink", "pool_restart", "autoscale"])

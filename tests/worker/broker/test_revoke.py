@@ -1,20 +1,22 @@
-"""Jobs that Celery itself ends: revoked or expired, known to the ledger or not, each has its one end."""
+"""Jobs that a Celery client revokes, or that expire: known to the ledger or not, each has its one end."""
 
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import uuid4
 
 import pytest
 from celery import Celery
+from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import End, FinishReason, Started, Token
+from llama_herd.tasks.events import End, FinishReason, Token
 from llama_herd.tasks.message import TASK_NAME, queue_name
-from llama_herd.tasks.settings import Settings
+from llama_herd.worker.process import NUM_LOOK_AHEAD
 from tests.local.processes import PATIENCE_S, WorkerProcess, held, kombu_note, wait_until
 from tests.tiny import write_tiny_gguf
 
@@ -31,24 +33,29 @@ def client(server: EmbeddedRedis) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def app(server: EmbeddedRedis) -> Celery:
-    return make_app(Settings(redis_url=server.url))
+    """Somebody's own app, which knows nothing of us."""
+    return Celery(broker=server.url, backend=server.url, set_as_current=False)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+@pytest.fixture(scope="module", autouse=True, params=[False, True], ids=["by default", "remote control"])
+def worker(
+    server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[WorkerProcess]:
+    """With remote control Celery's own mailbox hears of a revoke, too."""
     folder = tmp_path_factory.mktemp("worker")
     model = write_tiny_gguf(folder / "endless.gguf", eos=False, context_length=8192)
     with WorkerProcess(
         server.url,
         model,
-        "w",
+        "boxed" if request.param else "w",
         folder / "log",
         include="tests.worker.standstill",
         env={"STANDSTILL": str(folder)},
         slots=1,
-        remote_control=True,
+        remote_control=request.param,
     ) as worker:
         yield worker
+        assert worker.is_alive
 
 
 def ends_once(client: Client, job_id: str, reason: FinishReason) -> None:
@@ -57,22 +64,75 @@ def ends_once(client: Client, job_id: str, reason: FinishReason) -> None:
     assert [event.finish_reason for event in events if isinstance(event, End)] == [reason]
 
 
-def test_a_running_and_a_waiting_job_are_revoked(client: Client, app: Celery, worker: WorkerProcess) -> None:
+def revoke(app: Celery, *job_ids: str, terminate: bool = False) -> None:
+    """Returns once the worker has answered."""
+    answers = app.control.revoke(list(job_ids), terminate=terminate, reply=True, timeout=PATIENCE_S, limit=1)
+    assert len(answers) == 1
+
+
+def is_revoked(app: Celery, job_id: str) -> bool:
+    return bool(AsyncResult(job_id, app=app).state == "REVOKED")
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_a_running_and_a_waiting_job_are_revoked(
+    client: Client, app: Celery, worker: WorkerProcess, terminate: bool, is_bare: bool
+) -> None:
+    def send() -> str:
+        if is_bare:
+            return str(app.send_task(TASK_NAME, kwargs=FIELDS, queue=queue_name("endless")).id)
+        return client.submit(**FIELDS)  # type: ignore[arg-type]
+
     with held(worker.log_path.parent, num_tokens=1):
-        running, waiting = (client.submit(**FIELDS) for _ in range(2))  # type: ignore[arg-type]
-        assert isinstance(next(client.stream(running)), Started)
+        running, waiting = send(), send()
+        assert any(isinstance(event, Token) for event in client.stream(running, timeout_s=PATIENCE_S))
         wait_until(lambda: sum(one.waiting for one in client.workers()), "the other one waits")
-        for job_id in (waiting, running):
-            app.control.revoke(job_id, terminate=True, reply=True, timeout=PATIENCE_S, limit=1)
+        states = [AsyncResult(job_id, app=app).state for job_id in (running, waiting)]
+        assert states == ["STARTED", "PENDING"]
+        revoke(app, waiting, running, terminate=terminate)
     for job_id in (running, waiting):
         ends_once(client, job_id, "cancelled")
-        wait_until(lambda job_id=job_id: AsyncResult(job_id, app=app).state == "REVOKED", "revoked")  # type: ignore[misc]
+        wait_until(partial(is_revoked, app, job_id), "Celery knows")
+    assert client.result(running).ids, "the text so far is lost"
+    assert client.result(client.submit(prompt="next", sampling={"max_tokens": 1})).finish_reason == "length"
+
+
+def test_a_job_whose_message_no_worker_has_taken_is_revoked_at_once(
+    client: Client, app: Celery, worker: WorkerProcess
+) -> None:
+    """Who waits for its result is told, although the message is still in the queue."""
+    in_hand = 1 + NUM_LOOK_AHEAD
+    with held(worker.log_path.parent, num_tokens=1):
+        before = [client.submit(**FIELDS) for _ in range(in_hand)]  # type: ignore[arg-type]
+        wait_until(lambda: client.status().running == in_hand, "the worker has its hands full")
+        behind = client.submit(**FIELDS)  # type: ignore[arg-type]
+        revoke(app, behind)
+        ends_once(client, behind, "cancelled")
+        with pytest.raises(TaskRevokedError):
+            AsyncResult(behind, app=app).get(timeout=PATIENCE_S)
+        revoke(app, *before)
+    for job_id in before:
+        ends_once(client, job_id, "cancelled")
 
 
 def test_a_message_that_is_revoked_before_it_comes_has_an_end(client: Client, app: Celery) -> None:
-    app.control.revoke("early-bird", reply=True, timeout=PATIENCE_S, limit=1)
-    app.send_task(TASK_NAME, kwargs=FIELDS, task_id="early-bird", queue=queue_name("endless"))
-    ends_once(client, "early-bird", "cancelled")
+    early = str(uuid4())
+    revoke(app, early)
+    app.send_task(TASK_NAME, kwargs=FIELDS, task_id=early, queue=queue_name("endless"))
+    ends_once(client, early, "cancelled")
+    assert client.result(early).ids == ()
+    wait_until(lambda: is_revoked(app, early), "Celery knows")
+
+
+def test_a_job_that_has_ended_stays_as_it_is(client: Client, app: Celery) -> None:
+    sent = app.send_task(
+        TASK_NAME, kwargs=FIELDS | {"sampling": {"max_tokens": 2}}, queue=queue_name("endless")
+    )
+    sent.get(timeout=PATIENCE_S)
+    revoke(app, sent.id, terminate=True)
+    assert sent.state == "SUCCESS"
+    assert client.result(sent.id).finish_reason == "length"
 
 
 def test_a_message_that_has_expired_before_it_comes_has_an_end(client: Client, app: Celery) -> None:
@@ -100,7 +160,7 @@ def test_a_job_that_began_in_time_goes_on_when_its_message_comes_again(
     wait_until(lambda: datetime.now(UTC) > late, "too late to begin")
     with Redis.from_url(server.url) as redis:
         redis.lpush(queue, json.dumps(kombu_note(redis, sent.id)[0]))  # as kombu does after a lost connection
-    wait_until(lambda: AsyncResult(sent.id, app=app).state == "REVOKED", "Celery takes it for expired")
+    wait_until(partial(is_revoked, app, sent.id), "Celery takes it for expired")
     other = app.send_task(TASK_NAME, kwargs=FIELDS, queue=queue, expires=late)
     ends_once(client, other.id, "deadline")
     client.cancel(sent.id)

@@ -47,7 +47,7 @@ def test_a_message_goes_back_to_the_queue_it_came_by_whatever_it_says() -> None:
         '[[], {"prompt": 1}, {}, {}]',
         '["x", {}, {}]',
         "[" * 100_000,
-        json.dumps([["positional prompt"], {}, {}]),
+        json.dumps([["two", "prompts"], {}, {}]),
         json.dumps([[], {}, {}]),
         json.dumps([[], {"prompt": ""}, {}]),
         json.dumps([[], {"prompt": "hi", "frobnicate": True}, None]),
@@ -58,6 +58,38 @@ def test_any_other_message_is_a_job_that_never_runs(body: str) -> None:
     assert order.job is NO_JOB
     assert order.error is not None
     assert order.envelope is not None
+
+
+GENERATED = {"job": "job-0", "text": "a tale", "ids": [1], "finish_reason": "stop"}
+
+
+@pytest.mark.parametrize("result", ["a tale", GENERATED])
+def test_the_text_of_the_task_before_is_the_prompt(result: object) -> None:
+    order = read(json.dumps([[result], {"sampling": {"max_tokens": 3}}, {}]))
+    assert order.error is None
+    assert order.job is not None
+    assert (order.job.prompt, order.job.sampling.max_tokens) == ("a tale", 3)
+
+
+@pytest.mark.parametrize(
+    "args", [[7], [None], [["a tale"]], [{"text": "a tale"}], [{"finish_reason": "stop"}], ["a", "tale"]]
+)
+def test_a_result_that_is_no_text_names_the_way_to_leave_it_out(args: list[object]) -> None:
+    order = read(json.dumps([args, {"sampling": {"max_tokens": 3}}, {}]))
+    assert order.job is NO_JOB
+    assert ".si()" in str(order.error)
+    assert "tale" not in str(order.error)
+
+
+@pytest.mark.parametrize(
+    "given", [{"prompt": "mine"}, {"prompt_ids": [1]}, {"messages": [{"role": "user", "content": "hi"}]}]
+)
+def test_a_prompt_beside_the_result_of_the_task_before_is_refused(given: dict[str, object]) -> None:
+    order = read(json.dumps([["a tale"], given, {}]))
+    assert order.job is NO_JOB
+    assert order.error is not None
+    assert order.error.fields[0].field in given
+    assert ".si()" in str(order.error)
 
 
 def test_what_stands_in_the_record_for_an_unreadable_job_is_refused_again() -> None:

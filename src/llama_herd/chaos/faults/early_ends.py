@@ -27,7 +27,7 @@ def cancel(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def revoke(herd: Herd) -> Iterator[list[str]]:
-    """By Celery, which tells the workers that have remote control and are connected at that moment."""
+    """By Celery, which tells the workers that are connected at that moment."""
     wait_until(lambda: num_listening(herd) == len(herd.alive), "every worker listens")
     call_off(herd, partial(herd.celery.control.revoke, terminate=True))
     yield []  # none has to go on

@@ -67,6 +67,11 @@ class Keys:
         return self.key("ctl")
 
     @property
+    def control_exchange(self) -> str:
+        """Celery's exchange of remote control, by which clients revoke; that of any app for `default`."""
+        return "celery" if self.tenant == "default" else self.key("control")
+
+    @property
     def unacked_key(self) -> str:
         """Key of kombu's notes of messages that this tenant's workers have not acknowledged."""
         return self.key("unacked")

@@ -213,7 +213,7 @@ class Acl:
     def _producer(self) -> Rights:
         ledger, job = self._ledger, GenerationJob(prompt=ANY)
         submits = (ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues)
-        channels = self._results | {ledger.channel(ANY), ledger.control_channel}
+        channels = self._results | self._revokes | {ledger.channel(ANY), ledger.control_channel}
         return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)) + Rights(
             _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT, self._queue_keys, channels
         )
@@ -248,18 +248,22 @@ class Acl:
     def _everything(self, commands: frozenset[str]) -> Rights:
         """All keys and channels of the tenant, with our scripts' commands and `commands`."""
         all_keys = frozenset(map(self._ledger.key, _KINDS))
-        # Celery's worker events. The channel of a fan-out exchange begins with the number of the database.
-        events = {f"/{number}.{self._ledger.key('celeryev')}/*" for number in ("[0-9]", "[0-9][0-9]")}
+        events = _fanout_channels(f"{self._ledger.key('celeryev')}/*")  # of Celery's workers
         return Rights(
             _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | commands | _script_commands(),
             self._queue_keys | self._results | all_keys,
-            self._results | {self._ledger.key(ANY)} | events,
+            self._results | self._revokes | {self._ledger.key(ANY)} | events,
         )
 
     @property
     def _results(self) -> frozenset[str]:
         """Celery's result keys, and the channels of the same names."""
         return frozenset(f"{self._ledger.results_prefix}{name}" for name in _RESULT_NAMES)
+
+    @property
+    def _revokes(self) -> frozenset[str]:
+        """The channels by which Celery's clients revoke."""
+        return _fanout_channels(f"{self._ledger.control_exchange}.pidbox")
 
     @property
     def _queue_keys(self) -> frozenset[str]:
@@ -271,6 +275,11 @@ class Acl:
         """The queues' lists. An ACL file cannot have control characters."""
         lanes = {lane.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR)) for lane in LANES}
         return frozenset(f"{queue}{lane}" for queue in self.queues for lane in lanes)
+
+
+def _fanout_channels(exchange: str) -> frozenset[str]:
+    """The channels of kombu's fan-out exchange, which begin with the number of the database."""
+    return frozenset(f"/{number}.{exchange}" for number in ("[0-9]", "[0-9][0-9]"))
 
 
 def _rules(keys: Iterable[str] = (), commands: Iterable[str] = ()) -> str:

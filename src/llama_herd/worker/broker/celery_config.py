@@ -77,6 +77,11 @@ def app_of(own: WorkerSettings) -> Celery:
     return made
 
 
+def has_mailbox(own: WorkerSettings) -> bool:
+    """Whether Celery's own mailbox hears what the clients of this one tenant send."""
+    return own.remote_control and app_of(own).conf.control_exchange == app.conf.control_exchange
+
+
 def configure(conf: Any, instance: Any, **_: Any) -> None:
     """Set up the worker before it is built: it reads its model's queue, and takes what its batch holds."""
     try:

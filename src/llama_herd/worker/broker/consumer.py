@@ -12,6 +12,7 @@ from celery.worker import consumer
 from kombu.message import Message
 from redis.exceptions import RedisError
 
+from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.job import is_job_id
 from llama_herd.tasks.message import TASK_NAME
@@ -29,6 +30,14 @@ log = structlog.get_logger(__name__)
 #: Most characters of a task's name in the reason of a dead letter.
 MAX_NAME = 100
 
+#: Most characters of an id under which a failure is stored: it becomes part of a key.
+MAX_ID = 1024
+
+BAD_ID = (
+    "has an id that cannot name a job: 1 to 128 letters, digits, dots, underscores, colons or dashes are "
+    "allowed. Fix: another task_id, or none"
+)
+
 #: Celery's own tasks that do as much as a message asks for. A worker of several tenants runs none: a long one
 #: would slow down the jobs of the others.
 UNBOUNDED = frozenset(
@@ -37,6 +46,10 @@ UNBOUNDED = frozenset(
 
 #: Celery's options for the pauses before it connects again; its defaults grow to half a minute.
 RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
+
+
+class BadId(ValueError):
+    """A message of a generation has an id that cannot name a job."""
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
@@ -88,6 +101,8 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
                 raise
             except GenerationError:  # the result of a revoked or expired message cannot be stored
                 return self._refuse(message, "its result cannot be stored")
+            except BadId:
+                return self._refuse(message, "its id cannot name a job", BAD_ID)
             except UNREADABLE as error:
                 return self._refuse(message, type(error).__name__)
 
@@ -120,19 +135,22 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
             refuse(message, task_id, complaint)
             with suppress(*UNREADABLE, GenerationError):
                 return self._handle(message)
-        if is_job_id(task_id):
+        if isinstance(task_id, str) and 0 < len(task_id) <= MAX_ID:
             app = celery_config.app_of(process.settings().of_queue(message.delivery_info["routing_key"]))
-            self.pool.run_aside(partial(_fail, app, task_id, complaint))
+            error = GenerationError(ErrorCode.INVALID_JOB, f"message: {complaint}")
+            failure = error if name == TASK_NAME else InvalidTaskError(f"the message {complaint}")
+            self.pool.run_aside(partial(_fail, app, task_id, failure))
         message.reject_log_error(log, self.connection_errors)
         return None
 
 
-def _fail(app: Celery, task_id: str, complaint: str) -> None:
-    """Store that a task other than generation has failed; never raises."""
+def _fail(app: Celery, task_id: str, failure: Exception) -> None:
+    """Store that a task has failed that can be no job; never raises."""
     try:
-        app.backend.mark_as_failure(task_id, InvalidTaskError(f"the message {complaint}"))
+        app.backend.mark_as_failure(task_id, failure)
     except Exception as error:
-        log.error("failure was not stored", task_id=task_id, error=name_of(error))
+        shown = task_id if is_job_id(task_id) else None  # else it may be any text
+        log.error("failure was not stored", task_id=shown, error=name_of(error))
 
 
 def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:
@@ -149,9 +167,9 @@ def _refuse_stand_in(message: Message) -> None:
 def _check_headers(headers: Mapping[str, Any]) -> None:
     """Check the job's id, which becomes part of keys, channels and events, and the task's shown name.
 
-    Raises ValueError.
+    Raises BadId and ValueError.
     """
     if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
-        raise ValueError("the message's id cannot name a job")
+        raise BadId
     if not isinstance(headers.get("shadow"), str | None):
         raise ValueError("the header `shadow` is not a text")

@@ -10,7 +10,8 @@ from celery.worker.state import task_ready
 from kombu.transport.virtual import QoS
 
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.generate import correct, fail, trace
+from llama_herd.tasks.generate import correct, fail, start, trace
+from llama_herd.tasks.ledger.redis_call import Call
 from llama_herd.tasks.message import trace_id_of
 from llama_herd.tasks.result import Result
 
@@ -77,8 +78,15 @@ class Delivery:
         """Whether Celery has ended, announced and acked the task by itself."""
         return bool(self._request._already_revoked)
 
+    @property
+    def start(self) -> Call[None] | None:
+        """What makes the job's state STARTED for Celery's clients; None if they want no result of it."""
+        if self.headers.get("ignore_result"):
+            return None
+        return start(self.job_id, self._request.hostname, self._request.task.backend)
+
     def accept(self) -> None:
-        """Tell Celery that the job runs now."""
+        """Tell Celery's worker that the job runs now."""
         self._accepted_s = monotonic()
         self._call_soon(self._announce)
 
@@ -92,6 +100,9 @@ class Delivery:
             correct(outcome, self._request.task.backend)
             return
         failed, value = trace(self._request.task, self.headers, self.embed, outcome)
+        if outcome.finish_reason == "cancelled":
+            self._call_soon(self._finish_revoked)
+            return
         runtime_s = monotonic() - (self._accepted_s or monotonic())
         self._call_soon(self._finish, (failed, value, runtime_s))
 
@@ -126,6 +137,13 @@ class Delivery:
         if not self._request.acknowledged:
             self._announce()
             self._request.on_success(traced)
+
+    def _finish_revoked(self) -> None:
+        """Celery itself would announce a success."""
+        if not self._request.acknowledged:
+            task_ready(self._request)
+            self._request.acknowledge()
+            self._request.send_event("task-revoked", terminated=True, signum=None, expired=False)
 
     def _free_slot(self) -> None:
         message = self._request.message

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from math import isfinite
+from time import time
 from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -16,8 +17,16 @@ DUE_MS = "herd_due_ms"
 #: Key of the InvalidJob with which the job must end, since its headers or its message cannot be read.
 REFUSAL = "herd_refusal"
 
+#: How far ahead an ETA may be. Who writes the year 9999 has overflown, or means never.
+MAX_AHEAD_DAYS = 3650
+DAY_MS = 86_400_000
+
 _BAD_TIME = "must be a date and time in ISO 8601"
 _BAD_LIMITS = "must be two numbers of seconds, the hard and the soft limit; null for no limit"
+
+
+class TooFar(ValueError):
+    """An ETA is too far ahead. The message says how far it may be."""
 
 
 class QuietRequest(Request):  # type: ignore[misc]
@@ -75,6 +84,9 @@ def _read(name: str, value: object, errors: list[FieldError]) -> Any:
     reader, complaint = _READERS[name]
     try:
         return reader(value)
+    except TooFar as error:
+        errors.append(FieldError(name, str(error)))
+        return None
     except (ValueError, TypeError, AttributeError, OverflowError):
         errors.append(FieldError(name, complaint))
         return None
@@ -84,6 +96,15 @@ def _unix_ms(text: Any) -> int:
     """A naive time is UTC, as in Celery."""
     time_s: float = maybe_make_aware(maybe_iso8601(text)).timestamp()
     return round(1000 * time_s)
+
+
+def _due_ms(text: Any) -> int:
+    """Raises TooFar, besides what a bad time raises."""
+    due_ms = _unix_ms(text)
+    num_days = (due_ms - 1000 * time()) / DAY_MS
+    if num_days > MAX_AHEAD_DAYS:
+        raise TooFar(f"must be at most {MAX_AHEAD_DAYS} days ahead, got {num_days:.0f}. Fix: an earlier time")
+    return due_ms
 
 
 def _limits_s(pair: Any) -> list[float | None]:
@@ -96,7 +117,7 @@ def _limits_s(pair: Any) -> list[float | None]:
 
 #: How each header is read, and the complaint about a bad one.
 _READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "eta": (_unix_ms, _BAD_TIME),
+    "eta": (_due_ms, _BAD_TIME),
     "expires": (_unix_ms, _BAD_TIME),
     "timelimit": (_limits_s, _BAD_LIMITS),
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.job import SOURCES, GenerationJob
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.broker.request import DUE_MS, REFUSAL
 from llama_herd.worker.settings import WorkerSettings
@@ -15,6 +15,17 @@ _NUMBER = re.compile("[0-9]{1,16}")
 
 #: Recorded in place of a job that could not be read. It has no prompt, so it never runs.
 NO_JOB = GenerationJob.model_construct()
+
+
+#: Arguments of a message that cannot be read.
+_MALFORMED = [None]
+
+_LEAVE_OUT = "Fix: .si() instead of .s() leaves the result of the task before it out"
+_NO_TEXT = (
+    "must be given as keyword arguments of the task, such as prompt and sampling. A positional argument is "
+    f"the prompt: one text, or the result of one generation. {_LEAVE_OUT}"
+)
+_TWO_PROMPTS = f"is given beside a positional argument, which is the prompt. {_LEAVE_OUT}"
 
 
 class TaskMessage(NamedTuple):
@@ -34,15 +45,13 @@ class TaskMessage(NamedTuple):
         try:
             envelope = Envelope.of_request(headers, embed, settings.queue)
         except RecursionError:  # links that can be read, but are too deep to be written again
-            args, embed = ["?"], None
+            args, embed = _MALFORMED, None
             envelope = Envelope.of_request(headers, embed, settings.queue)
         if headers.get(REFUSAL) is not None:
             return cls(NO_JOB, envelope, headers[REFUSAL], embed)
-        if args:
-            message = "must be given as keyword arguments of the task, such as prompt and sampling"
-            return cls(NO_JOB, envelope, InvalidJob([FieldError("job", message)]), embed)
         try:
-            job = GenerationJob.parse(_not_before(kwargs, headers.get(DUE_MS)), settings)
+            fields = _with_result(args, kwargs)
+            job = GenerationJob.parse(_not_before(fields, headers.get(DUE_MS)), settings)
             return cls(job, envelope, embed=embed)
         except InvalidJob as error:
             return cls(NO_JOB, envelope, error, embed)
@@ -54,6 +63,29 @@ def _is_ours(headers: Mapping[str, Any]) -> bool:
     return job_id == headers["id"] and len(counted) == 2 and all(map(_NUMBER.fullmatch, counted))
 
 
+def _with_result(args: list[Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """The job's fields, with the result of the task before it as its prompt: Celery puts that first.
+
+    Raises InvalidJob.
+    """
+    if not args:
+        return fields
+    text = _text_of(args[0]) if len(args) == 1 else None
+    if text is None:
+        raise InvalidJob([FieldError("job", _NO_TEXT)])
+    given = next((name for name in SOURCES if fields.get(name) is not None), None)
+    if given is not None:
+        raise InvalidJob([FieldError(given, _TWO_PROMPTS)])
+    return {**fields, "prompt": text}
+
+
+def _text_of(result: object) -> str | None:
+    """The text that a task has returned, or a generation has written; None if it is anything else."""
+    if isinstance(result, dict) and "finish_reason" in result:
+        result = result.get("text")
+    return result if isinstance(result, str) else None
+
+
 def _not_before(fields: dict[str, Any], due_ms: int | None) -> dict[str, Any]:
     """The job's fields with `not_before` raised to the message's `eta`."""
     given = fields.get("not_before") or 0
@@ -63,11 +95,11 @@ def _not_before(fields: dict[str, Any], due_ms: int | None) -> dict[str, Any]:
 
 
 def _parts(body: bytes | str) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
-    """Arguments, keyword arguments and embed. A malformed body counts as one wrong argument."""
+    """Arguments, keyword arguments and embed. A malformed body has a wrong argument."""
     try:
         args, kwargs, embed = json.loads(body)
     except (ValueError, TypeError, RecursionError):
         args, kwargs, embed = None, None, None
     if isinstance(args, list) and isinstance(kwargs, dict) and isinstance(embed, dict | None):
         return args, kwargs, embed
-    return ["?"], {}, None
+    return _MALFORMED, {}, None

@@ -158,7 +158,7 @@ class Finisher:
                 done = self._finish(settlement)
             except Stopped:
                 raise
-            except Exception as error:
+            except BaseException as error:  # also the exit that somebody's errback or signal asks for
                 done = self._fail(settlement, error)
             for delivery in done:
                 delivery.acknowledge()
@@ -186,7 +186,7 @@ class Finisher:
         _log_end(outcome, settlement.line.get("attempt"))
         return deliveries[1:]
 
-    def _fail(self, settlement: Settlement, error: Exception) -> list[Delivery]:
+    def _fail(self, settlement: Settlement, error: BaseException) -> list[Delivery]:
         """Store that the job's result cannot be stored: clients that wait for it would wait for ever."""
         job_id, deliveries = settlement.job_id, settlement.deliveries
         refused = refusal(error)

@@ -42,6 +42,7 @@ from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.preparer import Opened, Preparer
 from llama_herd.worker.jobs.publisher import BREAKING, MAX_REASON, Publisher
+from llama_herd.worker.jobs.revoked_ids import RevokedIds
 from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.suspect_gate import POLL_S
 from llama_herd.worker.settings import WorkerSettings
@@ -109,6 +110,7 @@ class Intake(threading.Thread):
         preparer: Preparer,
         finisher: Finisher,
         reader: StreamReader,
+        revoked: RevokedIds,
     ) -> None:
         super().__init__(name="intake", daemon=True)
         self._redis = holder.redis
@@ -121,6 +123,7 @@ class Intake(threading.Thread):
         self._finisher = finisher
         self._preparer = preparer
         self._reader = reader
+        self._revoked = revoked
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
         self._later: list[LaterItem] = []
         self._numbers = count()
@@ -325,6 +328,8 @@ class Intake(threading.Thread):
             is_last=0 < claimed.attempts == self._settings.max_attempts - 1,
             trace_id=delivery.trace_id,
             waited_s=claimed.waited_s,
+            # The ledger knew nothing of the job when it was revoked.
+            abort="cancelled" if message.job is not None and delivery.job_id in self._revoked else None,
         )
         if claimed.deadline_ms is not None:
             attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000

@@ -6,10 +6,10 @@ from contextlib import suppress
 from math import inf
 from queue import Empty, Full, Queue
 from time import monotonic, sleep
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Failure, FinishReason
@@ -18,7 +18,7 @@ from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
 from llama_herd.tasks.ledger.end_tail import LOST
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.passing import passes, said
-from llama_herd.tasks.ledger.redis_call import Call, run
+from llama_herd.tasks.ledger.redis_call import Call, run_many
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
@@ -220,7 +220,7 @@ class Publisher(threading.Thread):
         job_ids = list(dict.fromkeys(entry.job_id for entry in entries))
         is_large = len(job_ids) == 1 and any(map(_is_large, entries))
         try:
-            answers = self._insist(call, Breaks() if is_large else None)
+            answers = self._insist(call, Breaks() if is_large else None, beside=self._starts(entries))
             return list(zip(entries, answers, strict=True))
         except Refused as error:
             if len(job_ids) == 1:
@@ -231,18 +231,26 @@ class Publisher(threading.Thread):
         back = [entry for entry in entries if entry.job_id not in first]
         return self._send(front) + self._send(back)
 
-    def _insist(self, call: Call[T], breaks: Breaks | None = None) -> T:
+    def _starts(self, entries: Rows[Entry]) -> list[Call[Any]]:
+        """What tells Celery's clients which of these jobs start."""
+        attempts = [self._claims.get(entry.job_id) for entry in entries if entry.kind == "started"]
+        calls = [attempt.deliveries[0].start for attempt in attempts if attempt and attempt.deliveries]
+        return [call for call in calls if call is not None]
+
+    def _insist(self, call: Call[T], breaks: Breaks | None = None, *, beside: Rows[Call[Any]] = ()) -> T:
         """Repeat a call, byte for byte, until it is answered: it may have run though its reply was lost.
 
-        `breaks` counts the connections that a large call has broken. Raises Refused when repeating cannot
-        help, and GivenUp.
+        `breaks` counts the connections that a large call has broken. Nobody asks for the answers to the calls
+        `beside` it, in the same round trip. Raises Refused when repeating cannot help, and GivenUp.
         """
         num_tries = 0
         while True:
             try:
-                answer = run(self._holder.redis, call)
+                answer, *_ = run_many(self._holder.redis, [call, *beside])
+                if isinstance(answer, ResponseError):
+                    raise answer
                 self._num_answered += 1
-                return answer
+                return cast(T, answer)
             except RedisError as error:
                 num_tries += 1
                 if not passes(error):

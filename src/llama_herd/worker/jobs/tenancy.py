@@ -25,6 +25,8 @@ from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher, Released
 from llama_herd.worker.jobs.recent_figures import RecentFigures
+from llama_herd.worker.jobs.revoked_ids import RevokedIds
+from llama_herd.worker.jobs.revoker import Revoker
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
@@ -60,6 +62,7 @@ class Tenancy:
         self.recent = RecentFigures()
         self._engine = engine
         self._holder = holder = LeaseHolder(redis, ledger)
+        revoked = RevokedIds()
         reader = StreamReader(redis, ledger, StreamBounds(settings.max_tokens_limit, model.max_length))
         self._finisher = Finisher(redis, ledger, celery_config.app_of(settings), reader)
         self._claims = claims = ClaimedJobs(self._drop)
@@ -80,6 +83,15 @@ class Tenancy:
             preparer=Preparer(holder, settings, model, publisher=self._publisher, gate=gate, engine=engine),
             finisher=self._finisher,
             reader=reader,
+            revoked=revoked,
+        )
+        self._revoker = Revoker(
+            holder,
+            author.worker,
+            revoked,
+            on_cancelled=lambda job_id: self._finisher.settle(job_id, []),
+            max_message_bytes=settings.max_message_bytes,
+            replies=not celery_config.has_mailbox(settings),
         )
         self._heartbeat = Heartbeat(
             holder, claims=claims, engine=engine, status=status, stall_s=settings.stall_s
@@ -123,7 +135,7 @@ class Tenancy:
         return {f"{name} of {self.tenant}": part for name, part in parts}
 
     def start(self) -> None:
-        for thread in (self._publisher, self._intake, self._heartbeat, self._sweeper):
+        for thread in (self._publisher, self._intake, self._heartbeat, self._sweeper, self._revoker):
             thread.start()
 
     def take(self, delivery: Delivery) -> None:
@@ -143,6 +155,7 @@ class Tenancy:
 
     def stop_taking(self) -> None:
         """Stop claiming and sweeping."""
+        self._revoker.stop()
         self._sweeper.stop()
         self._intake.stop()
 

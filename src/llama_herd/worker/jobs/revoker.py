@@ -1,0 +1,141 @@
+"""Ends the jobs that a Celery client revokes."""
+
+import threading
+from collections.abc import Callable, Sequence as Rows
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import structlog
+from redis.exceptions import ConnectionError, NoPermissionError, RedisError, ResponseError
+
+from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.ledger.redis_call import run_many
+from llama_herd.worker.broker.revoke_message import RevokeMessage, read_revoke
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
+from llama_herd.worker.jobs.revoked_ids import RevokedIds
+
+log = structlog.get_logger(__name__)
+
+#: Most jobs that are cancelled in one round trip.
+MAX_LOT = 64
+
+#: How soon a stop is noticed.
+LISTEN_S = 0.2
+#: After this long without a message Redis is asked whether it is there; after twice as long it is not.
+SILENCE_S = 5.0
+#: Pause before Redis is tried again.
+RETRY_S = 0.3
+
+#: How long an answer waits for who asked.
+REPLY_TTL_S = 60
+
+
+class Revoker(threading.Thread):
+    """Listens where Celery's clients of one tenant send `revoke`, and cancels each job in the ledger.
+
+    So a job ends wherever it waits or runs, and only if it is this tenant's. Celery's own mailbox would obey
+    more commands, on the thread that takes messages. This thread reads one message after the other: of a
+    flood the rest waits in Redis, which hangs up on a listener that is too slow.
+    """
+
+    def __init__(
+        self,
+        holder: LeaseHolder,
+        worker: str,
+        revoked: RevokedIds,
+        *,
+        on_cancelled: Callable[[str], None],
+        max_message_bytes: int,
+        replies: bool,
+    ) -> None:
+        """`on_cancelled(job_id)`: no worker ran the job, so nobody else tells Celery. `replies`: to senders
+        that wait for an answer; Celery's mailbox would answer too, where it is on.
+        """
+        super().__init__(name="revoker", daemon=True)
+        self._redis = holder.redis
+        self._ledger = holder.ledger
+        self._worker = worker
+        self._revoked = revoked
+        self._on_cancelled = on_cancelled
+        self._max_message_bytes = max_message_bytes
+        self._replies = replies
+        self._is_stopping = threading.Event()
+
+    @property
+    def channel(self) -> str:
+        """Of kombu's fan-out exchange; it begins with the number of the database."""
+        number = self._redis.connection_pool.connection_kwargs.get("db") or 0
+        return f"/{number}.{self._ledger.control_exchange}.pidbox"
+
+    def stop(self) -> None:
+        """Returns at once."""
+        self._is_stopping.set()
+
+    def run(self) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                self._listen()
+            except NoPermissionError:
+                fix = "write the rules of its user anew with `herd acl`"
+                log.warning("Celery's revoke is not heard", channel=self.channel, fix=fix)
+                return
+            except RedisError:
+                self._is_stopping.wait(RETRY_S)
+
+    def _listen(self) -> None:
+        with self._redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]
+            pubsub.subscribe(self.channel)
+            heard_s = asked_s = monotonic()
+            while not self._is_stopping.is_set():
+                message = pubsub.get_message(timeout=LISTEN_S)
+                if message is not None:
+                    heard_s = asked_s = monotonic()
+                    self._read(message)
+                elif monotonic() - heard_s > 2 * SILENCE_S:
+                    raise ConnectionError("Redis is silent")
+                elif monotonic() - asked_s > SILENCE_S:
+                    asked_s = monotonic()
+                    pubsub.ping()
+
+    def _read(self, message: Any) -> None:
+        if message["type"] != "message":
+            return
+        raw: bytes = message["data"]
+        if len(raw) > self._max_message_bytes:
+            log.warning(
+                "message of remote control not read", num_bytes=len(raw), limit=self._max_message_bytes
+            )
+            return
+        asked = read_revoke(raw)
+        if asked is not None and asked.is_for(self._worker):
+            self._obey(asked)
+
+    def _obey(self, asked: RevokeMessage) -> None:
+        job_ids = asked.job_ids
+        for start in range(0, len(job_ids), MAX_LOT):
+            self._revoke(job_ids[start : start + MAX_LOT])
+        reply = asked.reply(self._ledger.control_exchange, self._worker)
+        if reply is not None and self._replies:
+            with suppress(RedisError), self._redis.pipeline(transaction=False) as pipeline:
+                pipeline.lpush(*reply)
+                pipeline.expire(reply[0], REPLY_TTL_S)
+                pipeline.execute()
+
+    def _revoke(self, job_ids: Rows[str]) -> None:
+        """Cancel jobs. They are remembered before: a claim in between looks for its job among them later."""
+        self._revoked.add(job_ids)
+        for job_id, answer in zip(job_ids, self._cancelled(job_ids), strict=True):
+            if answer is not Cancellation.UNKNOWN:
+                self._revoked.drop(job_id)
+            if answer is Cancellation.CANCELLED:
+                self._on_cancelled(job_id)
+
+    def _cancelled(self, job_ids: Rows[str]) -> Rows[Cancellation | ResponseError]:
+        """The answers of the ledger, as soon as Redis gives them; none once the worker stops."""
+        calls = [self._ledger.cancel(job_id, "revoked") for job_id in job_ids]
+        while not self._is_stopping.is_set():
+            with suppress(RedisError):
+                return run_many(self._redis, calls)
+            self._is_stopping.wait(RETRY_S)
+        return [Cancellation.UNKNOWN] * len(job_ids)

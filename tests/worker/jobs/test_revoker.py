@@ -1,0 +1,141 @@
+"""A revoke ends its tenant's jobs and no other's; floods and nonsense cost no memory and no thread."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from celery import Celery
+from redis import Redis
+from structlog.testing import capture_logs
+
+from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
+from llama_herd.worker.jobs.revoked_ids import RevokedIds
+from llama_herd.worker.jobs.revoker import Revoker
+
+pytestmark = pytest.mark.redis
+
+MAX_BYTES = 65_536
+JOB = GenerationJob(prompt="a tale")
+
+
+class Post:
+    """A revoker of one tenant, and what it has told."""
+
+    def __init__(self, redis: Redis, tenant: str = "default", max_ids: int = 10) -> None:
+        self.cancelled: list[str] = []
+        self.remembered = RevokedIds(max_ids)
+        self.ledger = Ledger(tenant)
+        self.revoker = Revoker(
+            LeaseHolder(redis, self.ledger),
+            "w@test",
+            self.remembered,
+            on_cancelled=self.cancelled.append,
+            max_message_bytes=MAX_BYTES,
+            replies=True,
+        )
+
+    def submit(self, redis: Redis, job_id: str) -> None:
+        queue = queue_name("m", self.ledger.tenant)
+        run(redis, self.ledger.submit(job_id, JOB, Envelope.of(job_id, queue)))
+
+    @contextmanager
+    def heard(self, redis: Redis) -> Iterator[None]:
+        """It listens within the block."""
+        self.revoker.start()
+        try:
+            self.wait_until_it_listens(redis)
+            yield
+        finally:
+            self.revoker.stop()
+            self.revoker.join()
+
+    def wait_until_it_listens(self, redis: Redis) -> None:
+        channel = self.revoker.channel
+        wait_until(lambda: redis.pubsub_numsub(channel)[0][1], "it listens")
+
+
+def app_of(redis_url: str, tenant: str = "default") -> Celery:
+    return make_app(Settings(redis_url=redis_url, tenant=tenant))
+
+
+def revoke(app: Celery, *job_ids: str) -> None:
+    """Returns once the revoker is done with it."""
+    assert app.control.revoke(list(job_ids), reply=True, timeout=20, limit=1)
+
+
+def test_a_waiting_job_is_ended_and_one_that_nobody_knows_is_remembered(redis: Redis, redis_url: str) -> None:
+    post = Post(redis)
+    post.submit(redis, "known")
+    with post.heard(redis):
+        revoke(app_of(redis_url), "known", "unknown")
+    assert post.cancelled == ["known"]
+    assert redis.hget(post.ledger.job_key("known"), "state") == b"cancelled"
+    assert "unknown" in post.remembered
+    assert "known" not in post.remembered
+    assert not redis.exists(post.ledger.job_key("unknown"))
+
+
+@pytest.mark.parametrize(("whose", "others"), [("acme", "default"), ("default", "acme")])
+def test_a_tenant_revokes_its_own_jobs_alone(redis: Redis, redis_url: str, whose: str, others: str) -> None:
+    """Both have a job of this id, and one worker serves both."""
+    own, foreign = Post(redis, whose), Post(redis, others)
+    for post in (own, foreign):
+        post.submit(redis, "same")
+    with own.heard(redis), foreign.heard(redis):
+        revoke(app_of(redis_url, whose), "same")
+    assert own.cancelled == ["same"]
+    assert foreign.cancelled == []
+    assert redis.hget(foreign.ledger.job_key("same"), "state") == b"queued"
+
+
+def test_a_flood_of_unknown_ids_takes_no_more_room_than_there_is(redis: Redis, redis_url: str) -> None:
+    post = Post(redis, max_ids=100)
+    flood = [f"id-{number}" for number in range(1000)]
+    with post.heard(redis):
+        revoke(app_of(redis_url), *flood)
+        revoke(app_of(redis_url), "id-0", "x}y", "z" * 1000)
+    assert len(post.remembered) == 100
+    assert "id-999" in post.remembered
+    assert "id-0" in post.remembered
+    assert "id-900" not in post.remembered
+    assert not redis.keys("*id-*")
+
+
+def test_a_message_that_is_too_long_is_not_read(redis: Redis, redis_url: str) -> None:
+    post = Post(redis)
+    post.submit(redis, "known")
+    with capture_logs() as lines, post.heard(redis):
+        app_of(redis_url).control.revoke(["known", "x" * MAX_BYTES])
+        redis.publish(post.revoker.channel, b"\xff not a message")
+        revoke(app_of(redis_url), "unknown")
+    assert [line["limit"] for line in lines] == [MAX_BYTES]
+    assert post.cancelled == []
+
+
+def test_it_listens_again_after_redis_has_hung_up(redis: Redis, redis_url: str) -> None:
+    """As Redis does with a listener that is too slow for a flood."""
+    post = Post(redis)
+    post.submit(redis, "known")
+    with post.heard(redis):
+        redis.client_kill_filter(_type="pubsub")
+        post.wait_until_it_listens(redis)
+        revoke(app_of(redis_url), "known")
+    assert post.cancelled == ["known"]
+
+
+def test_a_user_who_may_not_listen_is_told_so_once(redis: Redis, redis_url: str) -> None:
+    redis.acl_setuser(
+        "narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all"], channels=["herd:*"]
+    )
+    with Redis.from_url(redis_url, username="narrow", password="any") as narrow, capture_logs() as lines:
+        Post(narrow).revoker.run()
+    redis.acl_deluser("narrow")
+    assert [line["channel"] for line in lines] == ["/0.celery.pidbox"]
+    assert "herd acl" in lines[0]["fix"]
