@@ -131,9 +131,7 @@ def test_it_listens_again_after_redis_has_hung_up(redis: Redis, redis_url: str) 
 
 
 def test_a_user_who_may_not_listen_is_told_so_once(redis: Redis, redis_url: str) -> None:
-    redis.acl_setuser(
-        "narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all"], channels=["herd:*"]
-    )
+    redis.acl_setuser("narrow", enabled=True, nopass=True, commands=["+@all"], reset_channels=True)
     with Redis.from_url(redis_url, username="narrow", password="any") as narrow, capture_logs() as lines:
         Post(narrow).revoker.run()
     redis.acl_deluser("narrow")
