@@ -46,7 +46,7 @@ def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
             for user in ("default-operator", "api")
         )
     assert as_operator.exit_code == 0
-    assert "rejects the user or the password" in as_api.output
+    assert "does not let this user do that (NOPERM)" in as_api.output
 
 
 def test_a_user_with_two_roles_generates_though_it_may_not_look_at_queues(tmp_path: Path) -> None:

@@ -74,15 +74,20 @@ class Herd:
         self.server = server
         self.proxy = FaultProxy(server.port)
         self.rng = Random(seed)
-        self.settings = WorkerSettings.read(redis_url=server.url, model=model, **{**SETTINGS, **settings})
+        own = {"redis_url": server.url, **SETTINGS, **settings}
+        self.settings = WorkerSettings.read(model=model, **own)
         self.queue = self.settings.queue
         self.jobs = Jobs(self.settings)
         self._folder = folder
         self._reference = reference
         self._workers: list[WorkerProcess] = []
         self._numbers = count()
-        self._listener = Listener(server.url, self.jobs.ledger)
+        self._listener = Listener(self.settings.redis_url, self.jobs.ledger)
         self._stack = ExitStack()
+
+    def of_its_own(self, server: FragileRedis, folder: Path, **settings: Any) -> "Herd":
+        """Another herd of the same model, for a fault that needs a Redis of its own."""
+        return Herd(server, self.settings.model, folder, reference=self._reference, **settings)
 
     def worker(
         self,
@@ -120,7 +125,7 @@ class Herd:
             guest.stop()
 
     def ready(self, worker: WorkerProcess) -> WorkerProcess:
-        return worker.wait_until_ready(self.server.url)
+        return worker.wait_until_ready(self.settings.redis_url)
 
     def replenish(self, num_workers: int) -> list[WorkerProcess]:
         """Start workers until `num_workers` live, every other one behind the proxy; return the new ones."""

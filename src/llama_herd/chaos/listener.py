@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from time import sleep
 
-from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.chaos.patience import PATIENCE_S
+from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.ledger import Ledger
 
 PAUSE_S = 0.05
@@ -27,7 +27,7 @@ class Listener(threading.Thread):
     def __init__(self, url: str, ledger: Ledger) -> None:
         super().__init__(name="listener", daemon=True)
         self._subscriptions: list[dict[str, array[int]]] = []
-        self._redis = Redis.from_url(url)
+        self._redis = connect(url, tries=0)
         self._pattern = ledger.channel("*")
         self._is_stopping = threading.Event()
         self._is_subscribed = threading.Event()

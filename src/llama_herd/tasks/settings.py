@@ -134,7 +134,7 @@ class Settings(BaseSettings):
         description="Replicas of Redis that must have a job before submit returns. 0: it does not wait.",
     )
     replicas_timeout_s: float = Field(
-        default=1.0, gt=0, le=4, description="How long submit waits for these replicas."
+        default=1.0, ge=0.01, le=4, description="How long submit waits for these replicas."
     )
     lease_ms: int = Field(
         default=3000,

@@ -8,12 +8,12 @@ def num_copies(ledger: Ledger, job_id: str, wanted: int, timeout_s: float) -> Di
     """Wait for a time until `wanted` replicas have the job; return how many do, or 0 if the job is gone.
 
     All in one round trip, so by one connection: WAIT counts what this one has written. It may have written
-    nothing, if the job was accepted before; so it publishes nothing of interest on the job's channel, which
-    goes to replicas after all that was written before.
+    nothing, if the job was accepted before. So it publishes something on a channel that nobody reads: that
+    goes to replicas, after all that was written before.
     """
     record, _, num = yield [
         ledger.record(job_id),
-        Call("PUBLISH", (), (ledger.channel(job_id), ""), int),
+        Call("PUBLISH", (), (ledger.channel(""), ""), int),
         Call("WAIT", (), (wanted, int(1000 * timeout_s)), int),
     ]
     return 0 if record is None else int(num)
