@@ -66,7 +66,14 @@ class Herd:
 
     def pass_time(self, job_id: str, ms: int) -> None:
         """Let a job wait since `ms` earlier than it does."""
-        self.redis.zincrby("herd:default:pending", -ms, job_id)
+        for index in ("herd:default:pending", self.line_of(job_id)):
+            if self.redis.zscore(index, job_id) is not None:
+                self.redis.zincrby(index, -ms, job_id)
+
+    def line_of(self, job_id: str) -> str:
+        """Key of the waiting jobs whose messages are in the same list."""
+        queue, lane = self.redis.hmget(self.ledger.job_key(job_id), "queue", "lane")
+        return "herd:default:pending:" + (queue or b"").decode() + (lane or b"").decode()
 
     def messages(self) -> list[bytes]:
         """The queue, its consuming end first."""

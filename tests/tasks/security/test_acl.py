@@ -61,6 +61,8 @@ COMMANDS: dict[str, set[Role]] = {
     # what is the tenant's
     "ZADD herd:{t}:pending 1 x": {P, W, O, G},
     "ZRANGE herd:{t}:pending 0 -1": {W, O, G},
+    "ZADD herd:{t}:pending:{q} 1 x": {P, W, O, G},
+    "ZREM herd:{t}:pending:deadlines x": {P, W, O, G},
     "ZRANGE herd:{t}:leases 0 -1": {W, O, G},
     "ZCARD herd:{t}:leases": {O, G},
     "HGETALL herd:{t}:worker:w": {W, O, G},

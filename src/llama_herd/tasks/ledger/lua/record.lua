@@ -5,12 +5,14 @@
 local function write_record(key, id, now, at)
   local body, envelope, deadline_ms, not_before, tokens, lane = unpack(ARGV, at, at + 5)
   local due = math.max(now, tonumber(not_before) or 0)
-  begin_to_wait(key, id, due, due > now, key.queue, tokens)
+  if string.sub(deadline_ms, 1, 1) == '+' then deadline_ms = string.format('%.0f', due + string.sub(deadline_ms, 2)) end
+  check_counts(key, key.queue, tokens)
+  begin_to_wait(key, id, due, due > now,
+    {queue = key.queue, lane = lane, tokens = tokens, deadline_ms = deadline_ms})
   redis.call('HSET', key.job,
     'state', 'queued', 'body', body, 'queue', key.queue, 'lane', lane or '', 'envelope', envelope, 'tokens', tokens,
     'submitted_ms', now, 'due_ms', due,
     'epoch', 0, 'seq', 0, 'n', 0, 'lease', 0, 'attempts', 0, 'starts', 0, 'pushes', 0, 'waits', 0)
-  if string.sub(deadline_ms, 1, 1) == '+' then deadline_ms = string.format('%.0f', due + string.sub(deadline_ms, 2)) end
   if deadline_ms ~= '' then redis.call('HSET', key.job, 'deadline_ms', deadline_ms) end
   return due
 end
