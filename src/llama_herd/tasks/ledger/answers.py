@@ -200,6 +200,8 @@ class Purge(StrEnum):
     """Outcome of purging a job."""
 
     PURGED = "purged"
+    #: Purged, but its bare message carries its prompt, too, and may still be somewhere.
+    BARE = "bare"
     #: A worker is running it: cancel it, and wait for its end.
     RUNNING = "running"
     UNKNOWN = "unknown"

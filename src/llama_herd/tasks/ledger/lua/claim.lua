@@ -15,15 +15,18 @@ local now = now_ms()
 -- A bare message carries the job itself: its record is made here.
 if redis.call('EXISTS', key.job) == 0 then
   if not ARGV[12] then return {'unknown'} end
-  write_record(key, id, now, 12)
+  write_record(key, id, now, 12, 1)
 end
 
 local record = redis.call('HMGET', key.job,
   'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts', 'due_ms', 'queue', 'tokens',
-  'epoch', 'preparing', 'computing', 'lane')
+  'epoch', 'preparing', 'computing', 'lane', 'bare')
 local state, cancel, deadline, current, lease = record[1], record[2], record[3], record[4], tonumber(record[5])
 local queue, tokens, lane = record[8], record[9], record[13]
 local epoch, preparing, computing = record[10], record[11], record[12]
+
+-- A job that was submitted, and came by a bare message as well.
+if ARGV[12] and record[14] ~= '1' and state ~= 'purged' then redis.call('HSET', key.job, 'bare', 1) end
 
 local function claimed(kind)
   local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body', 'lane')
