@@ -1,7 +1,9 @@
 """A ledger with a connection, and the short hand that its tests are written in."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from llama_herd.chaos.patience import wait_until
@@ -106,6 +108,15 @@ def sweep(herd: Herd) -> Swept:
     now_s = herd.redis.time()[0]
     herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
     return run(herd.redis, herd.ledger.sweep())
+
+
+def commands(redis: Any, act: Callable[[], object], *, by_scripts: bool) -> list[str]:
+    """The commands that Redis runs meanwhile: those of scripts, or those of clients."""
+    with redis.monitor() as monitor:
+        act()
+        redis.ping()
+        heard = takewhile(lambda one: one["command"] != "PING", monitor.listen())
+        return [one["command"] for one in heard if (one["client_type"] == "lua") == by_scripts]
 
 
 def age_messages(herd: Herd, ms: int, key: str = QUEUE) -> None:

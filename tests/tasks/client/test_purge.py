@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from threading import Event
 from typing import Any
 
@@ -21,7 +20,7 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import QUEUE, Herd, age_messages, end, started, sweep
+from tests.tasks.herd import QUEUE, Herd, age_messages, commands, end, started, sweep
 
 pytestmark = pytest.mark.redis
 
@@ -151,15 +150,6 @@ def test_many_messages_hide_none(client: Client, herd: Herd) -> None:
     assert herd.redis.llen(QUEUE) == sum(message != bare_message("a") for message in messages)
 
 
-def commands(redis: Any, act: Callable[[], object]) -> list[str]:
-    """The commands that Redis gets from clients meanwhile, without those of scripts."""
-    with redis.monitor() as monitor:
-        act()
-        redis.ping()
-        heard = takewhile(lambda one: one["command"] != "PING", monitor.listen())
-        return [one["command"] for one in heard if one["client_type"] != "lua"]
-
-
 def test_purging_a_job_of_our_client_reads_neither_queue_nor_dead_letters(client: Client, herd: Herd) -> None:
     for name in "abc":
         client.submit(prompt="x", job_id=name)
@@ -172,7 +162,7 @@ def test_purging_a_job_of_our_client_reads_neither_queue_nor_dead_letters(client
         with pytest.raises(JobNotFound):
             client.purge("zz")
 
-    names = {line.split()[0] for line in commands(herd.redis, purge_all)}
+    names = {line.split()[0] for line in commands(herd.redis, purge_all, by_scripts=False)}
     assert names - {"HELLO", "CLIENT", "SCRIPT"} == {"HMGET", "EVALSHA"}
 
 
