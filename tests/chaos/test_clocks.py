@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -9,7 +10,8 @@ from llama_herd.chaos.faults.clocks import HOUR_S, skewed
 from llama_herd.chaos.faults.death import kill
 from llama_herd.chaos.faults.redis_faults import keeping_owners
 from llama_herd.chaos.herd import Herd
-from tests.chaos.sampling import LONG
+from llama_herd.chaos.patience import wait_until
+from tests.chaos.sampling import LONG, SHORT
 from tests.chaos.skewed_redis import SkewedRedis, has_compiler
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
@@ -46,3 +48,58 @@ def test_no_lease_ends_early_or_late_when_the_clock_of_redis_jumps(
             assert orphans
             herd.jobs.wait_for_progress(orphans)
         assert herd.verdict().violations == ()
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(0, 600), (600, 0), (600, -600)])
+def test_a_death_at_the_moment_of_a_jump_costs_two_leases_at_most(
+    skewed_redis: SkewedRedis,
+    endless: Path,
+    tmp_path: Path,
+    figures: list[str],
+    before_s: int,
+    after_s: int,
+) -> None:
+    """By then all that was in its hands has a live owner: jobs that ran, and messages not claimed yet."""
+    skewed_redis.move_clock(before_s)
+    with Herd(skewed_redis, endless, tmp_path, slots=32) as herd:  # one worker has room for all that is left
+        herd.workers(2)
+        jobs = herd.jobs.submit(60, SHORT)
+        herd.jobs.wait_for(jobs[:6], "n", 3)
+        skewed_redis.move_clock(after_s)
+        victim = herd.busiest()
+        victim.kill()
+        died_s = monotonic()
+        left = {job_id for job_id in jobs if not herd.jobs.has_ended(job_id)}
+
+        def all_are_taken() -> bool:
+            records = {job_id: herd.jobs.record(job_id) for job_id in left}
+            left.difference_update(
+                job_id
+                for job_id, record in records.items()
+                if record and (record.is_final or (record.epoch > 0 and record.worker != victim.name))
+            )
+            return not left
+
+        wait_until(all_are_taken, "each job is in live hands", 30)
+        took_s = monotonic() - died_s
+        figures.append(f"clock moved from {before_s:+} to {after_s:+} s at a death: {took_s:.1f} s")
+        assert took_s <= 2 * herd.settings.lease_ms / 1000
+        assert herd.verdict().violations == ()
+
+
+def test_a_worker_asks_again_though_redis_would_let_it_wait_for_ten_minutes(
+    skewed_redis: SkewedRedis, endless: Path, tmp_path: Path
+) -> None:
+    """Redis ends a blocking read by its clock, and that was put back."""
+    with Herd(skewed_redis, endless, tmp_path) as herd:
+        herd.workers(1)
+
+        def blocks_since_before() -> bool:
+            """Redis counts how long a client is idle by its clock."""
+            polling = [one for one in herd.jobs.redis.client_list() if one["cmd"] == "brpop"]
+            return not polling or any(int(one["idle"]) < 0 for one in polling)
+
+        skewed_redis.move_clock(600)
+        wait_until(lambda: not blocks_since_before(), "the worker waits for a message")
+        skewed_redis.move_clock(0)
+        wait_until(lambda: not blocks_since_before(), "it asks again", 10)

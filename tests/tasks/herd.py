@@ -1,7 +1,9 @@
 """A ledger with a connection, and the short hand that its tests are written in."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from llama_herd.chaos.patience import wait_until
@@ -66,7 +68,14 @@ class Herd:
 
     def pass_time(self, job_id: str, ms: int) -> None:
         """Let a job wait since `ms` earlier than it does."""
-        self.redis.zincrby("herd:default:pending", -ms, job_id)
+        for index in ("herd:default:pending", self.line_of(job_id)):
+            if self.redis.zscore(index, job_id) is not None:
+                self.redis.zincrby(index, -ms, job_id)
+
+    def line_of(self, job_id: str) -> str:
+        """Key of the waiting jobs whose messages are in the same list."""
+        queue, lane = self.redis.hmget(self.ledger.job_key(job_id), "queue", "lane")
+        return "herd:default:pending:" + (queue or b"").decode() + (lane or b"").decode()
 
     def messages(self) -> list[bytes]:
         """The queue, its consuming end first."""
@@ -99,6 +108,15 @@ def sweep(herd: Herd) -> Swept:
     now_s = herd.redis.time()[0]
     herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
     return run(herd.redis, herd.ledger.sweep())
+
+
+def commands(redis: Any, act: Callable[[], object], *, by_scripts: bool) -> list[str]:
+    """The commands that Redis runs meanwhile: those of scripts, or those of clients."""
+    with redis.monitor() as monitor:
+        act()
+        redis.ping()
+        heard = takewhile(lambda one: one["command"] != "PING", monitor.listen())
+        return [one["command"] for one in heard if (one["client_type"] == "lua") == by_scripts]
 
 
 def age_messages(herd: Herd, ms: int, key: str = QUEUE) -> None:

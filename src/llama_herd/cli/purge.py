@@ -10,10 +10,14 @@ from llama_herd.errors import BadInput
 def purge(
     job: Annotated[str | None, typer.Argument(help="Id of the job.")] = None,
     all_ended: Annotated[bool, typer.Option("--all-ended", help="Purge all jobs that have ended.")] = False,
+    search: Annotated[
+        bool, typer.Option("--search", help="Read the queue for a message without a record.")
+    ] = False,
 ) -> None:
     """Delete a job from Redis: prompt, text, result and messages.
 
-    A waiting job is cancelled first; a running one must be cancelled by you.
+    A waiting job is cancelled first; a running one must be cancelled by you. A message that was not sent by
+    our client, and that no worker has claimed, is found by --search, which reads the whole queue.
     """
     from llama_herd.cli.environment import read
     from llama_herd.tasks.client.client import Client
@@ -25,5 +29,5 @@ def purge(
         if job is None:
             print(f"{client.purge_ended()} jobs purged")
         else:
-            client.purge(job)
+            client.purge(job, search=search)
             print("purged")

@@ -9,12 +9,13 @@ import pytest
 
 from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
+from llama_herd.tasks.client.job_status import ActiveState
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
-from tests.tasks.herd import Herd
+from tests.tasks.herd import Herd, commands
 
 pytestmark = [pytest.mark.redis, pytest.mark.filterwarnings("ignore::llama_herd.errors.UnservedModel")]
 
@@ -70,6 +71,23 @@ def test_jobs_are_listed_and_filtered(client: Client, herd: Herd, monkeypatch: p
     herd.redis.hincrby(herd.ledger.job_key("c"), "due_ms", -60_000)
     assert states(client, older_s=30) == [queued[1]]
     assert states(client, older_s=90) == []
+
+
+@pytest.mark.parametrize("state", [None, "queued", "delayed"])
+def test_no_more_records_are_read_than_listed(client: Client, herd: Herd, state: ActiveState | None) -> None:
+    later = round(1000 * time.time()) + 60_000
+    for number in range(50):
+        client.submit(prompt="x", job_id=f"now-{number}")
+        client.submit(prompt="x", job_id=f"later-{number}", not_before=later)
+    listed = list[str]()
+    heard = commands(
+        herd.redis,
+        lambda: listed.extend(name for name, _ in states(client, state=state, limit=5)),
+        by_scripts=True,
+    )
+    assert len(listed) == 5
+    # Each once for its row, and once for its place.
+    assert sum("}:job" in line for line in heard if line.startswith("HMGET")) <= 2 * len(listed) + 1
 
 
 def test_a_damaged_record_hides_no_other_job(client: Client, herd: Herd) -> None:

@@ -20,7 +20,7 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import QUEUE, Herd, age_messages, end, started, sweep
+from tests.tasks.herd import QUEUE, Herd, age_messages, commands, end, started, sweep
 
 pytestmark = pytest.mark.redis
 
@@ -127,7 +127,7 @@ def test_a_bare_message_is_forgotten_wherever_it_is(
         herd.emit("one", started("a"), end("a", 2, 0))
     leave(herd)
     herd.redis.lpush(QUEUE, b"junk", bare_message("b"))
-    client.purge("a")
+    client.purge("a", search=not has_record)
     assert holders(herd.redis) == {QUEUE}
     assert herd.redis.lrange(QUEUE, 0, -1) == [bare_message("b"), b"junk"]
     assert herd.redis.exists("herd:default:unacked", "herd:default:unacked_index") == 0
@@ -136,7 +136,7 @@ def test_a_bare_message_is_forgotten_wherever_it_is(
 def test_a_bare_message_that_was_on_its_way_is_not_run_after_a_purge(client: Client, herd: Herd) -> None:
     """A worker has taken it from the queue and not claimed it yet."""
     herd.redis.lpush(QUEUE, bare_message("a"))
-    client.purge("a")
+    client.purge("a", search=True)
     call = herd.ledger.claim("a", "one", job=JOB, envelope=Envelope.of("a", QUEUE))
     assert run(herd.redis, call) is Ended.FINISHED
     assert holders(herd.redis) == set()
@@ -145,9 +145,51 @@ def test_a_bare_message_that_was_on_its_way_is_not_run_after_a_purge(client: Cli
 def test_many_messages_hide_none(client: Client, herd: Herd) -> None:
     messages = [bare_message("a" if place % 7 == 0 else f"b-{place}") for place in range(2500)]
     herd.redis.rpush(QUEUE, *messages)
-    client.purge("a")
+    client.purge("a", search=True)
     assert bare_message("a") not in herd.redis.lrange(QUEUE, 0, -1)
     assert herd.redis.llen(QUEUE) == sum(message != bare_message("a") for message in messages)
+
+
+def test_purging_a_job_of_our_client_reads_neither_queue_nor_dead_letters(client: Client, herd: Herd) -> None:
+    for name in "abc":
+        client.submit(prompt="x", job_id=name)
+    finish(herd, "a")
+
+    def purge_all() -> None:
+        for name in "ab":
+            client.purge(name)
+            client.purge(name)
+        with pytest.raises(JobNotFound):
+            client.purge("zz")
+
+    names = {line.split()[0] for line in commands(herd.redis, purge_all, by_scripts=False)}
+    assert names - {"HELLO", "CLIENT", "SCRIPT"} == {"HMGET", "EVALSHA"}
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_purging_nothing_leaves_nothing(client: Client, herd: Herd, search: bool) -> None:
+    with pytest.raises(JobNotFound):
+        client.purge("zz", search=search)
+    assert herd.redis.keys() == []
+
+
+def test_a_bare_message_beside_a_submitted_job_is_forgotten_too(client: Client, herd: Herd) -> None:
+    client.submit(prompt="x", job_id="a")
+    call = herd.ledger.claim("a", "one", job=JOB, envelope=Envelope.of("a", QUEUE))
+    run(herd.redis, call)
+    herd.emit("one", started("a"), end("a", 2, 0))
+    hold_bare_message(herd)
+    client.purge("a")
+    assert holders(herd.redis) == set()
+
+
+def test_a_record_of_an_older_version_is_searched_for(client: Client, herd: Herd) -> None:
+    """It does not tell how its job came."""
+    client.submit(prompt="x", job_id="a")
+    herd.redis.hdel(herd.ledger.job_key("a"), "bare")
+    bury_bare_message(herd)
+    client.purge("a")
+    assert holders(herd.redis) == set()
 
 
 def test_a_waiting_job_is_cancelled_by_its_purge_and_its_readers_hear_of_it(

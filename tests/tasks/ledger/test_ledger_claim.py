@@ -117,7 +117,7 @@ def test_a_job_of_which_celery_knows_has_nothing_left_to_do(herd: Herd) -> None:
 def test_a_note_on_a_job_that_is_forgotten_leaves_nothing(herd: Herd) -> None:
     assert run(herd.redis, herd.ledger.settle("a")) is False
     assert herd.redis.keys() == []
-    run(herd.redis, herd.ledger.purge("a"))
+    run(herd.redis, herd.ledger.purge("a", mark=True))
     assert run(herd.redis, herd.ledger.settle("a")) is True
     assert herd.redis.hgetall(herd.ledger.job_key("a")) == {b"state": b"purged"}
 

@@ -22,7 +22,7 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.result import Result
-from tests.tasks.herd import Herd, end, started, token
+from tests.tasks.herd import QUEUE, Herd, end, started, token
 
 pytestmark = pytest.mark.redis
 
@@ -196,13 +196,15 @@ class LedgerMachine(RuleBasedStateMachine):
             pipeline.ttl(self.herd.ledger.job_key(job_id))
             pipeline.zscore("herd:default:pending", job_id)
             pipeline.zscore("herd:default:leases", job_id)
+            pipeline.zscore(f"herd:default:pending:{QUEUE}", job_id)
         replies = iter(pipeline.execute())
         for truth in self.truth.values():
-            stored, ttl, pending, lease = (next(replies) for _ in range(4))
+            stored, ttl, pending, lease, line = (next(replies) for _ in range(5))
             self.check_log(truth, [fields[b"e"] for _, fields in stored])
             is_owned = truth.owner is not None and not truth.is_final
             assert (lease is not None) == is_owned
             assert (pending is not None) == (not is_owned and not truth.is_final)
+            assert (line is not None) == (pending is not None)
             assert (ttl > 0) == truth.is_final
 
     def check_log(self, truth: Truth, log: list[bytes]) -> None:

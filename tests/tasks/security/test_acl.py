@@ -63,6 +63,8 @@ COMMANDS: dict[str, set[Role]] = {
     # what is the tenant's
     "ZADD herd:{t}:pending 1 x": {P, W, O, G},
     "ZRANGE herd:{t}:pending 0 -1": {W, O, G},
+    "ZADD herd:{t}:pending:{q} 1 x": {P, W, O, G},
+    "ZREM herd:{t}:pending:deadlines x": {P, W, O, G},
     "ZRANGE herd:{t}:leases 0 -1": {W, O, G},
     "ZCARD herd:{t}:leases": {O, G},
     "HGETALL herd:{t}:worker:w": {W, O, G},
@@ -289,10 +291,11 @@ def test_a_script_that_builds_keys_of_its_own_stays_in_the_tenant(
 ) -> None:
     with Redis.from_url(server.url) as root:
         root.hset(f"herd:{OTHER}:worker:w", "name", "w")
-    users[W].zadd(f"herd:{OWN}:workers", {"w": 9e15})
+        expires_ms = 1000 * root.time()[0] + 9_000
+    users[W].zadd(f"herd:{OWN}:workers", {"w": expires_ms})
     call = Reports(OWN).workers()
     assert run(users[W], call) == []
-    hostile = Call(call.what, call.keys, (f"herd:{OTHER}:worker:",), call.parse)
+    hostile = Call(call.what, call.keys, (f"herd:{OTHER}:worker:", ""), call.parse)
     with pytest.raises(ResponseError, match=r"access (at least one of the keys|a key)"):
         run(users[W], hostile)
 

@@ -161,9 +161,9 @@ class AsyncClient:
         """Cancel all jobs of a model, of a batch, or of a model in a batch."""
         return await self._run(self._core.cancel_jobs(model, run_id))
 
-    async def purge(self, job_id: str) -> None:
-        """Delete all that Redis has of a job."""
-        await self._run(self._core.purge(job_id))
+    async def purge(self, job_id: str, *, search: bool = False) -> None:
+        """Delete all that Redis has of a job. search: also a bare message that nobody has claimed."""
+        await self._run(self._core.purge(job_id, search))
 
     async def purge_ended(self) -> int:
         """Purge all jobs that are over, and return how many."""

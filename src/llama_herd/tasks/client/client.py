@@ -209,14 +209,15 @@ class Client:
         """
         return self._run(self._core.cancel_jobs(model, run_id))
 
-    def purge(self, job_id: str) -> None:
+    def purge(self, job_id: str, *, search: bool = False) -> None:
         """Delete all that Redis has of a job: no key keeps a byte of it. A waiting job is cancelled first.
 
         The id can be used again after HERD_STREAM_TTL_S. Raises JobRunning while a worker runs the job, and
-        JobNotFound. A bare message that no worker has claimed is searched in the queue of this client's
-        model. If a worker is just storing the job's result, that worker deletes it again.
+        JobNotFound. search: look for a bare message that no worker has claimed, too: this reads the whole
+        queue of this client's model. If a worker is just storing the job's result, that worker deletes it
+        again.
         """
-        self._run(self._core.purge(job_id))
+        self._run(self._core.purge(job_id, search))
 
     def purge_ended(self) -> int:
         """Purge all jobs that are over, poisoned ones included, and return how many."""

@@ -144,8 +144,8 @@ class ClientCore:
             raise TypeError("give a model or a run_id")
         return Selection(self.ledger, model, run_id).cancel()
 
-    def purge(self, job_id: str) -> Dialogue[None]:
-        return purge(self.ledger, checked_id(job_id), self.queue)
+    def purge(self, job_id: str, search: bool = False) -> Dialogue[None]:
+        return purge(self.ledger, checked_id(job_id), self.queue, search=search)
 
     def purge_ended(self) -> Dialogue[int]:
         return purge_ended(self.ledger)

@@ -11,7 +11,7 @@ from llama_herd.tasks.client.status import Status, status
 from llama_herd.tasks.client.waiting import places
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.overview import Index, JobPage, JobRow, Overview
+from llama_herd.tasks.ledger.overview import MAX_PAGE, Index, JobPage, JobRow, Overview
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.message import model_of, queue_name
 
@@ -81,19 +81,22 @@ def job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
 def jobs(
     ledger: Ledger, model: str | None, state: ActiveState | None, older_s: float | None, limit: int
 ) -> Dialogue[list[JobStatus]]:
-    """The running jobs, then the waiting ones, the oldest first."""
+    """The running jobs, then the waiting ones, the oldest first. It asks for no more than it returns."""
     queue = "" if model is None else queue_name(model, ledger.tenant)
     found = yield from status(ledger, queue or queue_name("", ledger.tenant))
-    due_ms = None if older_s is None else found.now_ms - round(1000 * older_s)
-    listed: list[JobStatus] = []
+    due_ms = found.now_ms if state in ("queued", "unserved") else None
+    if older_s is not None:
+        due_ms = found.now_ms - round(1000 * older_s)
+    overview, listed = Overview(ledger.tenant), list[JobStatus]()
     for index in _INDEXES[state]:
         place: int | None = 0
         while place is not None and len(listed) < limit:
-            page: JobPage = yield Overview(ledger.tenant).jobs(index, place, queue=queue, due_ms=due_ms)
+            most = min(limit - len(listed), MAX_PAGE)
+            page: JobPage = yield overview.jobs(index, place, queue=queue, due_ms=due_ms, most=most)
             rows = yield from _of_page(page, ledger, found)
             listed += (one for one in rows if state in (None, one.state))
             place = page.next
-    return listed[:limit]
+    return listed
 
 
 class Glance(NamedTuple):
@@ -117,7 +120,8 @@ def glance(ledger: Ledger, queue: str, limit: int) -> Dialogue[Glance]:
 _INDEXES: dict[str | None, tuple[Index, ...]] = {
     None: ("leases", "pending"),
     "running": ("leases",),
-    **dict.fromkeys(("delayed", "queued", "unserved"), ("pending",)),
+    "delayed": ("delayed",),
+    **dict.fromkeys(("queued", "unserved"), ("pending",)),
 }
 
 

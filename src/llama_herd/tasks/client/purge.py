@@ -1,7 +1,8 @@
 """Purging jobs: afterwards no key of Redis has a byte of their prompts and outputs.
 
-One script deletes the record, the events and Celery's result. A bare message carries its prompt itself, so it
-is searched in the queue, in Celery's notes of messages under way, and among the dead letters.
+One script deletes the record, the events and Celery's result. A bare message carries its prompt itself. The
+record tells which jobs came by one: only for these it is searched in the queue, in Celery's notes of messages
+under way, and among the dead letters.
 """
 
 import json
@@ -21,25 +22,36 @@ from llama_herd.tasks.priority import LANES
 STEP = 1000
 
 
-def purge(ledger: Ledger, job_id: str, queue: str) -> Dialogue[None]:
-    """Purge one job. `queue`: where its message may be if there is no record.
+def purge(ledger: Ledger, job_id: str, queue: str, *, search: bool = False) -> Dialogue[None]:
+    """Purge one job. search: if it has no record, look for its bare message in `queue`.
 
     Raises JobRunning, and JobNotFound if Redis has nothing of the job.
     """
     record = yield ledger.record(job_id)
-    answer = yield ledger.purge(job_id)
+    answer = yield ledger.purge(job_id, mark=search)
     if answer is Purge.RUNNING:
         raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
-    num_messages = yield from _forget_messages(ledger, {job_id}, _own(ledger, record) or {queue})
-    if answer is Purge.UNKNOWN and not num_messages:
-        raise JobNotFound.of(job_id)
+    if answer is Purge.BARE:
+        yield from _forget_messages(ledger, {job_id}, _own(ledger, record) or {queue})
+    if answer is Purge.UNKNOWN:
+        found = search and (yield from _forget_messages(ledger, {job_id}, {queue}))
+        if not found:
+            yield from _nothing_of(ledger, job_id, search)
+
+
+def _nothing_of(ledger: Ledger, job_id: str, has_searched: bool) -> Dialogue[None]:
+    """Raises JobNotFound. The mark that kept a message from running while it was searched goes."""
+    if has_searched:
+        yield ledger.unmark(job_id)
+    raise JobNotFound.of(job_id)
 
 
 def purge_ended(ledger: Ledger) -> Dialogue[int]:
     """Purge every job that is over, and return how many."""
     prefix, _, suffix = ledger.job_key("\0").partition("\0")
     pattern = f"{_literal(prefix)}*{_literal(suffix)}"
-    purged: set[str] = set()
+    num_purged = 0
+    bare_ids: set[str] = set()
     queues: set[str] = set()
     cursor: int | None = 0
     while cursor is not None:
@@ -51,11 +63,14 @@ def purge_ended(ledger: Ledger) -> Dialogue[int]:
             for job_id, record in zip(job_ids, records, strict=True)
             if record is not None and record.is_final
         }
-        yield [ledger.purge(job_id) for job_id in over]
-        purged.update(over)
-        queues.update(*(_own(ledger, record) for record in over.values()))
-    yield from _forget_messages(ledger, purged, queues)
-    return len(purged)
+        answers = yield [ledger.purge(job_id) for job_id in over]
+        num_purged += len(over)
+        bare = {job_id for job_id, answer in zip(over, answers, strict=True) if answer is Purge.BARE}
+        bare_ids |= bare
+        queues.update(*(_own(ledger, over[job_id]) for job_id in bare))
+    if bare_ids:
+        yield from _forget_messages(ledger, bare_ids, queues)
+    return num_purged
 
 
 def _own(ledger: Ledger, record: Record | None) -> set[str]:

@@ -59,8 +59,8 @@ class Claimed:
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the job was due, by the clock of Redis."""
-        return (self.now_ms - self.due_ms) / 1000
+        """Seconds since the job was due, by the clock of Redis; 0 if that was put back."""
+        return max(0, self.now_ms - self.due_ms) / 1000
 
 
 class Yours(Claimed):
@@ -202,6 +202,8 @@ class Purge(StrEnum):
     """Outcome of purging a job."""
 
     PURGED = "purged"
+    #: Purged, but its bare message carries its prompt, too, and may still be somewhere.
+    BARE = "bare"
     #: A worker is running it: cancel it, and wait for its end.
     RUNNING = "running"
     UNKNOWN = "unknown"

@@ -252,17 +252,22 @@ class Ledger(Keys):
             lambda reply: Cancellation(text(reply)),
         )
 
-    def purge(self, job_id: str) -> Call[Purge]:
+    def purge(self, job_id: str, *, mark: bool = False) -> Call[Purge]:
         """Delete a job's body, events and result, unless a worker runs it. A waiting job is cancelled first.
 
-        Remaining messages of the job do not run, and contain no prompt if our client sent them.
+        Remaining messages of the job do not run, and contain no prompt if our client sent them. mark: keep a
+        message from running that may be there although the job has no record.
         """
         return Call(
             _PURGE,
             (*self.job_keys(job_id), self.key("quarantine"), self.result_key(job_id)),
-            (job_id, self.channel(job_id), self.stream_ttl_s, end_tail("cancelled")),
+            (job_id, self.channel(job_id), self.stream_ttl_s, end_tail("cancelled"), int(mark)),
             lambda reply: Purge(text(reply)),
         )
+
+    def unmark(self, job_id: str) -> Call[None]:
+        """Take back the mark of a purge that has found nothing."""
+        return Call("DEL", (self.job_key(job_id),), (), lambda reply: None)
 
     def sweep(self) -> Call[Swept]:
         """Push the lost messages again, and the messages of jobs that are now due.

@@ -18,8 +18,8 @@ LATELY_S = 604_800
 #: Most jobs of one page.
 MAX_PAGE = 500
 
-#: The lists of waiting and of running jobs.
-Index = Literal["pending", "leases"]
+#: The lists of waiting jobs, of those of them that are not due yet, and of running jobs.
+Index = Literal["pending", "delayed", "leases"]
 INDEXES: tuple[Index, ...] = get_args(Index)
 
 #: The lanes in the order in which QUEUES answers.
@@ -134,14 +134,17 @@ class Overview(Keys):
         due_ms: int | None = None,
         most: int = MAX_PAGE,
     ) -> Call[JobPage]:
-        """Waiting (`pending`) or running (`leases`) jobs from a place in their list on, the oldest first.
+        """Waiting (`pending`, `delayed`) or running (`leases`) jobs from a place in their list on.
+
+        The oldest come first.
 
         queue: only of this queue. prefix: only those whose ids begin so. due_ms: only those due by this time.
         most: as many at most.
         """
         before, _, after = self.job_key("\0").partition("\0")
         wanted = (queue, prefix, "" if due_ms is None else due_ms)
-        return Call(_JOBS, (self.key(index),), (place, MAX_LOOKS, most, before, after, *wanted), _read_page)
+        looks = min(most, MAX_LOOKS) if wanted == ("", "", "") else MAX_LOOKS
+        return Call(_JOBS, (self.key(index),), (place, looks, most, before, after, *wanted), _read_page)
 
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:

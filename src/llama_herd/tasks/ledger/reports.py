@@ -39,7 +39,7 @@ class Reports(Keys):
         return Call(
             _REPORTS,
             (self.key("workers"),),
-            (self.key("worker:"),),
+            (self.key("worker:"), 1000 * WORKER_TTL_S),
             lambda reply: read_reports(reply, WorkerStatus),
         )
 
@@ -56,7 +56,7 @@ class Reports(Keys):
         return Call(
             _REPORTS,
             (self.key("batches"),),
-            (self.key("batch:"),),
+            (self.key("batch:"), ""),
             lambda reply: read_reports(reply, BatchStatus),
         )
 

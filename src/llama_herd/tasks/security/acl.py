@@ -95,7 +95,7 @@ class Kind(StrEnum):
 #: The kinds of the tenant's keys, by the part of their names after the tenant.
 _KINDS = {
     **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked"), Kind.HASH),
-    **dict.fromkeys(("pending", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
+    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), Kind.SORTED_SET),
     **dict.fromkeys(("{*}:events", "dead"), Kind.STREAM),
     "unacked_mutex": Kind.STRING,
@@ -103,7 +103,7 @@ _KINDS = {
 }
 
 _OF_KIND = {
-    Kind.HASH: _names("HSET HSETNX HGET HMGET HGETALL HSCAN HDEL HINCRBY HEXISTS"),
+    Kind.HASH: _names("HSET HSETNX HGET HMGET HGETALL HKEYS HSCAN HDEL HINCRBY HEXISTS"),
     Kind.LIST: _names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
     Kind.SET: _names("SADD SREM SMEMBERS"),
     Kind.SORTED_SET: _names(
@@ -115,7 +115,7 @@ _OF_KIND = {
 }
 #: Commands on keys of any kind, except that queues, bindings and keys of callers are neither deleted nor
 #: watched.
-_OF_ANY_KIND = _names("DEL EXISTS EXPIRE PEXPIRE WATCH")
+_OF_ANY_KIND = _names("DEL UNLINK EXISTS EXPIRE PEXPIRE WATCH")
 _NEVER_DELETED = frozenset({Kind.LIST, Kind.SET, Kind.API_KEYS})
 _WITHOUT_KEYS = (
     _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | _WAIT | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
@@ -215,7 +215,7 @@ class Acl:
         submits = (ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues)
         channels = self._results | self._revokes | {ledger.channel(ANY), ledger.control_channel}
         return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)) + Rights(
-            _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT, self._queue_keys, channels
+            _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT, self._queue_keys | self._lines, channels
         )
 
     @property
@@ -242,7 +242,9 @@ class Acl:
         # What scripts find by names that they read, and what a purge searches.
         found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
         channels = frozenset({ledger.channel(ANY), ledger.control_channel})
-        others = Rights(_CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT, self._lists | found, channels)
+        others = Rights(
+            _CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT, self._lists | self._lines | found, channels
+        )
         return Rights.to_run(*calls) + others
 
     def _everything(self, commands: frozenset[str]) -> Rights:
@@ -269,6 +271,11 @@ class Acl:
     def _queue_keys(self) -> frozenset[str]:
         """The queues' lists, and their exchanges' bindings."""
         return self._lists | {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
+
+    @property
+    def _lines(self) -> frozenset[str]:
+        """The waiting jobs by list and by deadline, which scripts find beside `pending`."""
+        return frozenset({self._ledger.key("pending:*")})
 
     @property
     def _lists(self) -> frozenset[str]:

@@ -19,15 +19,18 @@ if redis.call('EXISTS', key.job) == 0 then
     end_lost(key, id, ARGV[12])
     return {'finished'}
   end
-  write_record(key, id, now, 13)
+  write_record(key, id, now, 13, 1)
 end
 
 local record = redis.call('HMGET', key.job,
   'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts', 'due_ms', 'queue', 'tokens',
-  'epoch', 'preparing', 'computing')
+  'epoch', 'preparing', 'computing', 'lane', 'bare')
 local state, cancel, deadline, current, lease = record[1], record[2], record[3], record[4], tonumber(record[5])
-local queue, tokens = record[8], record[9]
+local queue, tokens, lane = record[8], record[9], record[13]
 local epoch, preparing, computing = record[10], record[11], record[12]
+
+-- A job that was submitted, and came by a bare message as well.
+if ARGV[13] and record[14] ~= '1' and state ~= 'purged' then redis.call('HSET', key.job, 'bare', 1) end
 
 local function claimed(kind)
   local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body', 'lane')
@@ -36,9 +39,11 @@ local function claimed(kind)
 end
 
 -- Counts the jobs taken since `since`. Once that is more than a minute ago, the count shrinks to the last half minute.
+-- A time in the future was written before the clock was put back: the count begins anew.
 local function note_taken()
   local taken, since = unpack(redis.call('HMGET', key.waiting, queue .. ':taken', queue .. ':since'))
   taken, since = taken or 0, since or now
+  if tonumber(since) > now then taken, since = 0, now end
   if now - since > 60000 then taken, since = taken * 30000 / (now - since), now - 30000 end
   redis.call('HSET', key.waiting, queue .. ':taken', taken + 1, queue .. ':since', since)
 end
@@ -56,13 +61,16 @@ if cancel then
   return {'cancelled'}
 end
 
--- Not due yet: a sweep will push another message then.
-if tonumber(record[7]) > now then return {'early'} end
+-- Not due yet: a sweep will push another message then. Of a job that is not delayed, such a time was written before the
+-- clock was put back, and no sweep would push anything.
+if tonumber(record[7]) > now and redis.call('ZSCORE', key.delayed, id) then return {'early'} end
 
 -- A second delivery while the job runs. The owner takes the new message in place of the old one. Others wait until a
 -- sweep has given up the owner: only the sweep knows of outages, after which owners get time to renew. It gives an
--- owner up by writing another time into `leases` than that of the lease.
-local given_up = lease <= now and tonumber(redis.call('ZSCORE', key.leases, id)) ~= lease
+-- owner up by writing another time into `leases` than that of the lease. A lease further away than its own length was
+-- written before the clock was put back.
+local is_over = lease <= now or lease > now + lease_ms
+local given_up = is_over and tonumber(redis.call('ZSCORE', key.leases, id)) ~= lease
 if current and not given_up then
   if current == owner then return claimed('adopt') end
   return {'busy', math.max(0, lease - now)}
@@ -85,7 +93,7 @@ end
 redis.call('HINCRBY', key.job, 'epoch', 1)
 redis.call('HSET', key.job,
   'state', 'running', 'owner', owner, 'worker', ARGV[5], 'lease', now + lease_ms, 'waits', 0)
-stop_waiting(key, id, queue, tokens)
+stop_waiting(key, id, queue, lane, tokens)
 note_taken()
 redis.call('ZADD', key.leases, now + lease_ms, id)
 return claimed('yours')

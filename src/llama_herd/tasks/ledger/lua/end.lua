@@ -2,8 +2,8 @@
 -- `tail` is the rest of the event's JSON. The new epoch fences a worker that still believes it owns the job.
 -- XADD comes first: if it fails, nothing has been written.
 local function write_end(key, id, state, tail)
-  local epoch, seq, n, starts, worker, queue, tokens = unpack(
-    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'tokens'))
+  local epoch, seq, n, starts, worker, queue, lane, tokens = unpack(
+    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens'))
   epoch, seq = epoch + 1, seq + 1
   local event = string.format(
     '{"v":1,"seq":%d,"job":"%s","epoch":%d,"type":"end","n":%d,"attempts":%d,"worker":%s,%s',
@@ -11,7 +11,7 @@ local function write_end(key, id, state, tail)
   redis.call('XADD', key.events, string.format('%d-0', seq), 'e', event)
   redis.call('HSET', key.job, 'state', state, 'epoch', epoch, 'seq', seq, 'lease', 0)
   redis.call('HDEL', key.job, 'owner')
-  stop_waiting(key, id, queue, tokens)
+  stop_waiting(key, id, queue, lane, tokens)
   redis.call('ZREM', key.leases, id)
   redis.call('EXPIRE', key.job, key.ttl_s)
   redis.call('EXPIRE', key.events, key.ttl_s)

@@ -1,14 +1,15 @@
 -- PURGE: delete a job's prompt and output. A waiting job is cancelled first; a running one is left alone.
 -- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 quarantine, 8 Celery's result
--- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 tail of the final event
--- Answers: purged | running | unknown
+-- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 tail of the final event, 5 '1': leave a mark of an unknown id, too
+-- Answers: purged | bare (purged; bare messages of it, which carry its prompt, may be elsewhere) | running | unknown
 -- For the life of an ended job a mark remains that this id is over, with nothing of the job: a remaining message must
 -- not run it again.
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
   waiting = KEYS[6], channel = ARGV[2], ttl_s = ARGV[3]}
 local id = ARGV[1]
 
-local state, owner, lease = unpack(redis.call('HMGET', key.job, 'state', 'owner', 'lease'))
+local state, owner, lease, bare = unpack(redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'bare'))
+if not state and ARGV[5] ~= '1' then return 'unknown' end
 if owner and state == 'running' and (tonumber(lease) or 0) > now_ms() then return 'running' end
 if state == 'queued' or state == 'running' then
   -- If somebody else has written into record or stream, the end may not be possible. The job is deleted all the same.
@@ -21,4 +22,8 @@ redis.call('DEL', key.job, key.events, KEYS[8])
 redis.call('ZREM', KEYS[7], id)
 redis.call('HSET', key.job, 'state', 'purged')
 redis.call('EXPIRE', key.job, key.ttl_s)
-return state and 'purged' or 'unknown'
+if not state then return 'unknown' end
+-- Older versions do not note how a job came.
+if bare == '0' or state == 'purged' and not bare then return 'purged' end
+redis.call('HSET', key.job, 'bare', 1)
+return 'bare'

@@ -9,11 +9,12 @@ local function own_queue(key, queue)
   return queue
 end
 
--- Returns the number of messages in a queue's lists. Their names: see llama_herd.tasks.priority.
+-- What follows a queue's name in the names of its lists: see llama_herd.tasks.priority.
+local LANES = {'', '\006\022urgent', '\006\0223', '\006\0226', '\006\0229', '\006\022low'}
+
+-- Returns the number of messages in a queue's lists.
 local function num_messages(queue)
-  local num = redis.call('LLEN', queue)
-  for _, lane in ipairs({'urgent', '3', '6', '9', 'low'}) do
-    num = num + redis.call('LLEN', queue .. '\006\022' .. lane)
-  end
+  local num = 0
+  for _, lane in ipairs(LANES) do num = num + redis.call('LLEN', queue .. lane) end
   return num
 end

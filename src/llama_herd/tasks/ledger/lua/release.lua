@@ -5,16 +5,17 @@
 local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5], waiting = KEYS[6]}
 local id = ARGV[1]
 
-local record = redis.call('HMGET', key.job, 'owner', 'epoch', 'state', 'queue', 'tokens', 'lane')
+local record = redis.call('HMGET', key.job, 'owner', 'epoch', 'state', 'queue', 'tokens', 'lane', 'deadline_ms')
 if record[1] ~= ARGV[2] or record[2] ~= ARGV[3] then return 'fenced' end
 if record[3] ~= 'running' then return 'finished' end
 
+-- It waits again: its message is pushed now, or returns when this worker closes its connection, a little later.
+local now = now_ms()
+begin_to_wait(key, id, now, false,
+  {queue = record[4], tokens = record[5], lane = record[6], deadline_ms = record[7]})
 -- Without an owner, all events that this worker still sends for the job are fenced.
 redis.call('HSET', key.job, 'state', 'queued', 'lease', 0)
 redis.call('HDEL', key.job, 'owner')
 redis.call('ZREM', key.leases, id)
--- It waits again: its message is pushed now, or returns when this worker closes its connection, a little later.
-local now = now_ms()
-begin_waiting(key, id, now, record[4], record[5])
 if ARGV[4] == '1' then push_first(key.job, id, record[4] .. (record[6] or ''), now) end
 return 'released'

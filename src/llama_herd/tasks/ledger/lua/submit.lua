@@ -52,7 +52,7 @@ if max_jobs > 0 and num_jobs >= max_jobs then return answer('queue_full') end
 -- A job that exceeds the limit by itself is accepted if nothing else waits.
 if max_tokens > 0 and num_tokens > 0 and num_tokens + tokens > max_tokens then return answer('tokens_full') end
 
-if write_record(key, id, now, 4) <= now then push(key.job, id, now) end
+if write_record(key, id, now, 4, 0) <= now then push(key.job, id, now) end
 local accepted = answer('submitted')
 for _, queue in ipairs(served_instead()) do accepted[#accepted + 1] = queue end
 return accepted
