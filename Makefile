@@ -70,6 +70,7 @@ model: $(VENV)/.ready ## train the bundled model again (about half an hour)
 bench: $(VENV)/.ready $(VENV)/.kernels ## measure this processor: ours, the peers that are there, and the floor (twenty minutes)
 	@$(BIN)/python -m benchmarks.speed --write
 	@$(BIN)/python -m benchmarks.queue_cost --write
+	@$(BIN)/python -m benchmarks.queue_length --write
 	@$(BIN)/python -m benchmarks.throughput --write
 
 bench-quick: $(VENV)/.ready $(VENV)/.kernels ## the same on one file, in two minutes

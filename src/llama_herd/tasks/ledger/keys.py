@@ -4,6 +4,8 @@ herd:<tenant>:{<id>}:job      hash    the record: state, owner, lease, epoch, se
 herd:<tenant>:{<id>}:events   stream  the events, entry id <seq>-0, field e
 herd:<tenant>:tokens:<id>     channel the same events as they come
 herd:<tenant>:pending         zset    waiting jobs, by the time they were accepted, released or due
+herd:<tenant>:pending:<list>  zset    a line: waiting jobs whose message is in this list of a queue
+herd:<tenant>:pending:deadlines zset  jobs with a deadline that no live worker has, by their deadline
 herd:<tenant>:delayed         zset    waiting jobs that are not due yet, by the time when they are
 herd:<tenant>:waiting         hash    counts of what waits, <queue>:jobs, :tokens, :delayed, :taken, :since
 herd:<tenant>:leases          zset    running jobs, by the end of their lease
