@@ -28,7 +28,9 @@ def primary() -> Iterator[EmbeddedRedis]:
         yield primary
 
 
-@pytest.mark.parametrize("tenants", ["", "default,acme"], ids=["one tenant", "tenants"])
+@pytest.mark.parametrize(
+    "tenants", ["", pytest.param("default,acme", marks=pytest.mark.slow)], ids=["one tenant", "tenants"]
+)
 def test_all_follow_the_primary(
     primary: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path: Path, tenants: str
 ) -> None:
