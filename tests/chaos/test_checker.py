@@ -173,6 +173,7 @@ def test_what_is_left_over_is_named(redis: Redis) -> None:
         "herd.tales holds 2",
         "herd:default:leases holds 1",
         "herd:default:pending holds 1",
+        "herd:default:pending:herd.tales holds 1",
         "herd:default:unacked holds 1",
     ]
 

@@ -242,6 +242,7 @@ class Checker:
         """What still waits, runs or is unacknowledged though all jobs have ended, read at one moment."""
         unacked = self._ledger.unacked_key
         sets = [*map(self._ledger.key, ("pending", "delayed", "leases")), f"{unacked}_index"]
+        sets += [line.decode() for line in self._redis.keys(self._ledger.key("pending:herd.*"))]
         queues = [queue.decode() for queue in self._redis.keys("herd.*")]
         with self._redis.pipeline(transaction=True) as pipeline:
             for key in sets:

@@ -255,8 +255,7 @@ class Ledger(Keys):
     def purge(self, job_id: str, *, mark: bool = False) -> Call[Purge]:
         """Delete a job's body, events and result, unless a worker runs it. A waiting job is cancelled first.
 
-        Remaining messages of the job do not run, and contain no prompt if our client sent them. mark: keep a
-        message from running that may be there although the job has no record.
+        Remaining messages do not run. mark: nor do those that may be there although the job has no record.
         """
         return Call(
             _PURGE,
