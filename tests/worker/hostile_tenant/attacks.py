@@ -86,7 +86,14 @@ def _event(job_id: str, seq: int, **fields: Any) -> Command:
     return ("XADD", KEYS.events_key(job_id), f"{seq}-0", "e", json.dumps(event))
 
 
-FOREIGN = Attack("jobs of an owner who never ends", _forgeries(state="running", owner="x", lease=9 * 10**15))
+#: The time in `leases` says that no sweep has given the owner up.
+FOREIGN = Attack(
+    "jobs of an owner who never ends",
+    [
+        *(("ZADD", KEYS.key("leases"), 9 * 10**15, f"f{number}") for number in range(NUM_FORGED)),
+        *_forgeries(state="running", owner="x", lease=9 * 10**15),
+    ],
+)
 FORGERIES = [
     Attack("jobs that no claim can read", _forgeries(due_ms="soon")),
     FOREIGN,
