@@ -17,7 +17,7 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import ForkedWorker
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
-pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.long]
+pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.program]
 
 SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 3}}
 

@@ -16,7 +16,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.settings import Settings
 from tests.cli.herd_command import invoke
 
-pytestmark = [pytest.mark.redis, pytest.mark.long]
+pytestmark = [pytest.mark.redis, pytest.mark.program]
 
 
 @pytest.fixture

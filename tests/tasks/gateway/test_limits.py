@@ -55,6 +55,7 @@ def test_who_sends_a_body_that_is_not_wanted_hears_why(
     assert json.loads(answer.read())["error"]["message"]
 
 
+@pytest.mark.program
 def test_openai_s_client_sends_a_body_that_is_too_long_once(redis_url: str, herd: Herd) -> None:
     from openai import APIStatusError, OpenAI
 

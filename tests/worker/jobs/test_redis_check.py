@@ -85,7 +85,7 @@ def unfit(request: pytest.FixtureRequest, tmp_path: Path, redis_server: Embedded
     server.wait()
 
 
-@pytest.mark.long
+@pytest.mark.program
 def test_a_server_of_another_kind_is_named_and_ends_a_worker(
     unfit: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

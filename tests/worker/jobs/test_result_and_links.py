@@ -73,7 +73,7 @@ def test_a_redis_that_goes_before_a_result_is_stored_makes_no_failure_of_it() ->
         assert app.backend.get_state("job") == "SUCCESS"
 
 
-@pytest.mark.long
+@pytest.mark.slow  # Celery pauses a second between two tries
 def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(worker_app: Celery, redis: Redis) -> None:
     links = {"callbacks": [worker_app.signature("then", queue="next")]}
     telling = Thread(target=traced, args=(worker_app, ended_well()), kwargs=links)

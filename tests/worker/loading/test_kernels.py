@@ -159,7 +159,7 @@ def test_who_has_no_home_has_no_kernels(q4_file: Path, monkeypatch: pytest.Monke
             assert found.note.endswith("no home folder to keep kernels in. Fix: HERD_KERNELS_DIR")
 
 
-@pytest.mark.long
+@pytest.mark.program
 def test_the_command_names_what_it_compiles_anew(native_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(native_folder, tmp_path / "kernels")
     damaged = find(folder, AVX2)
