@@ -47,6 +47,11 @@ def test_the_page_on_chaos_names_every_fault() -> None:
     assert [name for name in FAULTS if f"`{name}`" not in page] == []
 
 
+def test_the_readme_counts_them() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"in {len(FAULTS)} ways" in readme
+
+
 def test_the_order_is_a_shuffle_that_the_seed_repeats() -> None:
     strikes = {"kill": 20, "freeze": 20}
     orders = [[fault.name for fault in plan(strikes, seed=seed).order()] for seed in (1, 1, 2)]
