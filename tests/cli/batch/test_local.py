@@ -30,7 +30,7 @@ def test_one_command_brings_all_that_it_needs_and_leaves_none_of_it(command: Bat
         children = children_of(process.pid)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert "watch it from elsewhere: HERD_REDIS_URL=redis://127.0.0.1:" in output
+    assert "watch it from elsewhere:\n  HERD_REDIS_URL=redis://127.0.0.1:" in output
     assert sorted(command.names()) == ["c0", "c1", "c2"]
     assert len(children) >= 2
     assert not any(map(is_alive, children))
