@@ -139,7 +139,7 @@ def test_without_any_extra_the_clients_do_all_they_do(redis_url: str, redis: Red
     done = run_without(EXTRAS, CLIENT, HERD_REDIS_URL=redis_url)
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["['end'] cancelled", "2 [] []", "cancelled cancelled"]
-    # The other message, of the job that was forgotten, carries an id alone, and is in the list of urgent ones.
+    # The other message is in the list of urgent ones: of the job that was forgotten it has the id alone.
     (message,) = redis.lrange("herd.tales", 0, -1)
     assert json.loads(message)["headers"]["id"] == "waits"
 
