@@ -92,7 +92,7 @@ UNREADABLE: dict[str, bytes] = {
 
 #: Messages that name a job, but an invalid one: it ends with an error that says so.
 REFUSED: dict[str, bytes] = {
-    "args": message([["a canary"], {}, {}]),
+    "args": message([["a canary", "and another"], {}, {}]),
     "args a number": message([5, {}, {}]),
     "embed a list": message([*GOOD, []]),
     "nothing asked for": message([[], {}, {}]),
@@ -105,6 +105,7 @@ REFUSED: dict[str, bytes] = {
 
 #: Odd messages of a valid job: it runs.
 ODD: dict[str, bytes] = {
+    "a prompt as the only argument": message([["a canary"], {"sampling": {"max_tokens": 2}}, {}]),
     "no content-encoding": message(without="content-encoding"),
     "no lang": message(without="lang"),
     "no priority": message(without="priority"),
