@@ -44,7 +44,11 @@ WRONG_PASSWORD = (
 )
 BROKEN_TLS = (
     "breaks off TLS. Fix: set HERD_REDIS_CERT_FILE and HERD_REDIS_KEY_FILE if it asks for a certificate; "
-    "write redis:// if its port speaks no TLS"
+    "write redis:// if its port speaks no TLS; else wait until it is back"
+)
+HANGS_UP = (
+    "cannot be reached: it closes the connection. Fix: wait until it is back; write rediss:// if its port "
+    "speaks TLS"
 )
 MAX_CLIENTS = (
     "has as many clients as it takes (maxclients). Fix: redis-cli CONFIG SET maxclients to more, or end "
@@ -84,8 +88,8 @@ def distrusts(error: BaseException) -> bool:
     return _cause(error, ssl.SSLCertVerificationError) is not None
 
 
-def complaint_of(error: RedisError) -> str:
-    """What this error says about Redis, with the fix; to be read after its address."""
+def complaint_of(error: RedisError, *, is_tls: bool = False) -> str:
+    """What this error says about Redis, with the fix; to be read after its address. `is_tls`: by that."""
     match error:
         case AuthenticationError():
             return NO_PASSWORD if _was_without_password(error) else WRONG_PASSWORD
@@ -110,7 +114,7 @@ def complaint_of(error: RedisError) -> str:
         case BusyLoadingError():
             return "still reads its data from disk. Fix: wait until it has"
         case redis.ConnectionError() | TimeoutError():
-            return _unconnected(error)
+            return _unconnected(error, is_tls)
         case _:
             return f"answers with an error: {_plain(error)}"
 
@@ -128,7 +132,7 @@ def _was_without_password(error: AuthenticationError) -> bool:
     return any(words in str(error) for words in ("Authentication required", "already authenticated"))
 
 
-def _unconnected(error: RedisError) -> str:
+def _unconnected(error: RedisError, is_tls: bool) -> str:
     """Why there is no connection, or no answer by it."""
     if "max number of clients" in str(error):
         return MAX_CLIENTS
@@ -148,10 +152,8 @@ def _unconnected(error: RedisError) -> str:
         return f"cannot be reached: nothing listens there. Fix: {START_IT}"
     lost = _cause(error, OSError)
     if lost is None or isinstance(lost, ConnectionError):
-        return (
-            "cannot be reached: it closes the connection. Fix: wait until it is back; write rediss:// if its "
-            "port speaks TLS"
-        )
+        # After a handshake of TLS 1.3 a refused certificate may be seen as nothing but that.
+        return BROKEN_TLS if is_tls else HANGS_UP
     return f"cannot be reached: {lost.strerror or type(lost).__name__}. Fix: {START_IT}"
 
 

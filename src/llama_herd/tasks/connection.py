@@ -89,4 +89,5 @@ def redis_errors(url: str) -> Iterator[None]:
     except RedisError as error:
         lacks_right = is_denied(error) and not isinstance(error, AuthenticationError)
         kind = NotPermitted if lacks_right else RedisUnavailable
-        raise kind(f"Redis at {masked(url)} {complaint_of(error)}") from error
+        is_tls = url.startswith(("rediss:", "sentinels:"))
+        raise kind(f"Redis at {masked(url)} {complaint_of(error, is_tls=is_tls)}") from error
