@@ -91,10 +91,6 @@ static void draw_row(const void* argument, int64_t row) {
     const double value = best_scaled[lane] + noise_of(hashed(uint32_t(best_first[lane] + lane), d.prefix[row]));
     if (best[lane] > -INFINITY && value > reached) reached = value;
   }
-  if (reached == -INFINITY) {  // no token has a number: those behind the last one reach as much
-    d.num_found[row] = 0;
-    return;
-  }
   const float needed = float(reached - NOISE_SLACK - 1e-5 * std::fabs(reached));
   int64_t count = 0;
   for (int64_t first = 0; first < d.tokens; first += DRAW_LANES) {
@@ -105,7 +101,9 @@ static void draw_row(const void* argument, int64_t row) {
         count++;
       }
   }
-  d.num_found[row] = count;
+  // Where no token has a number, those behind the last one reach as much: then none counts. A branch before the loop
+  // would make that slower.
+  d.num_found[row] = reached == -INFINITY ? 0 : count;
 }
 
 }  // namespace herd
