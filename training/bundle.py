@@ -14,7 +14,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-PATH = Path(__file__).parent.parent / "model" / "bundled" / "tales.gguf"
+PATH = Path(__file__).parent.parent / "src" / "llama_herd" / "model" / "bundled" / "tales.gguf"
 
 CHAT_TEMPLATE = """\
 {%- set system = '' -%}
