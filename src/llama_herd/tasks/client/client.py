@@ -18,6 +18,7 @@ from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
+from llama_herd.tasks.client.rounds import Heard, published, rounds
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
@@ -111,9 +112,10 @@ class Client:
         `timeout_s`, as in Celery; with both, TypeError is raised. Raises RecordUnreadable if the stream is
         damaged or was not written by llama-herd.
         """
-        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
-        with closing(self._rounds(follower)) as rounds:
-            for events in rounds:
+        limit_s = time_limit_s(timeout_s, timeout)
+        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=wait)
+        with closing(self._rounds(follower)) as found:
+            for events in found:
                 yield from events
 
     def watch(
@@ -127,24 +129,23 @@ class Client:
     ) -> Iterator[Event | Queued]:
         """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
-        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
-        with closing(self._rounds(follower)) as rounds:
-            for events in rounds:
+        limit_s = time_limit_s(timeout_s, timeout)
+        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=wait)
+        with closing(self._rounds(follower)) as found:
+            for events in found:
                 yield from events
                 yield from self._run(waiting.place(events))
 
     def _rounds(self, follower: Follower) -> Generator[list[Event]]:
-        """The events as they come, up to the end; an empty list after a silence."""
-        with redis_errors(self._core.url):
-            yield self._run(self._core.catch_up(follower))
-            if follower.has_ended:
-                return
-            pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
-            with closing(pubsub):
+        pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
+
+        def listen(wait_s: float) -> Heard:
+            if not pubsub.subscribed:
                 pubsub.subscribe(self._core.ledger.channel(follower.job_id))
-                while not follower.has_ended:
-                    events = follower.live(pubsub.get_message(timeout=follower.wait_s()))
-                    yield self._run(self._core.catch_up(follower)) if follower.is_behind else events
+            return published(pubsub.get_message(timeout=wait_s))
+
+        with redis_errors(self._core.url), closing(pubsub):
+            yield from rounds(follower, listen, lambda: self._run(self._core.catch_up(follower)))
 
     def result(
         self,

@@ -90,9 +90,6 @@ class ClientCore:
         )
         return (yield from enqueue(self.ledger, new, self.settings))
 
-    def follower(self, job_id: str, after: int, timeout_s: float | None, waits: bool) -> Follower:
-        return Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=waits)
-
     def waiting(self, job_id: str, after: int) -> Waiting:
         return Waiting(self.ledger, checked_id(job_id), after=after)
 

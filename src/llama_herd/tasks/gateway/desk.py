@@ -1,7 +1,8 @@
 """One tenant's queue as the gateway sees it, and the connections that all tenants share."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -9,7 +10,9 @@ import redis.asyncio
 
 from llama_herd.errors import NotPermitted, RedisUnavailable
 from llama_herd.tasks.client.core import ClientCore
+from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.client.job_status import Glance
+from llama_herd.tasks.client.rounds import rounds_async
 from llama_herd.tasks.connection import connect_async, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.errors import not_permitted
@@ -112,34 +115,42 @@ class Desk:
         return sorted(served.union(self.settings.standing_models))
 
     async def events(
-        self, job_id: str, *, after: int = 0, tick_s: float = 5.0, waits: bool = False
+        self, job_id: str, *, after: int = 0, tick_s: float = 5.0
     ) -> AsyncGenerator[list[Event]]:
         """The job's events after number `after`, in order, each once, up to its end.
 
         After `tick_s` without one the list is empty, and at once if none is there yet. An outage of Redis is
         waited out. Raises JobNotFound, RecordUnreadable, and RedisUnavailable after a long outage.
         """
-        follower = self.core.follower(job_id, after, None, waits)
-        away_s: float | None = None
-        async with self._hub.listening(self.core.ledger.channel(job_id)) as inbox:
-            while not follower.has_ended:
-                events: list[Event] = []
-                if not follower.is_behind:
-                    messages: Sequence[bytes | None] = await inbox.take(tick_s) or (None,)
-                    for message in messages:
-                        found = None if message is None else {"type": "message", "data": message}
-                        events += follower.live(found)
-                if follower.is_behind:
-                    try:
-                        events += await self.run(self.core.catch_up(follower, PAGE))
-                        away_s = None
-                    except RedisUnavailable:
-                        away_s = away_s or monotonic()
-                        if monotonic() - away_s > OUTAGE_S:
-                            raise
-                        await asyncio.sleep(RETRY_S)
-                if events or not follower.has_ended:
-                    yield events
+        follower = Follower(job_id, after=after, waits=False, silence_s=tick_s)
+        read = PatientRead(lambda: self.run(self.core.catch_up(follower, PAGE)))
+        async with (
+            self._hub.listening(self.core.ledger.channel(job_id)) as inbox,
+            aclosing(rounds_async(follower, inbox.take, read)) as found,
+        ):
+            async for events in found:
+                yield events
+
+
+class PatientRead:
+    """Reads one job's stream; while Redis is away it finds nothing, after a pause."""
+
+    def __init__(self, read: Callable[[], Awaitable[list[Event]]]) -> None:
+        self._read = read
+        self._away_s: float | None = None
+
+    async def __call__(self) -> list[Event]:
+        """The new events. Raises RedisUnavailable after a long outage, and what the read raises."""
+        try:
+            events = await self._read()
+        except RedisUnavailable:
+            self._away_s = self._away_s or monotonic()
+            if monotonic() - self._away_s > OUTAGE_S:
+                raise
+            await asyncio.sleep(RETRY_S)
+            return []
+        self._away_s = None
+        return events
 
 
 class Desks:
