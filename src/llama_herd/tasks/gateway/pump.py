@@ -1,4 +1,4 @@
-"""A job's events as the bytes of a stream: with comments while nothing comes, and one last word."""
+"""A job's events as the bytes of a stream, with comments while nothing comes."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -26,7 +26,6 @@ async def pump(
     *,
     heartbeat_s: float,
     idle: Idle | None = None,
-    last: bytes = b"",
 ) -> AsyncGenerator[bytes]:
     """The parts of a stream. An error on the way is its last event, since its status has been sent."""
     spoke_s = monotonic()
@@ -43,8 +42,6 @@ async def pump(
                     spoke_s = monotonic()
         except HerdError as error:
             yield failure(Problem.of(error), notes)
-    if last:
-        yield last
 
 
 def failure(problem: Problem, notes: Notes) -> bytes:
