@@ -11,7 +11,6 @@ import redis.asyncio
 from llama_herd.errors import NotPermitted, RedisUnavailable
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.follow import Follower
-from llama_herd.tasks.client.job_status import Glance
 from llama_herd.tasks.client.rounds import rounds_async
 from llama_herd.tasks.connection import connect_async, redis_errors
 from llama_herd.tasks.events import Event
@@ -20,7 +19,6 @@ from llama_herd.tasks.gateway.hub import Hub
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
-from llama_herd.tasks.worker_status import WorkerStatus
 
 T = TypeVar("T")
 
@@ -64,7 +62,7 @@ class Kept(Generic[T]):
         self._found: T | None = None
         self._found_s = float("-inf")
 
-    async def get(self) -> T:
+    async def __call__(self) -> T:
         async with self._asking:
             if self._found is None or monotonic() - self._found_s > FRESH_S:
                 self._found = await self._find()
@@ -79,9 +77,9 @@ class Desk:
         self.settings = settings.model_copy(update={"tenant": tenant})
         self.core = ClientCore(None, None, None, self.settings, None)
         self._line = line
-        self._hub = line.hub
-        self._workers = Kept(lambda: self.run(self.core.workers()))
-        self._glance = Kept(lambda: self.run(self.core.glance(MAX_JOBS)))
+        #: All live workers, and the whole tenant, as of a second ago at most, however many look.
+        self.workers = Kept(lambda: self.run(self.core.workers()))
+        self.glance = Kept(lambda: self.run(self.core.glance(MAX_JOBS)))
 
     async def run(self, dialogue: Dialogue[T]) -> T:
         """Run a dialogue. Raises Problem if the gateway may not do that, and what `Line` raises."""
@@ -101,14 +99,6 @@ class Desk:
             what = f"take jobs for the model {model} of the tenant {tenant}"
             raise not_permitted(error, what, "model") from None
 
-    async def workers(self) -> list[WorkerStatus]:
-        """All live workers, as of a second ago at most."""
-        return await self._workers.get()
-
-    async def glance(self) -> Glance:
-        """The whole tenant, as of a second ago at most, however many look at it."""
-        return await self._glance.get()
-
     async def models(self) -> list[str]:
         """Names of the models that jobs are taken for."""
         served = {worker.model for worker in await self.workers()}
@@ -125,11 +115,15 @@ class Desk:
         follower = Follower(job_id, after=after, waits=False, silence_s=tick_s)
         read = PatientRead(lambda: self.run(self.core.catch_up(follower, PAGE)))
         async with (
-            self._hub.listening(self.core.ledger.channel(job_id)) as inbox,
+            self._line.hub.listening(self.core.ledger.channel(job_id)) as inbox,
             aclosing(rounds_async(follower, inbox.take, read)) as found,
         ):
             async for events in found:
                 yield events
+
+    async def all_events(self, job_id: str) -> list[Event]:
+        """The job's events once it has ended. Raises what `events` does."""
+        return [event async for found in self.events(job_id) for event in found]
 
 
 class PatientRead:

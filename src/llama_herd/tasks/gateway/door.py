@@ -1,7 +1,7 @@
 """What all requests share: the desks, the places, and what goes on after a client has gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -69,10 +69,7 @@ class Door:
 
     def leave(self, desk: Desk, job_id: str) -> None:
         """Cancel the job of a client that has gone away."""
-        self._spawn(_cancel(desk, job_id))
-
-    def _spawn(self, chore: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(chore)
+        task = asyncio.create_task(_cancel(desk, job_id))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 

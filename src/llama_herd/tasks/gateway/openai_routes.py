@@ -165,7 +165,7 @@ class Answer:
     async def _whole(self, job_id: str) -> ASGIApp:
         """The answer once the job has ended. Raises Problem if it did not end well."""
         asked = self._asked
-        events = [event async for found in self._desk.events(job_id) for event in found]
+        events = await self._desk.all_events(job_id)
         _check_end(events)
         body = response_body(asked.endpoint, job_id, asked.model, Result.from_events(events))
         return JSONResponse(body, headers={JOB_HEADER: job_id})
