@@ -161,7 +161,7 @@ def test_the_status_counts_jobs_and_lists_workers(client: Client, herd: Herd) ->
 
 
 def test_the_status_is_one_round_trip(redis: Redis) -> None:
-    dialogue = ClientCore(None, None, None, Settings(model_name="tales"), None).status()
+    dialogue = ClientCore(Settings(model_name="tales")).status()
     asked = next(dialogue)
     assert isinstance(asked, list)
     answers = run_many(redis, asked)

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from llama_herd.errors import UnservedModel
@@ -54,7 +53,8 @@ class AsyncClient:
         settings: Settings | None = None,
         max_queue: int | None = None,
     ) -> None:
-        self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
+        given = {"redis_url": redis_url, "tenant": tenant, "model_name": model, "max_queue": max_queue}
+        self._core = ClientCore.of(settings, **given)
         self._redis = connect_async(self._core.url)
         self._subscriber = connect_async(self._core.url, SUBSCRIBER_TRIES)
 
@@ -234,9 +234,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _run(self, dialogue: Dialogue[T]) -> T:

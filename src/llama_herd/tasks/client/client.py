@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from redis.client import PubSub
@@ -61,7 +60,8 @@ class Client:
 
         max_queue: `submit` raises QueueFull while this many jobs wait for the model; 0: no limit.
         """
-        self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
+        given = {"redis_url": redis_url, "tenant": tenant, "model_name": model, "max_queue": max_queue}
+        self._core = ClientCore.of(settings, **given)
         self._redis = connect(self._core.url)
         self._subscriber = connect(self._core.url, SUBSCRIBER_TRIES)
 
@@ -311,9 +311,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self, dialogue: Dialogue[T]) -> T:

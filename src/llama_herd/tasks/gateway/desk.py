@@ -75,7 +75,7 @@ class Desk:
 
     def __init__(self, settings: GatewaySettings, tenant: str, line: Line) -> None:
         self.settings = settings.model_copy(update={"tenant": tenant})
-        self.core = ClientCore(None, None, None, self.settings, None)
+        self.core = ClientCore(self.settings)
         self._line = line
         #: All live workers, and the whole tenant, as of a second ago at most, however many look.
         self.workers = Kept(lambda: self.run(self.core.workers()))
