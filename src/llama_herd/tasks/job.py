@@ -34,7 +34,7 @@ from llama_herd.tasks.chat import (
 )
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
-from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, Settings
+from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
 from llama_herd.tasks.strict_model import Few, StrictModel, at_most, check_length
 from llama_herd.tasks.wrong_fields import field_errors
 
@@ -98,7 +98,7 @@ class GenerationJob(StrictModel):
     )
     tenant: str = Field(
         default="default",
-        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        pattern=TENANT_PATTERN,
         description="Whose job it is: that of the process that submits it.",
     )
     priority: int = Field(
