@@ -20,7 +20,7 @@ from llama_herd.errors import (
     RecordUnreadable,
     RedisUnavailable,
 )
-from llama_herd.http_status import http_headers, http_status
+from llama_herd.http_status import RETRY_S, http_headers, http_status
 from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
@@ -32,6 +32,8 @@ from llama_herd.tasks.sampling import SamplingParams
 _FIELDS = frozenset(
     name for kind in (GenerationJob, SamplingParams, ChatMessage) for name in kind.model_fields
 ).union(NEUTRAL, CHAT_NAMES, (BODY, "stream", "stream_options", "traceparent"))
+#: The headers of what passes by itself.
+PASSES = {"Retry-After": str(RETRY_S)}
 #: OpenAI's type of each status; others below 500 are those of a bad request.
 _TYPES = {
     401: "authentication_error",
