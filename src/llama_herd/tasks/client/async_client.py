@@ -84,8 +84,7 @@ class AsyncClient:
     ) -> AsyncIterator[Event]:
         """The job's events after number `after`, up to its end."""
         limit_s = time_limit_s(timeout_s, timeout)
-        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=wait)
-        async with aclosing(self._rounds(follower)) as found:
+        async with aclosing(self._rounds(job_id, after, limit_s, wait)) as found:
             async for events in found:
                 for event in events:
                     yield event
@@ -102,13 +101,15 @@ class AsyncClient:
         """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
         limit_s = time_limit_s(timeout_s, timeout)
-        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=wait)
-        async with aclosing(self._rounds(follower)) as found:
+        async with aclosing(self._rounds(job_id, after, limit_s, wait)) as found:
             async for events in found:
                 for one in (*events, *await self._run(waiting.place(events))):
                     yield one
 
-    async def _rounds(self, follower: Follower) -> AsyncGenerator[list[Event]]:
+    async def _rounds(
+        self, job_id: str, after: int, limit_s: float | None, waits: bool
+    ) -> AsyncGenerator[list[Event]]:
+        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
         pubsub = self._subscriber.pubsub()
 
         async def listen(wait_s: float) -> Heard:

@@ -113,8 +113,7 @@ class Client:
         damaged or was not written by llama-herd.
         """
         limit_s = time_limit_s(timeout_s, timeout)
-        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=wait)
-        with closing(self._rounds(follower)) as found:
+        with closing(self._rounds(job_id, after, limit_s, wait)) as found:
             for events in found:
                 yield from events
 
@@ -130,13 +129,13 @@ class Client:
         """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
         limit_s = time_limit_s(timeout_s, timeout)
-        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=wait)
-        with closing(self._rounds(follower)) as found:
+        with closing(self._rounds(job_id, after, limit_s, wait)) as found:
             for events in found:
                 yield from events
                 yield from self._run(waiting.place(events))
 
-    def _rounds(self, follower: Follower) -> Generator[list[Event]]:
+    def _rounds(self, job_id: str, after: int, limit_s: float | None, waits: bool) -> Generator[list[Event]]:
+        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
         pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
 
         def listen(wait_s: float) -> Heard:
