@@ -1,73 +1,28 @@
-"""One tenant's queue as the gateway sees it, and the connections that all tenants share."""
+"""One tenant's queue as the gateway sees it."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from time import monotonic
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-import redis.asyncio
-
-from llama_herd.errors import NotPermitted, RedisUnavailable
+from llama_herd.errors import NotPermitted
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.client.rounds import rounds_async
-from llama_herd.tasks.connection import connect_async, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.errors import not_permitted
-from llama_herd.tasks.gateway.hub import Hub
+from llama_herd.tasks.gateway.kept import Kept
+from llama_herd.tasks.gateway.line import Line
+from llama_herd.tasks.gateway.patient_read import PatientRead
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
+from llama_herd.tasks.ledger.redis_call import Dialogue
 
 T = TypeVar("T")
 
-#: Most calls to Redis that are under way at a time. More wait here, not as connections of Redis.
-MAX_CALLS = 64
 #: Events that are read together: what a slow reader costs.
 PAGE = 64
-#: How long a stream waits for a Redis that is away, and how often it asks.
-OUTAGE_S, RETRY_S = 60.0, 0.5
-#: How long what was seen of the herd is taken for true.
-FRESH_S = 1.0
 #: Most jobs of a kind that are shown together.
 MAX_JOBS = 20
-
-
-class Line:
-    """The connections to Redis: some for calls, and one for all subscriptions."""
-
-    def __init__(self, settings: GatewaySettings) -> None:
-        self.url = settings.redis_url
-        self._redis: redis.asyncio.Redis = connect_async(self.url)
-        self._calls = asyncio.Semaphore(MAX_CALLS)
-        self.hub = Hub(self._redis)
-
-    async def run(self, dialogue: Dialogue[T]) -> T:
-        """Run a dialogue. Raises RedisUnavailable, and what the dialogue raises."""
-        async with self._calls:
-            with redis_errors(self.url):
-                return await run_dialogue_async(self._redis, dialogue)
-
-    async def close(self) -> None:
-        await self._redis.aclose()
-
-
-class Kept(Generic[T]):
-    """What was found a moment ago: asked again when it is older than that, by one for all who wait."""
-
-    def __init__(self, find: Callable[[], Awaitable[T]]) -> None:
-        self._find = find
-        self._asking = asyncio.Lock()
-        self._found: T | None = None
-        self._found_s = float("-inf")
-
-    async def __call__(self) -> T:
-        async with self._asking:
-            if self._found is None or monotonic() - self._found_s > FRESH_S:
-                self._found = await self._find()
-                self._found_s = monotonic()
-            return self._found
 
 
 class Desk:
@@ -124,27 +79,6 @@ class Desk:
     async def all_events(self, job_id: str) -> list[Event]:
         """The job's events once it has ended. Raises what `events` does."""
         return [event async for found in self.events(job_id) for event in found]
-
-
-class PatientRead:
-    """Reads one job's stream; while Redis is away it finds nothing, after a pause."""
-
-    def __init__(self, read: Callable[[], Awaitable[list[Event]]]) -> None:
-        self._read = read
-        self._away_s: float | None = None
-
-    async def __call__(self) -> list[Event]:
-        """The new events. Raises RedisUnavailable after a long outage, and what the read raises."""
-        try:
-            events = await self._read()
-        except RedisUnavailable:
-            self._away_s = self._away_s or monotonic()
-            if monotonic() - self._away_s > OUTAGE_S:
-                raise
-            await asyncio.sleep(RETRY_S)
-            return []
-        self._away_s = None
-        return events
 
 
 class Desks:

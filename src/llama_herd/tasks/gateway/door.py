@@ -9,10 +9,11 @@ from starlette.requests import Request
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.gateway.body import object_of
-from llama_herd.tasks.gateway.desk import OUTAGE_S, Desk, Desks
+from llama_herd.tasks.gateway.desk import Desk, Desks
 from llama_herd.tasks.gateway.ending import end
 from llama_herd.tasks.gateway.identity import Caller, Gate
 from llama_herd.tasks.gateway.limits import Places, read_body
+from llama_herd.tasks.gateway.patient_read import OUTAGE_S
 from llama_herd.tasks.gateway.rates import BODY_BYTES, Rates
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.security.api_keys import KeyRole
