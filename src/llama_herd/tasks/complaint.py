@@ -25,7 +25,7 @@ from redis.exceptions import (
 
 E = TypeVar("E", bound=BaseException)
 
-#: Complaints about a Redis of the wrong kind, each with the fix.
+#: Complaints, each with the fix.
 CLUSTER = (
     "is a cluster, but all keys of a job must be on one server. Fix: put a single Redis or Valkey into "
     "HERD_REDIS_URL"
@@ -75,8 +75,6 @@ NO_LISTENER = f"cannot be reached: nothing listens there. Fix: {START_IT}"
 #: Most characters shown of an error that this module does not know.
 MAX_ERROR_CHARS = 160
 _PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_script: ?\d+: |script: \w+, .*")
-
-
 #: Redis's words where the user of a script lacks a right; they depend on its version.
 _DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
 
@@ -153,7 +151,7 @@ def _plain(error: RedisError) -> str:
 
 
 class Sign(NamedTuple):
-    """What a complaint is known by: the kind of an error, words in it, and the first OSError behind it."""
+    """What a complaint is known by: the kind of an error, words in it, and an error behind it."""
 
     kinds: type[RedisError] | tuple[type[RedisError], ...]
     told: str | Callable[[RedisError], str]
