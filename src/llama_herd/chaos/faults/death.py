@@ -46,7 +46,7 @@ def poisoned(kind: Poison) -> Strike:
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:
         num_workers, num_killed = len(herd.alive), len(herd.killed)
-        job_id = herd.jobs.accept({"sampling": {"max_tokens": 20}}, kind)
+        job_id = herd.jobs.accept({"sampling": {"max_tokens": 20, "ignore_eos": True}}, kind)
         mates = herd.jobs.unfinished()
 
         def is_given_up() -> bool:
