@@ -2,16 +2,20 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from redis import Redis
+import redis
+from redis import Redis, exceptions
+from redis.exceptions import RedisError
 
 from llama_herd.errors import NotPermitted, RedisUnavailable, SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.complaint import SIGNS, complaint_of, sign_of
 from llama_herd.tasks.connection import connect, connect_async, redis_errors
 from llama_herd.tasks.redis_url import complete_url
 from tests.tls import Identity, TlsFront, needs_openssl
@@ -21,13 +25,13 @@ pytestmark = pytest.mark.redis
 
 def told(url: str) -> RedisUnavailable:
     """What both clients say of a read at this address; they say the same."""
-    with connect(url, tries=0) as redis, pytest.raises(RedisUnavailable) as caught, redis_errors(url):
-        redis.hget("herd:default:{a}:job", "state")
+    with connect(url, tries=0) as connection, pytest.raises(RedisUnavailable) as caught, redis_errors(url):
+        connection.hget("herd:default:{a}:job", "state")
 
     async def ask() -> None:
-        async with connect_async(url, tries=0) as redis:
+        async with connect_async(url, tries=0) as connection:
             with redis_errors(url):
-                await redis.hget("herd:default:{a}:job", "state")
+                await connection.hget("herd:default:{a}:job", "state")
 
     with pytest.raises(RedisUnavailable) as caught_async:
         asyncio.run(ask())
@@ -42,6 +46,54 @@ def server() -> Iterator[EmbeddedRedis]:
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
         redis.acl_setuser("poor", enabled=True, passwords="+x", commands=["+ping", "+hello", "+client"])
         yield server
+
+
+def untrusted() -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = "self-signed certificate"
+    return error
+
+
+def caused(error: RedisError, cause: OSError) -> RedisError:
+    error.__cause__ = cause
+    return error
+
+
+#: An error for each sign, in their order.
+SIGNED = (
+    exceptions.AuthenticationError("Authentication required."),
+    exceptions.AuthenticationError("invalid username-password pair"),
+    exceptions.NoPermissionError("this user has no permissions to run the 'get' command"),
+    exceptions.ResponseError("ACL failure in script: no permissions"),
+    exceptions.NoScriptError("No matching script"),
+    exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'"),
+    exceptions.ResponseError("-OOM command not allowed when used memory > 'maxmemory', script: 0ab, on 1"),
+    exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"),
+    exceptions.MasterDownError("Link with MASTER is down"),
+    exceptions.ResponseError("READONLY You can't write against a read only replica, script: 0ab, on 1"),
+    exceptions.ClusterDownError("Hash slot not served"),
+    exceptions.ResponseError("Script attempted to access a non local key in a cluster node"),
+    exceptions.ResponseError("unknown command 'HSET', with args beginning with: 'a'"),
+    exceptions.BusyLoadingError("Redis is loading the dataset in memory"),
+    redis.ConnectionError("max number of clients reached"),
+    redis.ConnectionError("No master found for 'm' : a - AuthenticationError('x')\nno"),
+    redis.ConnectionError("No master found for 'm'"),
+    caused(redis.ConnectionError("away"), untrusted()),
+    caused(redis.ConnectionError("away"), ssl.SSLError("alert")),
+    redis.TimeoutError("Timeout reading from socket"),
+    caused(redis.ConnectionError("away"), socket.gaierror(-2, "Name or service not known")),
+    caused(redis.ConnectionError("away"), ConnectionRefusedError(111, "refused")),
+    caused(redis.ConnectionError("away"), ConnectionResetError(104, "reset")),
+    caused(redis.ConnectionError("away"), OSError(113, "No route to host")),
+    redis.ConnectionError("Connection closed by server."),
+    exceptions.ResponseError("something new"),
+)
+
+
+def test_every_sign_is_met_and_none_hides_another() -> None:
+    assert [SIGNS.index(sign_of(error)) for error in SIGNED] == list(range(len(SIGNS)))
+    complaints = [complaint_of(error) for error in SIGNED]
+    assert [told for told in complaints[:-1] if ". Fix: " not in told] == []
 
 
 def test_a_wrong_password_is_one_thing_and_a_missing_right_another(server: EmbeddedRedis) -> None:
@@ -155,13 +207,13 @@ def test_a_certificate_that_redis_wants_of_us_is_asked_for(
 def test_a_port_without_tls_is_not_asked_for_it_for_long(server: EmbeddedRedis) -> None:
     url = f"rediss://127.0.0.1:{server.port}/0"
     with (
-        connect(url, tries=0, timeout_s=0.3) as redis,
+        connect(url, tries=0, timeout_s=0.3) as connection,
         pytest.raises(
             RedisUnavailable, match=r"does not answer in TLS\. Fix: .*redis:// if it speaks no TLS"
         ),
         redis_errors(url),
     ):
-        redis.ping()
+        connection.ping()
 
 
 @needs_openssl

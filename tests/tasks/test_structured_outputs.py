@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.events import Started, Token
+from llama_herd.tasks.events import Event, Started, Token
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
@@ -112,7 +112,7 @@ def test_a_class_stands_for_its_schema_and_reads_the_answer() -> None:
     assert schema["properties"].keys() == {"inner", "number"}
     assert not schema["additionalProperties"]
     assert not schema["$defs"]["Inner"]["additionalProperties"]
-    events = [
+    events: list[Event] = [
         Started(seq=1, job="a", epoch=1, attempt=1, worker="w", model="m", seed=7),
         Token(seq=2, job="a", epoch=1, i=0, ids=(1,), text='{"inner": null,'),
         Token(seq=3, job="a", epoch=1, i=1, ids=(2,), text=' "number": 7}', finish_reason="stop"),

@@ -3,7 +3,8 @@
 import re
 import socket
 import ssl
-from typing import TypeVar
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import redis
 from redis.exceptions import (
@@ -24,7 +25,7 @@ from redis.exceptions import (
 
 E = TypeVar("E", bound=BaseException)
 
-#: Complaints about a Redis of the wrong kind, each with the fix.
+#: Complaints, each with the fix.
 CLUSTER = (
     "is a cluster, but all keys of a job must be on one server. Fix: put a single Redis or Valkey into "
     "HERD_REDIS_URL"
@@ -62,61 +63,39 @@ CLOSED_SENTINELS = (
     "cannot be asked for: its Sentinels ask for a password, or reject it. Fix: put it into "
     "HERD_SENTINEL_PASSWORD, and their user, if there is one, as sentinel_username= into HERD_REDIS_URL"
 )
+NO_SCRIPT = "lacks our scripts, and this user may not load them. Fix: start a worker, which loads them"
+FULL = "is full and accepts no jobs. Fix: wait until jobs are done, or raise its maxmemory"
+NO_DISK = "cannot write to its disk and accepts no jobs. Fix: free disk space there"
+LOADING = "still reads its data from disk. Fix: wait until it has"
 START_IT = "start it (herd worker --with-redis brings one along), or set HERD_REDIS_URL to its address"
 CHECK_ADDRESS = "check that HERD_REDIS_URL is its address"
+UNKNOWN_HOST = f"cannot be reached: this machine knows no such host. Fix: {CHECK_ADDRESS}"
+NO_LISTENER = f"cannot be reached: nothing listens there. Fix: {START_IT}"
 
 #: Most characters shown of an error that this module does not know.
 MAX_ERROR_CHARS = 160
 _PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_script: ?\d+: |script: \w+, .*")
+#: Redis's words where the user of a script lacks a right; they depend on its version.
+_DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
 
 
-def is_full(error: RedisError) -> bool:
-    """Whether Redis was out of memory. If a script met that, it may be said only in the message."""
-    return isinstance(error, OutOfMemoryError) or "OOM command not allowed" in str(error)
+def complaint_of(error: RedisError, *, is_tls: bool = False) -> str:
+    """What this error says about Redis, with the fix; to be read after its address. `is_tls`: by that."""
+    told = sign_of(error).told
+    if told is HANGS_UP and is_tls:
+        # After a handshake of TLS 1.3 a refused certificate may be seen as nothing but that.
+        return BROKEN_TLS
+    return told if isinstance(told, str) else told(error)
 
 
 def is_denied(error: RedisError) -> bool:
-    """Whether the user may not do that. If a script met it, only the message says so, and by version."""
-    told = ("The user executing the script can't", "ACL failure in script", "NOPERM ")
-    return isinstance(error, AuthenticationError | NoPermissionError) or any(
-        words in str(error) for words in told
-    )
+    """Whether the user lacks a right."""
+    return sign_of(error).told is denial
 
 
 def distrusts(error: BaseException) -> bool:
     """Whether TLS has failed by a certificate, which no waiting mends."""
     return _cause(error, ssl.SSLCertVerificationError) is not None
-
-
-def complaint_of(error: RedisError, *, is_tls: bool = False) -> str:
-    """What this error says about Redis, with the fix; to be read after its address. `is_tls`: by that."""
-    match error:
-        case AuthenticationError():
-            return NO_PASSWORD if _was_without_password(error) else WRONG_PASSWORD
-        case _ if is_denied(error):
-            return denial(error)
-        case NoScriptError():
-            return "lacks our scripts, and this user may not load them. Fix: start a worker, which loads them"
-        case _ if is_full(error):
-            return "is full and accepts no jobs. Fix: wait until jobs are done, or raise its maxmemory"
-        case _ if "MISCONF " in str(error):
-            return "cannot write to its disk and accepts no jobs. Fix: free disk space there"
-        case ReadOnlyError() | MasterDownError():
-            return READ_ONLY
-        case ResponseError() if "READONLY " in str(error):
-            return READ_ONLY
-        case ClusterCrossSlotError() | MovedError() | ClusterDownError():
-            return CLUSTER
-        case ResponseError() if "non local key" in str(error):
-            return CLUSTER
-        case ResponseError() if str(error).startswith("unknown command"):
-            return SENTINEL
-        case BusyLoadingError():
-            return "still reads its data from disk. Fix: wait until it has"
-        case redis.ConnectionError() | TimeoutError():
-            return _unconnected(error, is_tls)
-        case _:
-            return f"answers with an error: {_plain(error)}"
 
 
 def denial(error: RedisError, what: str = "do that") -> str:
@@ -127,39 +106,23 @@ def denial(error: RedisError, what: str = "do that") -> str:
     )
 
 
-def _was_without_password(error: AuthenticationError) -> bool:
-    """Whether NOAUTH was the answer: redis-py leaves the code of an error out."""
-    return any(words in str(error) for words in ("Authentication required", "already authenticated"))
+def _silence(error: RedisError) -> str:
+    """No answer in time."""
+    if "handshake" in str(error.__context__):
+        return f"does not answer in TLS. Fix: {CHECK_ADDRESS}; write redis:// if it speaks no TLS"
+    return f"does not answer. Fix: check that it is running, and {CHECK_ADDRESS}"
 
 
-def _unconnected(error: RedisError, is_tls: bool) -> str:
-    """Why there is no connection, or no answer by it."""
-    if "max number of clients" in str(error):
-        return MAX_CLIENTS
-    if "No master found" in str(error):
-        return CLOSED_SENTINELS if "uthenticat" in str(error) else NO_PRIMARY
-    if untrusted := _cause(error, ssl.SSLCertVerificationError):
-        return _distrust(untrusted)
-    if _cause(error, ssl.SSLError):
-        return BROKEN_TLS
-    if isinstance(error, TimeoutError):
-        if "handshake" in str(error.__context__):
-            return f"does not answer in TLS. Fix: {CHECK_ADDRESS}; write redis:// if it speaks no TLS"
-        return f"does not answer. Fix: check that it is running, and {CHECK_ADDRESS}"
-    if _cause(error, socket.gaierror):
-        return f"cannot be reached: this machine knows no such host. Fix: {CHECK_ADDRESS}"
-    if _cause(error, ConnectionRefusedError):
-        return f"cannot be reached: nothing listens there. Fix: {START_IT}"
+def _unreachable(error: RedisError) -> str:
+    """What the system says of the connection."""
     lost = _cause(error, OSError)
-    if lost is None or isinstance(lost, ConnectionError):
-        # After a handshake of TLS 1.3 a refused certificate may be seen as nothing but that.
-        return BROKEN_TLS if is_tls else HANGS_UP
-    return f"cannot be reached: {lost.strerror or type(lost).__name__}. Fix: {START_IT}"
+    return f"cannot be reached: {(lost and lost.strerror) or type(lost).__name__}. Fix: {START_IT}"
 
 
-def _distrust(error: ssl.SSLCertVerificationError) -> str:
+def _distrust(error: RedisError) -> str:
     """What is wrong with the certificate that Redis shows."""
-    reason = error.verify_message.rstrip(".")
+    untrusted = _cause(error, ssl.SSLCertVerificationError)
+    reason = untrusted.verify_message.rstrip(".") if untrusted else ""
     if "not valid for" in reason:
         fix = "write the host that its certificate names into HERD_REDIS_URL"
     elif "expired" in reason:
@@ -177,7 +140,64 @@ def _cause(error: BaseException, kind: type[E]) -> E | None:
     return found
 
 
+def _unknown(error: RedisError) -> str:
+    return f"answers with an error: {_plain(error)}"
+
+
 def _plain(error: RedisError) -> str:
     """The beginning of an error's message, without the place in our script where it occurred."""
     words = " ".join(_PLACE_IN_SCRIPT.sub("", str(error)).split())
     return words if len(words) <= MAX_ERROR_CHARS else f"{words[:MAX_ERROR_CHARS]}..."
+
+
+class Sign(NamedTuple):
+    """What a complaint is known by: the kind of an error, words in it, and an error behind it."""
+
+    kinds: type[RedisError] | tuple[type[RedisError], ...]
+    told: str | Callable[[RedisError], str]
+    words: str = ""  # a regular expression
+    cause: type[OSError] | None = None
+
+    def fits(self, error: RedisError) -> bool:
+        """Whether an error has all of it."""
+        is_caused = self.cause is None or _cause(error, self.cause) is not None
+        return is_caused and isinstance(error, self.kinds) and re.search(self.words, str(error)) is not None
+
+
+_UNCONNECTED = (redis.ConnectionError, TimeoutError)
+
+#: The first that fits an error counts. The last one fits all.
+SIGNS = (
+    # redis-py leaves the code NOAUTH out.
+    Sign(AuthenticationError, NO_PASSWORD, "Authentication required|already authenticated"),
+    Sign(AuthenticationError, WRONG_PASSWORD),
+    Sign(NoPermissionError, denial),
+    Sign(RedisError, denial, _DENIED),
+    Sign(NoScriptError, NO_SCRIPT),
+    Sign(OutOfMemoryError, FULL),
+    Sign(RedisError, FULL, "OOM command not allowed"),  # met by a script
+    Sign(RedisError, NO_DISK, "MISCONF "),
+    Sign((ReadOnlyError, MasterDownError), READ_ONLY),
+    Sign(ResponseError, READ_ONLY, "READONLY "),
+    Sign((ClusterCrossSlotError, MovedError, ClusterDownError), CLUSTER),
+    Sign(ResponseError, CLUSTER, "non local key"),
+    Sign(ResponseError, SENTINEL, "^unknown command"),
+    Sign(BusyLoadingError, LOADING),
+    Sign(_UNCONNECTED, MAX_CLIENTS, "max number of clients"),
+    Sign(_UNCONNECTED, CLOSED_SENTINELS, "(?s)No master found.*uthenticat"),
+    Sign(_UNCONNECTED, NO_PRIMARY, "No master found"),
+    Sign(_UNCONNECTED, _distrust, cause=ssl.SSLCertVerificationError),
+    Sign(_UNCONNECTED, BROKEN_TLS, cause=ssl.SSLError),
+    Sign(TimeoutError, _silence),
+    Sign(_UNCONNECTED, UNKNOWN_HOST, cause=socket.gaierror),
+    Sign(_UNCONNECTED, NO_LISTENER, cause=ConnectionRefusedError),
+    Sign(_UNCONNECTED, HANGS_UP, cause=ConnectionError),
+    Sign(_UNCONNECTED, _unreachable, cause=OSError),
+    Sign(_UNCONNECTED, HANGS_UP),
+    Sign(RedisError, _unknown),
+)
+
+
+def sign_of(error: RedisError) -> Sign:
+    """The sign that an error bears."""
+    return next(sign for sign in SIGNS if sign.fits(error))

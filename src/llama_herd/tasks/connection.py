@@ -10,7 +10,7 @@ from redis import sentinel
 from redis.asyncio import sentinel as async_sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff, NoBackoff
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from llama_herd.errors import HerdError, NotPermitted, RedisUnavailable
@@ -87,7 +87,6 @@ def redis_errors(url: str) -> Iterator[None]:
     except HerdError:  # may be a RedisError too, but says more
         raise
     except RedisError as error:
-        lacks_right = is_denied(error) and not isinstance(error, AuthenticationError)
-        kind = NotPermitted if lacks_right else RedisUnavailable
+        kind = NotPermitted if is_denied(error) else RedisUnavailable
         is_tls = url.startswith(("rediss:", "sentinels:"))
         raise kind(f"Redis at {masked(url)} {complaint_of(error, is_tls=is_tls)}") from error

@@ -34,8 +34,8 @@ from llama_herd.tasks.chat import (
 )
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
-from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, Settings
-from llama_herd.tasks.strict_model import StrictModel, at_most, check_length
+from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
+from llama_herd.tasks.strict_model import Few, StrictModel, at_most, check_length
 from llama_herd.tasks.structured_outputs import OutputForm, ResponseFormat, StructuredOutputs, output_form
 from llama_herd.tasks.wrong_fields import field_errors
 
@@ -72,35 +72,16 @@ class GenerationJob(StrictModel):
         Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
         | None
     ) = Field(default=None, description="The prompt as token ids of the model. Nothing is added to them.")
-    messages: (
-        Annotated[
-            tuple[ChatMessage, ...],
-            Field(strict=False, fail_fast=True, max_length=MAX_MESSAGES),
-            at_most(MAX_MESSAGES),
-        ]
-        | None
-    ) = Field(
+    messages: Annotated[tuple[ChatMessage, ...], Few(MAX_MESSAGES)] | None = Field(
         default=None, description="A conversation. The model's own chat template turns it into a prompt."
     )
-    tools: (
-        Annotated[
-            tuple[JsonObject, ...],
-            Field(strict=False, fail_fast=True, max_length=MAX_TOOLS),
-            at_most(MAX_TOOLS),
-        ]
-        | None
-    ) = Field(
+    tools: Annotated[tuple[JsonObject, ...], Few(MAX_TOOLS)] | None = Field(
         default=None,
         description="Tools as JSON schemas, for the template. A call to one comes out as text of the model.",
     )
-    documents: (
-        Annotated[
-            tuple[JsonObject, ...],
-            Field(strict=False, fail_fast=True, max_length=MAX_DOCUMENTS),
-            at_most(MAX_DOCUMENTS),
-        ]
-        | None
-    ) = Field(default=None, description="Documents with `title` and `text`, for the template.")
+    documents: Annotated[tuple[JsonObject, ...], Few(MAX_DOCUMENTS)] | None = Field(
+        default=None, description="Documents with `title` and `text`, for the template."
+    )
     chat_template: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
@@ -118,7 +99,7 @@ class GenerationJob(StrictModel):
     )
     tenant: str = Field(
         default="default",
-        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        pattern=TENANT_PATTERN,
         description="Whose job it is: that of the process that submits it.",
     )
     priority: int = Field(

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import AliasChoices, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, AliasChoices, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -48,6 +48,16 @@ MAX_SHOWN_CHARS = 60
 ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file", "sentinel_password")
 
 
+def _readable(path: str) -> str:
+    if path and (problem := problem_with_file(path)):
+        raise ValueError(problem)
+    return path
+
+
+#: The path of a certificate or a key; empty: none.
+ReadableFile = Annotated[str, AfterValidator(_readable)]
+
+
 class Settings(BaseSettings):
     """Settings from `HERD_*` variables and a `.env` file; `read` reads them. Names contain the units.
 
@@ -68,15 +78,15 @@ class Settings(BaseSettings):
         description="Password of the user in HERD_REDIS_URL, unless the URL contains it.",
         repr=False,
     )
-    redis_ca_file: str = Field(
+    redis_ca_file: ReadableFile = Field(
         default="",
         description="CA certificates to check Redis's certificate against. Empty: the system's.",
     )
-    redis_cert_file: str = Field(
+    redis_cert_file: ReadableFile = Field(
         default="",
         description="Client certificate, if Redis asks for one. Its key may be in the same file.",
     )
-    redis_key_file: str = Field(default="", description="Private key of the client certificate.")
+    redis_key_file: ReadableFile = Field(default="", description="Private key of the client certificate.")
     sentinel_password: str = Field(
         default="",
         description="Password of the Sentinels in HERD_REDIS_URL, unless the URL contains it.",
@@ -188,13 +198,6 @@ class Settings(BaseSettings):
         if len(names) > MAX_MODELS:
             raise ValueError(f"must be at most {MAX_MODELS} names, got {len(names)}")
         return ",".join(names)
-
-    @field_validator("redis_ca_file", "redis_cert_file", "redis_key_file")
-    @classmethod
-    def _can_be_read(cls, path: str) -> str:
-        if path and (problem := problem_with_file(path)):
-            raise ValueError(problem)
-        return path
 
     @field_validator("redis_url")
     @classmethod

@@ -1,10 +1,12 @@
 """Base of a job's parts: no unknown fields, no conversions, and no more work than the limits allow."""
 
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from annotated_types import GroupedMetadata, MaxLen
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Strict, model_validator
 
 from llama_herd.errors import MAX_FIELD_ERRORS
 
@@ -37,3 +39,13 @@ def check_length(value: Any, limit: int) -> Any:
 def at_most(limit: int) -> BeforeValidator:
     """`check_length` as part of a field's type."""
     return BeforeValidator(lambda value: check_length(value, limit))
+
+
+@dataclass(frozen=True, slots=True)
+class Few(GroupedMetadata):
+    """Part of a list's type: at most `limit` items, of which none is read after a wrong one."""
+
+    limit: int
+
+    def __iter__(self) -> Iterator[object]:
+        yield from (Strict(False), FailFast(), MaxLen(self.limit), at_most(self.limit))

@@ -3,25 +3,22 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, QueueFull, RedisUnavailable, SettingsError
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.client.waiting import Queued
-from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
-from tests.tasks.herd import QUEUE, Herd, end, started, token
+from tests.tasks.herd import QUEUE, Herd, end, started
 
 pytestmark = pytest.mark.redis
 
@@ -30,85 +27,6 @@ pytestmark = pytest.mark.redis
 def client(redis_url: str) -> Iterator[Client]:
     with Client(redis_url) as client:
         yield client
-
-
-class Reader(threading.Thread):
-    """Reads a job's events; `drops` lets it come back each few events with its cursor."""
-
-    def __init__(self, url: str, job_id: str, drops: bool = False) -> None:
-        super().__init__(daemon=True)
-        self.url = url
-        self.job_id = job_id
-        self.drops = drops
-        self.events: list[Event] = []
-        self.start()
-
-    def run(self) -> None:
-        with Client(self.url) as client:
-            while not self.events or self.events[-1].type != "end":
-                after = self.events[-1].seq if self.events else 0
-                with closing(client.stream(self.job_id, after=after, timeout_s=20)) as stream:  # type: ignore[type-var]
-                    for event in stream:
-                        self.events.append(event)
-                        if self.drops and len(self.events) % 7 == 0:
-                            break
-
-    def read(self) -> list[Event]:
-        self.join(20)
-        return self.events
-
-
-def test_early_late_dropping_and_last_readers_read_the_same(
-    client: Client, herd: Herd, redis_url: str
-) -> None:
-    readers = [Reader(redis_url, "a"), Reader(redis_url, "a", drops=True)]
-    client.submit(prompt="x", job_id="a")
-    worker = PlayingWorker(herd, "a", pause_at=20)
-    worker.start()
-    assert worker.has_paused.wait(10)
-    readers += [Reader(redis_url, "a"), Reader(redis_url, "a", drops=True)]
-    worker.may_go_on.set()
-    worker.join(10)
-    readers.append(Reader(redis_url, "a"))
-    lists = [reader.read() for reader in readers]
-    assert [event.seq for event in lists[0]] == list(range(1, NUM_TOKENS + 3))
-    assert all(events == lists[0] for events in lists)
-
-
-def test_a_reader_whose_connection_is_cut_misses_nothing(client: Client, herd: Herd, redis_url: str) -> None:
-    client.submit(prompt="x", job_id="a")
-    worker = PlayingWorker(herd, "a", pause_at=20)
-    worker.start()
-    assert worker.has_paused.wait(10)
-    reader = Reader(redis_url, "a")
-    wait_until(lambda: len(reader.events) == 19, "it has read all so far")
-    herd.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-    worker.may_go_on.set()
-    assert [event.seq for event in reader.read()] == list(range(1, NUM_TOKENS + 3))
-
-
-@pytest.mark.long
-def test_events_that_the_channel_lost_come_from_the_stream(client: Client, herd: Herd) -> None:
-    client.submit(prompt="x", job_id="a")
-    herd.claim("a")
-    stream = client.stream("a", timeout_s=20)
-    herd.emit("one", started("a"))
-    assert next(stream).seq == 1
-    reader = threading.Thread(target=lambda: seqs.extend(event.seq for event in stream), daemon=True)
-    seqs: list[int] = []
-    reader.start()
-    herd.wait_for_listener("a")
-    # Events 2 and 3 are in the stream, but only 3 is heard.
-    lost, heard = token("a", 2, 0), token("a", 3, 1)
-    for entry in (lost, heard):
-        herd.redis.xadd(herd.ledger.events_key("a"), {"e": entry.event}, id=f"{entry.seq}-0")
-    herd.redis.publish(herd.ledger.channel("a"), heard.event)
-    wait_until(lambda: seqs == [2, 3], "both are read")
-    # The end is not heard at all: silence leads to it.
-    herd.redis.hset(herd.ledger.job_key("a"), mapping={"seq": 3, "n": 2})
-    herd.redis.xadd(herd.ledger.events_key("a"), {"e": end("a", 4, 2).event}, id="4-0")
-    reader.join(10)
-    assert seqs == [2, 3, 4]
 
 
 def test_a_result_is_what_the_stream_says(client: Client, herd: Herd) -> None:
@@ -133,14 +51,6 @@ def test_who_watches_a_job_hears_each_new_place_and_then_the_recorded_events(
     herd.claimed("b")
     herd.emit("one", started("b"), end("b", 2, 0))
     assert list(watching) == list(client.stream("b")) == list(client.watch("b"))
-
-
-def test_a_cursor_at_the_end_has_nothing_to_wait_for(client: Client, herd: Herd) -> None:
-    client.submit(prompt="x", job_id="a")
-    herd.claim("a")
-    herd.emit("one", started("a"), end("a", 2, 0))
-    assert [event.seq for event in client.stream("a", after=1)] == [2]
-    assert list(client.stream("a", after=2)) == []
 
 
 def test_a_time_limit_tells_unknown_from_unfinished(client: Client, herd: Herd) -> None:
@@ -251,7 +161,7 @@ def test_the_status_counts_jobs_and_lists_workers(client: Client, herd: Herd) ->
 
 
 def test_the_status_is_one_round_trip(redis: Redis) -> None:
-    dialogue = ClientCore(None, None, None, Settings(model_name="tales"), None).status()
+    dialogue = ClientCore(Settings(model_name="tales")).status()
     asked = next(dialogue)
     assert isinstance(asked, list)
     answers = run_many(redis, asked)

@@ -202,7 +202,7 @@ def test_any_message_on_a_jobs_channel(messages: list[bytes]) -> None:
     """Every producer of the tenant may publish there."""
     follower = Follower("a")
     for data in messages:
-        heard = follower.live({"type": "message", "data": data})
+        heard = follower.heard([data])
         assert [event.job for event in heard] in ([], ["a"])
         assert not heard or heard[0].seq == follower.last
 

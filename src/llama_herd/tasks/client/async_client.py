@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from llama_herd.errors import UnservedModel
@@ -16,6 +15,7 @@ from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
+from llama_herd.tasks.client.rounds import Heard, published, rounds_async
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
@@ -53,7 +53,8 @@ class AsyncClient:
         settings: Settings | None = None,
         max_queue: int | None = None,
     ) -> None:
-        self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
+        given = {"redis_url": redis_url, "tenant": tenant, "model_name": model, "max_queue": max_queue}
+        self._core = ClientCore.of(settings, **given)
         self._redis = connect_async(self._core.url)
         self._subscriber = connect_async(self._core.url, SUBSCRIBER_TRIES)
 
@@ -82,9 +83,9 @@ class AsyncClient:
         wait: bool = True,
     ) -> AsyncIterator[Event]:
         """The job's events after number `after`, up to its end."""
-        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
-        async with aclosing(self._rounds(follower)) as rounds:
-            async for events in rounds:
+        limit_s = time_limit_s(timeout_s, timeout)
+        async with aclosing(self._rounds(job_id, after, limit_s, wait)) as found:
+            async for events in found:
                 for event in events:
                     yield event
 
@@ -99,23 +100,28 @@ class AsyncClient:
     ) -> AsyncIterator[Event | Queued]:
         """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
-        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
-        async with aclosing(self._rounds(follower)) as rounds:
-            async for events in rounds:
+        limit_s = time_limit_s(timeout_s, timeout)
+        async with aclosing(self._rounds(job_id, after, limit_s, wait)) as found:
+            async for events in found:
                 for one in (*events, *await self._run(waiting.place(events))):
                     yield one
 
-    async def _rounds(self, follower: Follower) -> AsyncGenerator[list[Event]]:
-        """The events as they come, up to the end; an empty list after a silence."""
-        with redis_errors(self._core.url):
-            yield await self._run(self._core.catch_up(follower))
-            if follower.has_ended:
-                return
-            async with aclosing(self._subscriber.pubsub()) as pubsub:
+    async def _rounds(
+        self, job_id: str, after: int, limit_s: float | None, waits: bool
+    ) -> AsyncGenerator[list[Event]]:
+        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
+        pubsub = self._subscriber.pubsub()
+
+        async def listen(wait_s: float) -> Heard:
+            if not pubsub.subscribed:
                 await pubsub.subscribe(self._core.ledger.channel(follower.job_id))
-                while not follower.has_ended:
-                    events = follower.live(await pubsub.get_message(timeout=follower.wait_s()))
-                    yield await self._run(self._core.catch_up(follower)) if follower.is_behind else events
+            return published(await pubsub.get_message(timeout=wait_s))
+
+        steps = rounds_async(follower, listen, lambda: self._run(self._core.catch_up(follower)))
+        with redis_errors(self._core.url):
+            async with aclosing(pubsub), aclosing(steps) as found:
+                async for events in found:
+                    yield events
 
     async def result(
         self,
@@ -229,9 +235,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _run(self, dialogue: Dialogue[T]) -> T:

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from redis.client import PubSub
@@ -18,6 +17,7 @@ from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
+from llama_herd.tasks.client.rounds import Heard, published, rounds
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
@@ -60,7 +60,8 @@ class Client:
 
         max_queue: `submit` raises QueueFull while this many jobs wait for the model; 0: no limit.
         """
-        self._core = ClientCore(redis_url, tenant, model, settings, max_queue)
+        given = {"redis_url": redis_url, "tenant": tenant, "model_name": model, "max_queue": max_queue}
+        self._core = ClientCore.of(settings, **given)
         self._redis = connect(self._core.url)
         self._subscriber = connect(self._core.url, SUBSCRIBER_TRIES)
 
@@ -111,9 +112,9 @@ class Client:
         `timeout_s`, as in Celery; with both, TypeError is raised. Raises RecordUnreadable if the stream is
         damaged or was not written by llama-herd.
         """
-        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
-        with closing(self._rounds(follower)) as rounds:
-            for events in rounds:
+        limit_s = time_limit_s(timeout_s, timeout)
+        with closing(self._rounds(job_id, after, limit_s, wait)) as found:
+            for events in found:
                 yield from events
 
     def watch(
@@ -127,24 +128,23 @@ class Client:
     ) -> Iterator[Event | Queued]:
         """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
-        follower = self._core.follower(job_id, after, time_limit_s(timeout_s, timeout), wait)
-        with closing(self._rounds(follower)) as rounds:
-            for events in rounds:
+        limit_s = time_limit_s(timeout_s, timeout)
+        with closing(self._rounds(job_id, after, limit_s, wait)) as found:
+            for events in found:
                 yield from events
                 yield from self._run(waiting.place(events))
 
-    def _rounds(self, follower: Follower) -> Generator[list[Event]]:
-        """The events as they come, up to the end; an empty list after a silence."""
-        with redis_errors(self._core.url):
-            yield self._run(self._core.catch_up(follower))
-            if follower.has_ended:
-                return
-            pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
-            with closing(pubsub):
+    def _rounds(self, job_id: str, after: int, limit_s: float | None, waits: bool) -> Generator[list[Event]]:
+        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
+        pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
+
+        def listen(wait_s: float) -> Heard:
+            if not pubsub.subscribed:
                 pubsub.subscribe(self._core.ledger.channel(follower.job_id))
-                while not follower.has_ended:
-                    events = follower.live(pubsub.get_message(timeout=follower.wait_s()))
-                    yield self._run(self._core.catch_up(follower)) if follower.is_behind else events
+            return published(pubsub.get_message(timeout=wait_s))
+
+        with redis_errors(self._core.url), closing(pubsub):
+            yield from rounds(follower, listen, lambda: self._run(self._core.catch_up(follower)))
 
     def result(
         self,
@@ -310,9 +310,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self, dialogue: Dialogue[T]) -> T:

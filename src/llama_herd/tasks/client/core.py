@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from redis.exceptions import NoPermissionError, RedisError
 
@@ -42,21 +42,18 @@ from llama_herd.tasks.worker_status import WorkerStatus
 class ClientCore:
     """Settings, keys and dialogues of a client. `Client` documents what each method does and raises."""
 
-    def __init__(
-        self,
-        redis_url: str | None,
-        tenant: str | None,
-        model: str | None,
-        settings: Settings | None,
-        max_queue: int | None,
-    ) -> None:
-        self.settings = _settings(
-            settings, redis_url=redis_url, tenant=tenant, model_name=model, max_queue=max_queue
-        )
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
         self.url = checked_url(self.settings.redis_url)
         self.ledger = Ledger.of(self.settings)
         self.reports = Reports(self.settings.tenant)
         self.dead = Dead(self.settings, self.ledger, DeadLetters.of(self.settings))
+
+    @classmethod
+    def of(cls, settings: Settings | None, **given: str | int | None) -> Self:
+        """By `settings`, by default from the environment, with the `given` values that are not None."""
+        known = {} if settings is None else settings.model_dump()
+        return cls(Settings.read(**known | {name: one for name, one in given.items() if one is not None}))
 
     @property
     def queue(self) -> str:
@@ -89,9 +86,6 @@ class ClientCore:
             checked_id(job_id), name, Envelope.of(job_id, queue, traceparent=checked_trace(traceparent)), job
         )
         return (yield from enqueue(self.ledger, new, self.settings))
-
-    def follower(self, job_id: str, after: int, timeout_s: float | None, waits: bool) -> Follower:
-        return Follower(checked_id(job_id), after=after, timeout_s=timeout_s, waits=waits)
 
     def waiting(self, job_id: str, after: int) -> Waiting:
         return Waiting(self.ledger, checked_id(job_id), after=after)
@@ -173,9 +167,3 @@ class ClientCore:
 
     def glance(self, limit: int) -> Dialogue[Glance]:
         return glance(self.ledger, self.queue, limit)
-
-
-def _settings(settings: Settings | None, **given: str | int | None) -> Settings:
-    """`settings`, by default from the environment, with the `given` values that are not None."""
-    known = {} if settings is None else settings.model_dump()
-    return Settings.read(**known | {name: value for name, value in given.items() if value is not None})

@@ -2,20 +2,21 @@
 
 Live events come by a channel, which keeps nothing; the stream keeps all events. A reader subscribes, reads
 the stream from its position on, and continues live. It reads the stream again whenever it may have missed an
-event. Both clients use this class and add the connection.
+event. `rounds` is the loop around this class.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from time import monotonic
-from typing import Any
 
 from pydantic import ValidationError
 
 from llama_herd.errors import JobNotFound, RecordUnreadable
+from llama_herd.tasks.client.submission import checked_id
 from llama_herd.tasks.events import End, Event, parse_event
 from llama_herd.tasks.ledger.answers import Record
 
-#: After this long without an event the stream is read, since a channel may lose events.
+#: How long a client waits for an event before it reads the stream, since a channel may lose events.
 SILENCE_S = 2.0
 
 
@@ -30,13 +31,20 @@ class Follower:
     """Follows one job from the event after number `after` to its end.
 
     timeout_s: limit for the whole time; None: no limit. waits: whether to wait for a job that does not exist
-    yet.
+    yet. silence_s: after this long without an event the stream is read.
     """
 
     def __init__(
-        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, waits: bool = True
+        self,
+        job_id: str,
+        *,
+        after: int = 0,
+        timeout_s: float | None = None,
+        waits: bool = True,
+        silence_s: float = SILENCE_S,
     ) -> None:
-        self.job_id = job_id
+        """Raises InvalidJob if `job_id` cannot be one."""
+        self.job_id = checked_id(job_id)
         self.last = after
         self.has_ended = False
         self._after = after
@@ -45,28 +53,29 @@ class Follower:
         #: Whether the stream must be read before live events can be passed on.
         self.is_behind = True
         self._waits = waits
+        self._silence_s = silence_s
         self._timeout_s = timeout_s
         self._until_s = None if timeout_s is None else monotonic() + timeout_s
 
     def wait_s(self) -> float:
         """How long to wait for a live event."""
-        left_s = SILENCE_S if self._until_s is None else self._until_s - monotonic()
-        return max(0.0, min(SILENCE_S, left_s))
+        left_s = self._silence_s if self._until_s is None else self._until_s - monotonic()
+        return max(0.0, min(self._silence_s, left_s))
 
-    def live(self, message: Mapping[str, Any] | None) -> list[Event]:
-        """The events to pass on after a message of the subscription; None stands for silence.
+    def heard(self, messages: Sequence[bytes] | None) -> list[Event]:
+        """The events to pass on after these messages of the channel; None: some may be missing.
 
-        After a confirmed subscription, also after a reconnection, the stream must be read. Every producer of
-        the tenant may publish on the channel: messages that are not events of this job are ignored.
+        Every producer of the tenant may publish on the channel: messages that are not events of this job are
+        ignored.
         """
-        if message is None or message["type"] != "message":
+        if messages is None:
             self.is_behind = True
             return []
-        try:
-            event = parse_event(message["data"])
-        except ValidationError:
-            return []
-        return self._accept([event]) if event.job == self.job_id else []
+        events: list[Event] = []
+        for message in messages:
+            with suppress(ValidationError):
+                events.append(parse_event(message))
+        return self._accept(event for event in events if event.job == self.job_id)
 
     def stored(self, events: Iterable[Event]) -> list[Event]:
         """The events to pass on after a read of the stream. Raises RecordUnreadable if it is damaged."""

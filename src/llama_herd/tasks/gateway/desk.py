@@ -1,72 +1,28 @@
-"""One tenant's queue as the gateway sees it, and the connections that all tenants share."""
+"""One tenant's queue as the gateway sees it."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from time import monotonic
-from typing import Generic, TypeVar
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TypeVar
 
-import redis.asyncio
-
-from llama_herd.errors import NotPermitted, RedisUnavailable
+from llama_herd.errors import NotPermitted
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.job_status import Glance
-from llama_herd.tasks.connection import connect_async, redis_errors
+from llama_herd.tasks.client.follow import Follower
+from llama_herd.tasks.client.rounds import rounds_async
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.errors import not_permitted
-from llama_herd.tasks.gateway.hub import Hub
+from llama_herd.tasks.gateway.kept import Kept
+from llama_herd.tasks.gateway.line import Line
+from llama_herd.tasks.gateway.patient_read import PatientRead
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.ledger.redis_call import Dialogue
 
 T = TypeVar("T")
 
-#: Most calls to Redis that are under way at a time. More wait here, not as connections of Redis.
-MAX_CALLS = 64
 #: Events that are read together: what a slow reader costs.
 PAGE = 64
-#: How long a stream waits for a Redis that is away, and how often it asks.
-OUTAGE_S, RETRY_S = 60.0, 0.5
-#: How long what was seen of the herd is taken for true.
-FRESH_S = 1.0
 #: Most jobs of a kind that are shown together.
 MAX_JOBS = 20
-
-
-class Line:
-    """The connections to Redis: some for calls, and one for all subscriptions."""
-
-    def __init__(self, settings: GatewaySettings) -> None:
-        self.url = settings.redis_url
-        self._redis: redis.asyncio.Redis = connect_async(self.url)
-        self._calls = asyncio.Semaphore(MAX_CALLS)
-        self.hub = Hub(self._redis)
-
-    async def run(self, dialogue: Dialogue[T]) -> T:
-        """Run a dialogue. Raises RedisUnavailable, and what the dialogue raises."""
-        async with self._calls:
-            with redis_errors(self.url):
-                return await run_dialogue_async(self._redis, dialogue)
-
-    async def close(self) -> None:
-        await self._redis.aclose()
-
-
-class Kept(Generic[T]):
-    """What was found a moment ago: asked again when it is older than that, by one for all who wait."""
-
-    def __init__(self, find: Callable[[], Awaitable[T]]) -> None:
-        self._find = find
-        self._asking = asyncio.Lock()
-        self._found: T | None = None
-        self._found_s = float("-inf")
-
-    async def get(self) -> T:
-        async with self._asking:
-            if self._found is None or monotonic() - self._found_s > FRESH_S:
-                self._found = await self._find()
-                self._found_s = monotonic()
-            return self._found
 
 
 class Desk:
@@ -74,11 +30,11 @@ class Desk:
 
     def __init__(self, settings: GatewaySettings, tenant: str, line: Line) -> None:
         self.settings = settings.model_copy(update={"tenant": tenant})
-        self.core = ClientCore(None, None, None, self.settings, None)
+        self.core = ClientCore(self.settings)
         self._line = line
-        self._hub = line.hub
-        self._workers = Kept(lambda: self.run(self.core.workers()))
-        self._glance = Kept(lambda: self.run(self.core.glance(MAX_JOBS)))
+        #: All live workers, and the whole tenant, as of a second ago at most, however many look.
+        self.workers = Kept(lambda: self.run(self.core.workers()))
+        self.glance = Kept(lambda: self.run(self.core.glance(MAX_JOBS)))
 
     async def run(self, dialogue: Dialogue[T]) -> T:
         """Run a dialogue. Raises Problem if the gateway may not do that, and what `Line` raises."""
@@ -98,48 +54,31 @@ class Desk:
             what = f"take jobs for the model {model} of the tenant {tenant}"
             raise not_permitted(error, what, "model") from None
 
-    async def workers(self) -> list[WorkerStatus]:
-        """All live workers, as of a second ago at most."""
-        return await self._workers.get()
-
-    async def glance(self) -> Glance:
-        """The whole tenant, as of a second ago at most, however many look at it."""
-        return await self._glance.get()
-
     async def models(self) -> list[str]:
         """Names of the models that jobs are taken for."""
         served = {worker.model for worker in await self.workers()}
         return sorted(served.union(self.settings.standing_models))
 
     async def events(
-        self, job_id: str, *, after: int = 0, tick_s: float = 5.0, waits: bool = False
+        self, job_id: str, *, after: int = 0, tick_s: float = 5.0
     ) -> AsyncGenerator[list[Event]]:
         """The job's events after number `after`, in order, each once, up to its end.
 
         After `tick_s` without one the list is empty, and at once if none is there yet. An outage of Redis is
         waited out. Raises JobNotFound, RecordUnreadable, and RedisUnavailable after a long outage.
         """
-        follower = self.core.follower(job_id, after, None, waits)
-        away_s: float | None = None
-        async with self._hub.listening(self.core.ledger.channel(job_id)) as inbox:
-            while not follower.has_ended:
-                events: list[Event] = []
-                if not follower.is_behind:
-                    messages: Sequence[bytes | None] = await inbox.take(tick_s) or (None,)
-                    for message in messages:
-                        found = None if message is None else {"type": "message", "data": message}
-                        events += follower.live(found)
-                if follower.is_behind:
-                    try:
-                        events += await self.run(self.core.catch_up(follower, PAGE))
-                        away_s = None
-                    except RedisUnavailable:
-                        away_s = away_s or monotonic()
-                        if monotonic() - away_s > OUTAGE_S:
-                            raise
-                        await asyncio.sleep(RETRY_S)
-                if events or not follower.has_ended:
-                    yield events
+        follower = Follower(job_id, after=after, waits=False, silence_s=tick_s)
+        read = PatientRead(lambda: self.run(self.core.catch_up(follower, PAGE)))
+        async with (
+            self._line.hub.listening(self.core.ledger.channel(job_id)) as inbox,
+            aclosing(rounds_async(follower, inbox.take, read)) as found,
+        ):
+            async for events in found:
+                yield events
+
+    async def all_events(self, job_id: str) -> list[Event]:
+        """The job's events once it has ended. Raises what `events` does."""
+        return [event async for found in self.events(job_id) for event in found]
 
 
 class Desks:

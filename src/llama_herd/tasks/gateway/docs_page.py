@@ -70,9 +70,7 @@ def _kind(schema: dict[str, Any]) -> str:
     if "enum" in schema or "const" in schema:
         return " or ".join(map(str, schema.get("enum", [schema.get("const")])))
     kind = str(schema.get("type", "anything"))
-    bounds = [
-        f"{name} {schema[name]}" for name in ("minimum", "maximum", "maxLength", "maxItems") if name in schema
-    ]
+    bounds = [f"{name} {schema[name]}" for name in BOUNDS if name in schema]
     default = [f"default {schema['default']}"] if schema.get("default") not in (None, [], {}) else []
     return ", ".join((kind, *bounds, *default))
 

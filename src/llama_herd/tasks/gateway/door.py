@@ -1,7 +1,7 @@
 """What all requests share: the desks, the places, and what goes on after a client has gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -9,10 +9,11 @@ from starlette.requests import Request
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.gateway.body import object_of
-from llama_herd.tasks.gateway.desk import OUTAGE_S, Desk, Desks
+from llama_herd.tasks.gateway.desk import Desk, Desks
 from llama_herd.tasks.gateway.ending import end
 from llama_herd.tasks.gateway.identity import Caller, Gate
 from llama_herd.tasks.gateway.limits import Places, read_body
+from llama_herd.tasks.gateway.patient_read import OUTAGE_S
 from llama_herd.tasks.gateway.rates import BODY_BYTES, Rates
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.security.api_keys import KeyRole
@@ -69,10 +70,7 @@ class Door:
 
     def leave(self, desk: Desk, job_id: str) -> None:
         """Cancel the job of a client that has gone away."""
-        self._spawn(_cancel(desk, job_id))
-
-    def _spawn(self, chore: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(chore)
+        task = asyncio.create_task(_cancel(desk, job_id))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import (
@@ -20,7 +20,7 @@ from llama_herd.errors import (
     RecordUnreadable,
     RedisUnavailable,
 )
-from llama_herd.http_status import http_headers, http_status
+from llama_herd.http_status import RETRY_S, http_headers, http_status
 from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
@@ -32,6 +32,8 @@ from llama_herd.tasks.sampling import SamplingParams
 _FIELDS = frozenset(
     name for kind in (GenerationJob, SamplingParams, ChatMessage) for name in kind.model_fields
 ).union(NEUTRAL, CHAT_NAMES, (BODY, "stream", "stream_options", "traceparent"))
+#: The headers of what passes by itself.
+PASSES = {"Retry-After": str(RETRY_S)}
 #: OpenAI's type of each status; others below 500 are those of a bad request.
 _TYPES = {
     401: "authentication_error",
@@ -74,12 +76,13 @@ class Problem(HerdError):
         """
         if isinstance(error, Problem):
             return error
-        status = http_status(error)
-        code, message = _words(error)
-        fields = {one.field for one in error.fields} - {BODY} if isinstance(error, InvalidJob) else set[str]()
-        param = fields.pop() if len(fields) == 1 else None
-        status = bad_status if status == 422 else status
-        return cls(status, code, message, param, http_headers(error), _cause_of(error))
+        status, row = http_status(error), row_of(error)
+        told = (row.code.format(e=error), row.message.format(e=error))
+        problem = cls(bad_status if status == 422 else status, *told, headers=http_headers(error))
+        problem.cause = row.cause and row.cause.format(e=error)
+        if isinstance(error, InvalidJob):
+            problem.param, problem.cause = _one_field(error), _known_words(error)
+        return problem
 
     @classmethod
     def of_end(cls, end: End) -> "Problem":
@@ -107,17 +110,15 @@ def not_permitted(error: NotPermitted, what: str, param: str | None = None) -> P
     return Problem(403, "not_permitted", message, param, cause=str(error))
 
 
-def _cause_of(error: HerdError) -> str | None:
-    """What the log says of an error. Names of fields and words of a template may be a prompt's."""
-    match error:
-        case RedisUnavailable() | RecordUnreadable():
-            return str(error)
-        case InvalidJob():
-            return "; ".join(f"{_known_name(field)}: {message}" for field, message in error.fields)
-        case GenerationError():
-            return error.code
-        case _:
-            return None
+def _one_field(error: InvalidJob) -> str | None:
+    """The field that is wrong, if it is one."""
+    names = {one.field for one in error.fields} - {BODY}
+    return names.pop() if len(names) == 1 else None
+
+
+def _known_words(error: InvalidJob) -> str:
+    """What the log says of wrong fields: their names may be a prompt's."""
+    return "; ".join(f"{_known_name(field)}: {message}" for field, message in error.fields)
 
 
 def _known_name(field: str) -> str:
@@ -126,32 +127,36 @@ def _known_name(field: str) -> str:
     return field if all(part.isdigit() or part in _FIELDS for part in parts) else "?"
 
 
-def _words(error: HerdError) -> tuple[str, str]:
-    """The code and the message of an error, without what only the operator should read."""
-    match error:
-        case GenerationError():
-            return error.code, error.message
-        case InvalidJob():
-            return ErrorCode.INVALID_JOB, str(error)
-        case JobConflict():
-            return "job_conflict", str(error)
-        case JobRunning():
-            return "job_running", "a worker runs this job: cancel it first"
-        case JobNotFound():
-            return "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"
-        case QueueFull():
-            return "queue_full", f"{error.depth} {error.unit} wait, and the limit is {error.limit}"
-        case NotPermitted():
-            return "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl"
-        case NotReplicated():
-            return "not_replicated", str(error)
-        case RedisUnavailable():
-            return "queue_unavailable", "the queue is away"
-        case DeadlineExceeded():
-            return ErrorCode.DEADLINE, "the job was not finished by its deadline"
-        case RecordUnreadable():
-            return ErrorCode.UNREADABLE, "the data of this job is not what we wrote"
-        case BadInput():
-            return "bad_input", str(error)
-        case _:
-            return "internal_error", str(error)
+class Row(NamedTuple):
+    """How errors of a kind are told, without what only the operator should read.
+
+    Each text may name fields of the error `e`. cause: what the log says in place of the message.
+    """
+
+    kind: type[HerdError]
+    code: str
+    message: str = "{e}"
+    cause: str | None = None
+
+
+#: The first whose kind an error is of counts. The last one fits all.
+ROWS = (
+    Row(GenerationError, "{e.code}", "{e.message}", "{e.code}"),
+    Row(InvalidJob, ErrorCode.INVALID_JOB),
+    Row(JobConflict, "job_conflict"),
+    Row(JobRunning, "job_running", "a worker runs this job: cancel it first"),
+    Row(JobNotFound, "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"),
+    Row(QueueFull, "queue_full", "{e.depth} {e.unit} wait, and the limit is {e.limit}"),
+    Row(NotPermitted, "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl", "{e}"),
+    Row(NotReplicated, "not_replicated", cause="{e}"),
+    Row(RedisUnavailable, "queue_unavailable", "the queue is away", "{e}"),
+    Row(DeadlineExceeded, ErrorCode.DEADLINE, "the job was not finished by its deadline"),
+    Row(RecordUnreadable, ErrorCode.UNREADABLE, "the data of this job is not what we wrote", "{e}"),
+    Row(BadInput, "bad_input"),
+    Row(HerdError, "internal_error"),
+)
+
+
+def row_of(error: HerdError) -> Row:
+    """The row by which an error is told."""
+    return next(row for row in ROWS if isinstance(error, row.kind))

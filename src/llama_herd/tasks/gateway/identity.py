@@ -12,10 +12,9 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from llama_herd.errors import RecordUnreadable, RedisUnavailable
-from llama_herd.http_status import RETRY_S
 from llama_herd.tasks.gateway.address import host_of, is_forwarded, names_loopback
-from llama_herd.tasks.gateway.desk import Line
-from llama_herd.tasks.gateway.errors import Problem
+from llama_herd.tasks.gateway.errors import PASSES, Problem
+from llama_herd.tasks.gateway.line import Line
 from llama_herd.tasks.gateway.notes import notes_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import num_keys
@@ -104,7 +103,7 @@ class Gate:
             log.warning("closed: %s", NO_KEYS)
         self._has_told = is_closed
         if is_closed:
-            raise Problem(503, "no_keys", NO_KEYS, headers={"Retry-After": str(RETRY_S)})
+            raise Problem(503, "no_keys", NO_KEYS, headers=PASSES)
 
 
 def _unauthorized(what: str) -> Problem:

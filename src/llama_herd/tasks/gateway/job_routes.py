@@ -101,14 +101,10 @@ async def show(request: Request) -> Response:
     """A job's state; once it is over, its result."""
     desk, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
     record, place = await desk.run(_look(desk, job_id))
-    result = Result.from_events(await _all_events(desk, job_id)) if record.is_final else None
+    result = Result.from_events(await desk.all_events(job_id)) if record.is_final else None
     return Response(
         JobView.of(job_id, record, place, result).model_dump_json(), media_type="application/json"
     )
-
-
-async def _all_events(desk: Desk, job_id: str) -> list[Event]:
-    return [event async for found in desk.events(job_id) for event in found]
 
 
 def _look(desk: Desk, job_id: str) -> Any:

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
-from llama_herd.http_status import RETRY_S
-from llama_herd.tasks.gateway.errors import Problem, bad_request
+from llama_herd.tasks.gateway.errors import PASSES, Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 
 #: Nobody waits for the rest of a body that is not wanted.
@@ -60,12 +59,11 @@ class Places:
     @contextmanager
     def taken(self, tenant: str) -> Iterator[None]:
         """Hold a place. Raises Problem if there is none."""
-        retry = {"Retry-After": str(RETRY_S)}
         if self._taken[tenant] >= self._most_of_one:
             message = f"{self._most_of_one} answers are under way for this tenant, the most that may be"
-            raise Problem(429, "too_many_streams", message, headers=retry)
+            raise Problem(429, "too_many_streams", message, headers=PASSES)
         if self.num_taken >= self._most:
-            raise Problem(503, "too_many_streams", "too many answers are under way here", headers=retry)
+            raise Problem(503, "too_many_streams", "too many answers are under way here", headers=PASSES)
         self._taken[tenant] += 1
         try:
             yield

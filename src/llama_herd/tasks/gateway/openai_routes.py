@@ -12,12 +12,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import FieldError, HerdError
-from llama_herd.http_status import RETRY_S
 from llama_herd.tasks.close_names import close_models, did_you_mean
 from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.gateway.desk import Desk
 from llama_herd.tasks.gateway.door import Door, door_of
-from llama_herd.tasks.gateway.errors import Problem, bad_request, not_found
+from llama_herd.tasks.gateway.errors import PASSES, Problem, bad_request, not_found
 from llama_herd.tasks.gateway.notes import Notes, notes_of, traceparent_of
 from llama_herd.tasks.gateway.pump import compact, failure, from_first, pump
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -125,7 +124,7 @@ async def _check_model(desk: Desk, model: str) -> None:
         return
     if not models:
         message = "no worker is up"
-        raise Problem(503, "no_worker", message, "model", {"Retry-After": str(RETRY_S)})
+        raise Problem(503, "no_worker", message, "model", PASSES)
     raise _no_model(model, models)
 
 
@@ -165,7 +164,7 @@ class Answer:
     async def _whole(self, job_id: str) -> ASGIApp:
         """The answer once the job has ended. Raises Problem if it did not end well."""
         asked = self._asked
-        events = [event async for found in self._desk.events(job_id) for event in found]
+        events = await self._desk.all_events(job_id)
         _check_end(events)
         body = response_body(asked.endpoint, job_id, asked.model, Result.from_events(events))
         return JSONResponse(body, headers={JOB_HEADER: job_id})

@@ -1,10 +1,10 @@
-"""A job's events as the bytes of a stream: with comments while nothing comes, and one last word."""
+"""A job's events as the bytes of a stream, with comments while nothing comes."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.events import Event
@@ -13,22 +13,18 @@ from llama_herd.tasks.gateway.notes import Notes
 from llama_herd.tasks.gateway.sse import HEARTBEAT, sse
 
 
-class Idle(Protocol):
-    """What to send while nothing comes; empty: a comment, when it is time."""
-
-    async def __call__(self) -> bytes: ...
-
-
 async def pump(
     events: AsyncGenerator[list[Event]],
     write: Callable[[Event], Iterator[bytes]],
     notes: Notes,
     *,
     heartbeat_s: float,
-    idle: Idle | None = None,
-    last: bytes = b"",
+    idle: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncGenerator[bytes]:
-    """The parts of a stream. An error on the way is its last event, since its status has been sent."""
+    """The parts of a stream. An error on the way is its last event, since its status has been sent.
+
+    idle: what to send while nothing comes; empty: a comment, when it is time.
+    """
     spoke_s = monotonic()
     async with aclosing(events):
         try:
@@ -43,8 +39,6 @@ async def pump(
                     spoke_s = monotonic()
         except HerdError as error:
             yield failure(Problem.of(error), notes)
-    if last:
-        yield last
 
 
 def failure(problem: Problem, notes: Notes) -> bytes:

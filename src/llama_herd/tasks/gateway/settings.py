@@ -5,9 +5,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from llama_herd.tasks.certificates import problem_with_file
 from llama_herd.tasks.gateway.address import is_loopback
-from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.settings import ReadableFile, Settings
 
 
 class GatewaySettings(Settings):
@@ -24,10 +23,10 @@ class GatewaySettings(Settings):
         "Only at a loopback address, and never behind a proxy.",
     )
     gateway_port: int = Field(default=8000, ge=0, lt=65_536, description="Port to listen at. 0: a free one.")
-    gateway_cert_file: str = Field(
+    gateway_cert_file: ReadableFile = Field(
         default="", description="Certificate for TLS. Its key may be in the same file. Empty: plain HTTP."
     )
-    gateway_key_file: str = Field(default="", description="Private key of the certificate.")
+    gateway_key_file: ReadableFile = Field(default="", description="Private key of the certificate.")
     gateway_origins: str = Field(
         default="",
         description="Origins, such as https://app.example.com, whose pages may call from a browser. Empty: "
@@ -93,13 +92,6 @@ class GatewaySettings(Settings):
                 "Fix: HERD_GATEWAY_HOST=127.0.0.1, or herd keys create NAME in place of HERD_GATEWAY_OPEN"
             )
         return is_open
-
-    @field_validator("gateway_cert_file", "gateway_key_file")
-    @classmethod
-    def _is_there(cls, path: str) -> str:
-        if path and (problem := problem_with_file(path)):
-            raise ValueError(problem)
-        return path
 
     @property
     def origins(self) -> frozenset[str]:

@@ -67,7 +67,7 @@ def _try_as(own: WorkerSettings, queue: str, redis: Redis) -> None:
         try:
             act()
         except RedisError as error:
-            if not is_denied(error) or isinstance(error, AuthenticationError):
+            if not is_denied(error):
                 raise
             raise SettingsError(f"Redis at {masked(own.redis_url)} {denial(error, what)}") from None
 
