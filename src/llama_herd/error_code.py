@@ -19,6 +19,16 @@ class ErrorCode(StrEnum):
     NO_CHAT_TEMPLATE = "no_chat_template", "the job has messages, but the model has no chat template", _FINAL
     TEMPLATE_ERROR = "template_error", "the model's chat template rejects the messages, or fails", _FINAL
     TOKENIZER_ERROR = "tokenizer_error", "the model's tokenizer fails on the prompt", _FINAL
+    GRAMMAR_TOO_COMPLEX = (
+        "grammar_too_complex",
+        "the job's schema or grammar takes more work for a token than is allowed",
+        _FINAL,
+    )
+    GRAMMAR_MISMATCH = (
+        "grammar_mismatch",
+        "the tokens so far do not follow the job's grammar as this worker reads it, so it cannot continue",
+        _FINAL,
+    )
     PREPARATION_ERROR = "preparation_error", "the worker failed while it prepared the job", _FINAL
     MODEL_ERROR = "model_error", "the worker failed while it computed the job", _RETRIABLE
     OUT_OF_MEMORY = "out_of_memory", "the device lacked memory for the job's next tokens", _RETRIABLE
@@ -53,6 +63,7 @@ class ErrorCode(StrEnum):
         return self in (
             *(ErrorCode.INVALID_JOB, ErrorCode.INVALID_LINE, ErrorCode.PROMPT_TOO_LONG),
             *(ErrorCode.NO_CHAT_TEMPLATE, ErrorCode.TEMPLATE_ERROR, ErrorCode.TOKENIZER_ERROR),
+            ErrorCode.GRAMMAR_TOO_COMPLEX,
         )
 
 

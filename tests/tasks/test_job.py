@@ -149,7 +149,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 RESERVED: dict[str, dict[str, Any]] = {
-    "response_format": {"prompt": "x", "response_format": {"type": CANARY}},
     "adapter": {"prompt": "x", "adapter": CANARY},
 }
 

@@ -27,6 +27,14 @@ MODES: dict[str, dict[str, Any]] = {
     "logprobs": {"temperature": 0.8, "logprobs": True, "top_logprobs": 3},
     "scored prompt": {"prompt_logprobs": 2, "logprobs": True},
     "several outputs": {"temperature": 1.0, "n": 3},
+    "a form": {"temperature": 1.0, "form": {"regex": "[a-f ]{3,8}(one|two)"}},
+    "a form, scored": {"logprobs": True, "top_logprobs": 3, "form": {"choice": ["no", "yes and no"]}},
+    "a form with late ends": {
+        "temperature": 1.5,
+        "min_tokens": 7,
+        "form": {"regex": "[ab]{1,16}"},
+        **PENALTIES,
+    },
 }
 
 
@@ -40,11 +48,19 @@ def jobs(model: LoadedModel, *modes: str, seed: int = 0, num_sequences: int = 9)
     for number, mode in enumerate(cycle(modes)):
         asked = {"temperature": 0.0, "max_tokens": rng.randint(8, 22), "seed": number, **MODES[mode]}
         prompt = rng.choice(["", PREFIX]) + "once upon a time " * rng.randint(0, 4) + "a tale"
-        job = GenerationJob(prompt=prompt, sampling=SamplingParams.model_validate(asked))
+        job = job_of(asked, prompt=prompt)
         found += model.sequences(f"job-{number}", job, now_ms=0)
         if len(found) >= num_sequences:
             break
     return found
+
+
+def job_of(asked: dict[str, Any], **source: Any) -> GenerationJob:
+    """A job with a prompt from `source`; a mode is its sampling, and perhaps its form."""
+    sampling = {name: value for name, value in asked.items() if name != "form"}
+    return GenerationJob(
+        sampling=SamplingParams.model_validate(sampling), structured_outputs=asked.get("form"), **source
+    )
 
 
 def said(sink: list[StepOutput]) -> Said:

@@ -56,7 +56,7 @@ class LocalJob:
         try:
             sequences = self._model.sequences(attempt.job_id, self._job, int(time() * 1000))
         except GenerationError as error:
-            failure = Failure(code=error.code, message=error.message, retriable=error.retriable)
+            failure = Failure.of(error)
             yield _event(attempt.end("error", failure))
             return
         attempt.sequences = [sequence.info for sequence in sequences]

@@ -5,11 +5,12 @@ repeated events, and resumes from any number. Readers ignore unknown fields.
 """
 
 from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from llama_herd.error_code import is_retriable
+from llama_herd.errors import GenerationError
 
 #: Written for a log-probability of minus infinity, which JSON does not have.
 LOWEST_LOGPROB = -9999.0
@@ -42,6 +43,10 @@ class Failure(BaseModel):
         default_factory=lambda given: is_retriable(given.get("code", "")),
         description="Absent: see the table of codes in docs/protocol.md.",
     )
+
+    @classmethod
+    def of(cls, error: GenerationError) -> Self:
+        return cls(code=error.code, message=error.message, retriable=error.retriable)
 
 
 class Timings(BaseModel):

@@ -36,6 +36,7 @@ from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
 from llama_herd.tasks.strict_model import Few, StrictModel, at_most, check_length
+from llama_herd.tasks.structured_outputs import OutputForm, ResponseFormat, StructuredOutputs, output_form
 from llama_herd.tasks.wrong_fields import field_errors
 
 #: Each prompt id counts as this many prompt bytes; an estimate takes this many bytes of text for one token.
@@ -129,6 +130,15 @@ class GenerationJob(StrictModel):
         description="Collect tokens for this long before an event is sent. 0: an event for each step, but "
         "one for all steps that end while Redis still takes the event before.",
     )
+    response_format: ResponseFormat | None = Field(
+        default=None,
+        description="The form of the output: `text`, `json_object`, or `json_schema` with a `schema`.",
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        default=None,
+        description="The same by one of `json` (a schema), `regex`, `choice` (texts) and `grammar` "
+        "(Lark or GBNF).",
+    )
     sampling: SamplingParams = Field(
         default=SamplingParams(), description="How tokens are drawn, and when to stop."
     )
@@ -199,6 +209,13 @@ class GenerationJob(StrictModel):
             _check_prompt_bytes(num_bytes([json_text(value)]), info)
         return value
 
+    @field_validator("response_format", "structured_outputs")
+    @classmethod
+    def _bounded_form(cls, value: JsonObject | None, info: ValidationInfo) -> JsonObject | None:
+        if value is not None:
+            _check_prompt_bytes(num_bytes([json_text(value)]), info)
+        return value
+
     @field_validator("timeout_s")
     @classmethod
     def _one_limit(cls, value: float | None, info: ValidationInfo) -> float | None:
@@ -234,7 +251,14 @@ class GenerationJob(StrictModel):
         stray = next((name for name in CHAT_FIELDS if getattr(self, name) is not None), None)
         if self.messages is None and stray is not None:
             raise ValueError(f"{stray} needs messages: without a chat there is no template")
+        if self.response_format is not None and self.structured_outputs is not None:
+            raise ValueError("response_format must not stand beside structured_outputs: give one of them")
         return self
+
+    @property
+    def output_form(self) -> OutputForm | None:
+        """What the output must look like; None: any text."""
+        return output_form(self.response_format, self.structured_outputs)
 
     def check_deadline(self) -> None:
         """Raises InvalidJob if `deadline_ms` is in 1970: then a span was meant, or seconds."""
@@ -256,9 +280,7 @@ class GenerationJob(StrictModel):
     @property
     def num_prompt_bytes(self) -> int:
         """Length of the prompt in UTF-8, in whichever of the three fields it is."""
-        if self.prompt_ids is not None:
-            return PROMPT_ID_BYTES * len(self.prompt_ids)
-        return num_bytes(self._texts)
+        return PROMPT_ID_BYTES * len(self.prompt_ids or ()) + num_bytes(self._texts)
 
     @property
     def estimated_tokens(self) -> int:
@@ -268,11 +290,13 @@ class GenerationJob(StrictModel):
 
     @property
     def _texts(self) -> tuple[str, ...]:
-        if self.prompt is not None:
-            return (self.prompt,)
-        given = (self.tools, self.documents, self.chat_template_kwargs)
+        prompt = () if self.prompt is None else (self.prompt,)
+        given = (
+            *(self.tools, self.documents, self.chat_template_kwargs),
+            *(self.response_format, self.structured_outputs),
+        )
         extras = [json_text(value) for value in given if value is not None]
-        return (*(text for message in self.messages or () for text in message.texts), *extras)
+        return (*prompt, *(text for message in self.messages or () for text in message.texts), *extras)
 
     @classmethod
     def parse(cls, data: "GenerationJob | Mapping[str, Any] | str | bytes", settings: Settings) -> Self:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, Required, TypedDict
 
+from pydantic import BaseModel
+
 from llama_herd.tasks.chat import ChatMessage, JsonObject, Role, TextPart
 from llama_herd.tasks.sampling import SamplingParams
 
@@ -69,6 +71,8 @@ class JobFields(TypedDict, total=False):
     timeout_s: float | None
     not_before: int | None
     flush_ms: int
+    response_format: JsonObject | type[BaseModel] | None
+    structured_outputs: JsonObject | None
     sampling: SamplingParams | SamplingFields
     metadata: Mapping[str, str]
 

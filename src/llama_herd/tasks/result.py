@@ -25,6 +25,7 @@ from llama_herd.tasks.events import (
 from llama_herd.tasks.sampling import MAX_CHOICES
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 class Choice(BaseModel):
@@ -101,6 +102,13 @@ class Result(BaseModel):
         description="With scores: what each id stands for, each byte as the character of its number.",
     )
     choices: tuple[Choice, ...] | None = Field(default=None, description="All outputs, if there are several.")
+
+    def parsed(self, kind: type[M]) -> M:
+        """The output as an object of the class that the job gave as `response_format`.
+
+        Raises pydantic's ValidationError if it is none, as where `finish_reason` is `length`.
+        """
+        return kind.model_validate_json(self.text)
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:

@@ -12,7 +12,7 @@ from llama_herd.tasks.close_names import close_names, did_you_mean
 from llama_herd.tasks.sampling import SamplingParams
 
 #: Names of features to come. A job that uses one is refused, since it would be run without that feature.
-RESERVED = frozenset({"response_format", "adapter"})
+RESERVED = frozenset({"adapter"})
 
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: The parts of a job that have fields of their own.
@@ -33,7 +33,7 @@ def _path(loc: Place) -> str:
     """A field's name for people. Keys come from outside: one that is not a name is shown as '?'."""
     if not loc:
         return "prompt"
-    if loc[0] in ("metadata", "chat_template_kwargs"):
+    if loc[0] in ("metadata", "chat_template_kwargs", "response_format", "structured_outputs"):
         return str(loc[0])
     names = [part if isinstance(part, int) or _FIELD_NAME.fullmatch(part) else "?" for part in loc]
     return ".".join(map(str, names))

@@ -12,7 +12,7 @@ import pytest
 from llama_herd.errors import GenerationError
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.sandbox import Limits
+from llama_herd.model.text.helper import Limits
 from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.text.helper_processes import helpers

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from llama_herd.chaos.patience import wait_until
+from llama_herd.model.text.helper import Limits
 from llama_herd.model.text.renderer import Renderer
 from llama_herd.model.text.renderer_pool import RendererPool
-from llama_herd.model.text.sandbox import Limits
 from llama_herd.model.text.template_files import DEFAULT
 from tests.model.text.helper_processes import helpers
 
@@ -91,7 +91,7 @@ def test_helpers_end_when_their_worker_is_killed() -> None:
     script = (
         "import psutil\n"
         "from llama_herd.model.text.renderer import Renderer\n"
-        "from llama_herd.model.text.sandbox import Limits\n"
+        "from llama_herd.model.text.helper import Limits\n"
         "renderers = [Renderer({'default': 'fine'}, Limits()) for _ in range(3)]\n"
         "for renderer in renderers: renderer.start()\n"
         "print(*(child.pid for child in psutil.Process().children()), flush=True)\n"

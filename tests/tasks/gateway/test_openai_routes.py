@@ -93,7 +93,7 @@ def test_the_same_key_is_the_same_job(gateway: GatewayThread, stand_in: StandIn)
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1, got 0"),
         ({"min_tokens": 9}, None, "min_tokens must be at most max_tokens"),
         ({"tools": [{"type": "function"}]}, "tools", "only supported as []"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "only supported as"),
+        ({"response_format": {"type": "yaml"}}, "response_format", "must have the type text, json_object"),
         ({"nonsense": 1}, "nonsense", "not supported"),
         ({"max_token": 1}, "max_token", "not supported. Did you mean max_tokens?"),
         ({"stream": "yes"}, "stream", "true or false"),

@@ -1,5 +1,6 @@
 """What a body asks for: OpenAI's fields as ours, and every wrong one named."""
 
+import json
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def complaint(endpoint: Endpoint, **body: Any) -> str:
         (COMPLETIONS, {"repetition_penalty": 1.1, "ignore_eos": True}, {"repetition_penalty": 1.1}),
         (CHAT, {"truncate_prompt_tokens": -1, "prompt_logprobs": 2}, {"truncate_prompt_tokens": -1}),
         (COMPLETIONS, {"temperature": None, "stop": None, "logprobs": None, "user": "u"}, {"temperature": 1}),
-        (CHAT, {"stream": False, "store": False, "response_format": {"type": "text"}}, {"n": 1}),
+        (CHAT, {"stream": False, "store": False}, {"n": 1}),
     ],
 )
 def test_fields_of_openai_and_vllm_mean_what_they_mean_there(
@@ -46,6 +47,21 @@ def test_fields_of_openai_and_vllm_mean_what_they_mean_there(
 ) -> None:
     found = job(url, **body).sampling
     assert {name: getattr(found, name) for name in sampling} == sampling
+
+
+@pytest.mark.parametrize("url", [COMPLETIONS, CHAT])
+def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> None:
+    schema = {"type": "object", "properties": {"b": {"const": None}, "a": {}}}
+    asked = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+    form = job(url, response_format=asked).output_form
+    assert form is not None
+    assert json.loads(form.text) == schema
+    assert job(url, structured_outputs={"regex": "a+"}).output_form == (
+        "regex",
+        "a+",
+        "structured_outputs.regex",
+    )
+    assert job(url, response_format={"type": "text"}).output_form is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +77,8 @@ def test_fields_of_openai_and_vllm_mean_what_they_mean_there(
         (COMPLETIONS, {"tools": [{"type": "function"}]}, "tools: only supported as []"),
         (CHAT, {"tools": "secret"}, "tools: "),
         (CHAT, {"tool_choice": "required"}, 'tool_choice: only supported as "none" or "auto"'),
-        (CHAT, {"response_format": {"type": "json_object"}}, "response_format: only supported as"),
+        (CHAT, {"response_format": {"type": "secret"}}, "response_format: must have the type"),
+        (CHAT, {"structured_outputs": {"regex": "secret", "choice": []}}, "structured_outputs: must have"),
         (CHAT, {"functions": [{"name": "secret"}]}, "functions: only supported as []"),
         (CHAT, {"reasoning_effort": "low"}, "reasoning_effort: not supported"),
         (COMPLETIONS, {"chat_template_kwargs": {}}, "chat_template_kwargs: not supported"),

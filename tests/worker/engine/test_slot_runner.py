@@ -16,8 +16,6 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -25,7 +23,7 @@ from tests.examples import seeds
 from tests.model.plain_kernels import with_plain_kernels
 from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence, with_empty_cache
 from tests.worker.overlapping import Overlapping, run_overlapping, with_layers
-from tests.worker.ways_to_draw import MODES, PENALTIES, jobs, logprobs, said
+from tests.worker.ways_to_draw import MODES, PENALTIES, job_of, jobs, logprobs, said
 
 pytestmark = pytest.mark.long
 
@@ -250,8 +248,7 @@ def test_who_follows_in_a_slot_is_drawn_in_his_own_way(
             {"max_tokens": 4, **mode} | ({"min_tokens": 2} if "min_tokens" in mode else {})
             for mode in MODES.values()
         ]
-        params = [SamplingParams.model_validate(one) for one in asked]
-        jobs = [GenerationJob(prompt_ids=(5,), sampling=one) for one in params]
+        jobs = [job_of(one, prompt_ids=(5,)) for one in asked]
         return [one for n, job in enumerate(jobs) for one in shallow.sequences(f"job-{n}", job, now_ms=0)]
 
     assert said(run_overlapping(shallow, alone, followers())) == said(run(shallow, settings, followers()))

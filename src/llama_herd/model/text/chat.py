@@ -11,8 +11,9 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.text.control_marks import Breaks, Marks, without_marks
 from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.helper import DEFAULT_LIMITS, Limits
 from llama_herd.model.text.renderer_pool import RendererPool
-from llama_herd.model.text.sandbox import CLOCK, DEFAULT_LIMITS, Limits
+from llama_herd.model.text.sandbox import CLOCK
 from llama_herd.model.text.template_files import DEFAULT, TOOL_USE
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.turns import PROBES, TRUSTED_ROLES, Skills, shaped

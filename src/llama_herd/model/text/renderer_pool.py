@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from queue import SimpleQueue
 from threading import Lock
 
+from llama_herd.model.text.helper import Limits
 from llama_herd.model.text.renderer import Renderer
-from llama_herd.model.text.sandbox import Limits
 
 
 class RendererPool:

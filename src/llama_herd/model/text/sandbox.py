@@ -2,19 +2,13 @@
 
 jinja2 keeps a template from reaching Python, but not from taking time and memory without end: the kernel
 does.
-Requests come as JSON over the connection FD: first the limits, then what is to be done with which template,
-and the template's source or its variables. Each gets an Answer.
+A request is what is to be done with which template, and the template's source or its variables.
 """
 
 import json
-import resource
-import signal
-import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NoReturn
 
 from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
@@ -23,28 +17,11 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from llama_herd.model.text.helper import Answer, Limits, serve
+
 REFUSE = "raise_exception"
 #: What templates ask for the date; among a chat's variables it is the time that they are to be told.
 CLOCK = "strftime_now"
-
-
-class Limits(NamedTuple):
-    """What compiling or rendering a template may take."""
-
-    cpu_s: float = 0.25
-    wall_s: float = 2.0
-    memory_bytes: int = 64 << 20  # beyond what the process has when it starts
-    max_chars: int = 1 << 20  # of a rendered text
-
-
-DEFAULT_LIMITS = Limits()
-
-
-class Answer(NamedTuple):
-    """How a request ended: `text` is the rendered text, else the reason, which quotes no variable."""
-
-    kind: Literal["ready", "text", "refused", "failed", "limit"]
-    text: str = ""
 
 
 class Refusal(Exception):
@@ -134,12 +111,11 @@ class Sandbox:
         return Answer("text", "".join(pieces))
 
     def answer(self, work: Literal["compile", "render"], name: str, given: Any) -> Answer:
-        """Do the work within its time. When the time is up the kernel ends this process."""
-        signal.setitimer(signal.ITIMER_PROF, self._limits.cpu_s)
+        """Do the work: "text" is the rendered one, "refused" and "failed" quote no variable."""
         try:
             return self.compile(name, given) if work == "compile" else self.render(name, given)
         except MemoryError:
-            return Answer("limit", f"needs more than {self._limits.memory_bytes:,} bytes of memory")
+            raise  # the helper knows its limit
         except TooLong:
             return Answer("limit", f"writes more than {self._limits.max_chars:,} characters")
         except Refusal as error:
@@ -149,8 +125,6 @@ class Sandbox:
             return Answer("failed", f"line {error.lineno}: {error.message}")
         except Exception as error:  # templates raise anything; the text may quote a message
             return Answer("failed", type(error).__name__)
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -185,27 +159,5 @@ def _to_json(
     )
 
 
-def _hold_memory(num_bytes: int) -> None:
-    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = num_pages * resource.getpagesize() + num_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold messages
-
-
-def serve(connection: Connection) -> None:
-    """Answer requests until the other side is gone."""
-    limits = Limits(*json.loads(connection.recv_bytes()))
-    _hold_memory(limits.memory_bytes)
-    connection.send_bytes(json.dumps(Answer("ready")).encode())
-    sandbox = Sandbox(limits)
-    while True:
-        answer = sandbox.answer(*json.loads(connection.recv_bytes()))
-        connection.send_bytes(json.dumps(answer).encode())
-
-
 if __name__ == "__main__":
-    with Connection(int(sys.argv[1])) as connection:
-        try:
-            serve(connection)
-        except EOFError:
-            sys.exit(0)
+    serve(lambda limits: Sandbox(limits).answer)

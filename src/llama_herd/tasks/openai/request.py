@@ -36,13 +36,15 @@ NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
 }
 
 #: Names that only chats have, each with our name.
 CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
 #: vLLM's fields of a chat that mean the same here; a `chat_template` is a name, no text.
 CHAT_SAME = frozenset(("documents", "chat_template", "chat_template_kwargs"))
+
+#: The form of the output, at both endpoints.
+FORMS = frozenset(("response_format", "structured_outputs"))
 
 #: Sampling fields with the same name and meaning at both endpoints.
 SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
@@ -99,7 +101,7 @@ class RequestBody:
         ours = CHAT_NAMES.get(name, name) if is_chat else name
         if ours in SAME or (is_chat and name == "top_logprobs"):
             self.sampling[ours] = value
-        elif is_chat and name in CHAT_SAME:
+        elif name in FORMS or (is_chat and name in CHAT_SAME):
             self.fields[name] = value
         elif name not in NEUTRAL:
             self._refuse(name, f"not supported{self._meant(name)}")
@@ -108,7 +110,12 @@ class RequestBody:
 
     def _meant(self, name: str) -> str:
         """What an unknown field may have been meant to be; of no more of them than an error names."""
-        known = (*self._special, *SAME, *((*CHAT_NAMES, *CHAT_SAME) if self._endpoint == CHAT else ()))
+        known = (
+            *self._special,
+            *SAME,
+            *FORMS,
+            *((*CHAT_NAMES, *CHAT_SAME) if self._endpoint == CHAT else ()),
+        )
         return did_you_mean(close_names(name, known) if len(self.errors) < MAX_FIELD_ERRORS else [])
 
     def _prompt(self, value: Any) -> None:

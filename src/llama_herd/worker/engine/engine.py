@@ -8,6 +8,7 @@ from typing import NamedTuple
 import structlog
 
 from llama_herd.error_code import ErrorCode
+from llama_herd.errors import GenerationError
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.events import Failure
 from llama_herd.worker.engine.lost_device import raise_if_lost
@@ -276,6 +277,8 @@ class Engine:
         if token is None:
             return []
         if token.token_id == NO_TOKEN:
+            if sequence.constraint is not None:
+                sequence.constraint.check()
             return [self._failed(sequence, NUMERIC_ERROR)]
         text = sequence.append(token.token_id)
         self.scheduler.publish(sequence)
@@ -307,7 +310,12 @@ class Engine:
 
 
 def failure_of(error: Exception) -> Failure:
-    """The error that a job gets for an exception in its step: its type only, as texts may quote prompts."""
+    """The error that a job gets for an exception in its step: of others than ours the type only.
+
+    Their texts may quote prompts.
+    """
+    if isinstance(error, GenerationError):
+        return Failure.of(error)
     if is_lack_of_memory(error):
         return memory_failure(error)
     message = f"{type(error).__name__} in the model's forward pass"

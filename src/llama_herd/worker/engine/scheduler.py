@@ -90,7 +90,8 @@ class Scheduler:
         running = [
             sequence
             for sequence in self.running
-            if sequence.is_confirmed and not (sequence.num_drawing and sequence.is_full)
+            if sequence.is_confirmed
+            and not (sequence.num_drawing and (sequence.is_full or sequence.must_be_read))
         ]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
         is_alone = len(prefilling) == len(running)

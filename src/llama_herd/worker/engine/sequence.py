@@ -10,6 +10,7 @@ from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason, StopReason
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SampledToken, SamplingRow
 from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
@@ -29,6 +30,7 @@ class Sequence:
     max_length: int
     eos_ids: frozenset[int]
     detokenizer: Detokenizer
+    constraint: Constraint | None = None  # what a schema or a grammar lets follow, as far as `ids` go
     deadline_s: float | None = None  # on the clock of time.monotonic
     time_limit_s: float | None = None  # from admission
     tenant: str = ""  # sequences of different tenants share no pages
@@ -123,14 +125,20 @@ class Sequence:
         return self.digests[:num_pages]
 
     def append(self, token_id: int) -> str:
-        """Add a drawn token and return the text that may be shown now. The last one sets `finish_reason`."""
+        """Add a drawn token and return the text that may be shown now. The last one sets `finish_reason`.
+
+        Raises GenerationError if the job's grammar does not let it follow.
+        """
+        if self.constraint is not None:
+            self.constraint.add(token_id)
         self.ids.append(token_id)
         if self.penalties is not None:
             self.penalties.add(token_id)
         may_stop = len(self.ids) > self.params.min_tokens
         is_stop = may_stop and token_id in self.params.stop_token_ids
         text = "" if is_stop else self.detokenizer.write(token_id, may_stop=may_stop)
-        if is_stop or self.detokenizer.has_stopped or (may_stop and self._is_eos(token_id)):
+        is_end = (may_stop and self._is_eos(token_id)) or self._is_through
+        if is_stop or is_end or self.detokenizer.has_stopped:
             self.finish_reason = "stop"
             self.stop_reason = token_id if is_stop else self.detokenizer.met or None
         elif len(self.ids) >= self.params.max_tokens or self.length >= self.max_length:
@@ -140,7 +148,19 @@ class Sequence:
 
     def sampling_row(self) -> SamplingRow:
         """What the next token depends on besides its logits."""
-        return SamplingRow(self.params, self.seed, len(self.ids), self.penalties, self.eos_ids, self.choice)
+        return SamplingRow(
+            self.params, self.seed, len(self.ids), self.penalties, self.eos_ids, self.choice, self.constraint
+        )
+
+    @property
+    def must_be_read(self) -> bool:
+        """Whether its next token cannot be drawn before the last one is known here."""
+        return self.constraint is not None
+
+    @property
+    def _is_through(self) -> bool:
+        """Whether its grammar lets nothing follow."""
+        return self.constraint is not None and self.constraint.is_over
 
     def _is_eos(self, token_id: int) -> bool:
         return token_id in self.eos_ids and not self.params.ignore_eos

@@ -3,6 +3,7 @@
 Letters: R rows of logits, V vocabulary.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence as Rows
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ from llama_herd.tasks.sampling import MAX_TOP_LOGPROBS
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
 from llama_herd.worker.engine.runner import Read, Reading, chunk_of
-from llama_herd.worker.engine.sampling.row import SampledToken
+from llama_herd.worker.engine.sampling.masks import masks_for, unpacked_there
+from llama_herd.worker.engine.sampling.parameters import MINUS_INFINITY
+from llama_herd.worker.engine.sampling.row import SampledToken, SamplingRow
 from llama_herd.worker.engine.sampling.rules import Rules
 from llama_herd.worker.engine.sampling.scores import Scores, with_top
 from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised
@@ -41,7 +44,8 @@ class Held(NamedTuple):
     @classmethod
     def of(cls, sequence: Sequence, buffer: StagingBuffer) -> Self:
         rules = Rules.of(sequence, buffer.send)
-        return cls(Drawing.of(sequence.params), rules, rules is not None or sequence.params.logprobs)
+        is_apart = rules is not None or sequence.params.logprobs or sequence.constraint is not None
+        return cls(Drawing.of(sequence.params), rules, is_apart)
 
 
 class Members(NamedTuple):
@@ -173,7 +177,8 @@ class SlotRunner:
 
     def _is_apart(self, sequence: Sequence) -> bool:
         rules = self._held[sequence.slot].rules
-        return sequence.params.logprobs or (rules is not None and rules.hold(sequence))
+        is_ruled = sequence.constraint is not None or (rules is not None and rules.hold(sequence))
+        return sequence.params.logprobs or is_ruled
 
     def _draw_apart(self, numbers: list[int], rows: list[Row], buffer: StagingBuffer) -> Scored | None:
         picked = buffer.send(numbers)
@@ -189,6 +194,7 @@ class SlotRunner:
         """The next tokens by logits (R, V), and the scores of those who asked. Changes no slot."""
         held = [self._held[row.sequence.slot] for row in rows]
         drawing = reduce(or_, (one.drawing for one in held))
+        logits = _constrained(logits, [row.sequence.sampling_row() for row in rows], buffer)
         ruled = penalised(logits, self._slots, slot_rows) if drawing.is_penalised else logits.clone()
         for number, (row, one) in enumerate(zip(rows, held, strict=True)):
             if one.rules is not None:
@@ -219,6 +225,18 @@ class SlotRunner:
         last = logits[buffer.send([stops[number] - 1 for number in complete])]
         ids, scored = self._drawn(last, slot_rows, [rows[number] for number in complete], buffer)
         return Prefilled(rows, complete, slot_rows, ids, scored, prompt_scores)
+
+
+def _constrained(logits: Tensor, rows: Rows[SamplingRow], buffer: StagingBuffer) -> Tensor:
+    """Minus infinity for each token that a row's constraint does not let follow: (R, V), a copy if any."""
+    numbers = [number for number, row in enumerate(rows) if row.constraint is not None]
+    if not numbers:
+        return logits
+    masks = masks_for([rows[number] for number in numbers])
+    sent = buffer.send(array("q", masks.tobytes())).view(masks.shape)
+    picked = buffer.send(numbers)
+    allowed = logits[picked].masked_fill(~unpacked_there(sent, logits.shape[-1]), MINUS_INFINITY)
+    return logits.index_copy(0, picked, allowed)
 
 
 class Prefilled(NamedTuple):

@@ -188,7 +188,7 @@ class Preparer:
                 attempt, Failure(code=ErrorCode.INVALID_JOB, message=str(opened.message.error or error))
             )
         except GenerationError as error:
-            self._refuse(attempt, Failure(code=error.code, message=error.message, retriable=error.retriable))
+            self._refuse(attempt, Failure.of(error))
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # also a panic of native code: the other jobs go on

@@ -21,6 +21,7 @@ from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.chat_of_job import chat_of
 from llama_herd.worker.loading.free_memory import device_key
 from llama_herd.worker.loading.loading_bar import LoadingBar
@@ -54,6 +55,7 @@ class LoadedModel:
         self.chat_complaint = chat_complaint  # why chats are refused, where there is no `chat`
         self.cache = cache
         self.plan = plan
+        self.grammars = Grammars(tokenizer, torch.get_num_threads())
         self.weights_s = weights_s  # that reading the weights and laying them out took
         self.max_length = plan.max_length
         self.steps_note = ""  # how the steps of its engine go, once there is one
@@ -118,6 +120,9 @@ class LoadedModel:
         prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
         ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
         deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
+        form, num = job.output_form, job.sampling.n
+        constraints = [None] * num if form is None else self.grammars.constraints(form, num)
+        is_answer = job.messages is not None and form is None  # else a leading space belongs to it
         sequences = [
             Sequence(
                 job_id=job_id,
@@ -126,21 +131,21 @@ class LoadedModel:
                 seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
                 max_length=self.max_length,
                 eos_ids=self.tokenizer.eos_ids,
-                detokenizer=Detokenizer(
-                    self.tokenizer.pieces, job.sampling.stop, is_answer=job.messages is not None
-                ),
+                detokenizer=Detokenizer(self.tokenizer.pieces, job.sampling.stop, is_answer=is_answer),
+                constraint=constraint,
                 deadline_s=deadline_s,
                 tenant=job.tenant,
                 priority=job.priority,
                 choice=choice,
             )
-            for choice in range(job.sampling.n)
+            for choice, constraint in enumerate(constraints)
         ]
         self._check_room(sequences[0])
         return sequences
 
     def close(self) -> None:
-        """End the helper processes that render chats."""
+        """End the helper processes that render chats and judge grammars."""
+        self.grammars.close()
         if self.chat is not None:
             self.chat.close()
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.penalties import Penalties
 
 #: Below this the likeliest token is taken, as in vLLM: logits divided by less would not be finite.
@@ -20,6 +21,7 @@ class SamplingRow:
     penalties: Penalties | None = None  # None: no token is penalised
     eos_ids: frozenset[int] = frozenset()
     choice: int = 0
+    constraint: Constraint | None = None  # None: any token may follow
 
     @property
     def is_random(self) -> bool:
@@ -32,11 +34,16 @@ class SamplingRow:
         return not (is_penalised or self.params.logit_bias or self.position < self.params.min_tokens)
 
     @property
-    def forbidden_ids(self) -> frozenset[int]:
+    def early_ends(self) -> frozenset[int]:
         """Ids that would end the sequence before `min_tokens`."""
         if self.position >= self.params.min_tokens:
             return frozenset()
         return self.eos_ids.union(self.params.stop_token_ids)
+
+    @property
+    def forbidden_ids(self) -> frozenset[int]:
+        """The same; none where a mask holds them back."""
+        return self.early_ends if self.constraint is None else frozenset()
 
 
 #: Stands for the token of a row whose logits contain NaN or infinity.

@@ -15,6 +15,7 @@ from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.upload import upload
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.logits_processors import apply_rules
+from llama_herd.worker.engine.sampling.masks import masks_for, unpacked
 from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
 from llama_herd.worker.engine.sampling.parameters import (
     MINUS_INFINITY,
@@ -35,13 +36,14 @@ NUCLEUS_TOKENS = 1024
 def sample(logits: Tensor, rows: Rows[SamplingRow], native: Draw | None = None) -> list[SampledToken]:
     """Draw one token per row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
-    Penalties and biases come first. A temperature of 0 or close to it takes the largest logit. Otherwise
-    the temperature and the filters of `parameters.py`, in their order there, decide which tokens survive, and
-    Gumbel-max draws one of them. A row whose logits contain NaN or infinity gets NO_TOKEN, and no other row
-    is affected.
+    First a constraint forbids what it does not let follow. Then come penalties and biases. A temperature of
+    0 or close to it takes the largest logit. Otherwise the temperature and the filters of `parameters.py`, in
+    their order there, decide which tokens survive, and Gumbel-max draws one of them. A row whose logits
+    contain NaN or infinity gets NO_TOKEN, and no other row is affected.
 
     A native draw finds the few tokens that can win before any noise is computed; the same one wins.
     """
+    logits = constrained(logits, rows)
     ruled = apply_rules(logits, rows)
     largest, ids = ruled.max(dim=-1)  # (B,) each; NaN counts as the largest
     for numbers in _groups(rows):
@@ -52,6 +54,19 @@ def sample(logits: Tensor, rows: Rows[SamplingRow], native: Draw | None = None) 
     if any(row.params.logprobs for row in rows):
         return _with_logprobs(logits, ids, rows)
     return [SampledToken(token_id) for token_id in ids.tolist()]
+
+
+def constrained(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
+    """Minus infinity for each token that a row's constraint does not let follow: (B, V), a copy if any."""
+    numbers = [number for number, row in enumerate(rows) if row.constraint is not None]
+    if not numbers:
+        return logits
+    masks = masks_for([rows[number] for number in numbers])
+    is_forbidden = ~unpacked(masks, logits.shape[-1]).to(logits.device)
+    if len(numbers) == len(rows):
+        return logits.masked_fill(is_forbidden, MINUS_INFINITY)
+    picked = upload(numbers, logits.device)
+    return logits.index_copy(0, picked, logits[picked].masked_fill(is_forbidden, MINUS_INFINITY))
 
 
 def sample_each(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
@@ -150,7 +165,7 @@ def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledTok
 
 
 def _with_logprobs(logits: Tensor, ids: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
-    """The drawn tokens with the model's own log-probabilities, before any rule or temperature."""
+    """The drawn tokens with their log-probabilities before any rule or temperature, but for constraints."""
     scored = Scores.of(logits, ids, max(row.params.top_logprobs for row in rows)).tokens()
     return [
         token._replace(top=token.top[: row.params.top_logprobs])

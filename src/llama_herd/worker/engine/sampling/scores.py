@@ -1,4 +1,4 @@
-"""Scores: how likely logits make given tokens, and the likeliest others, before any rule or temperature.
+"""Scores: how likely logits make given tokens, and the likeliest others that may follow at all.
 
 Letters: B tokens, V vocabulary, N alternatives.
 """
@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 from torch import Tensor
 
+from llama_herd.worker.engine.sampling.parameters import MINUS_INFINITY
 from llama_herd.worker.engine.sampling.row import SampledToken
 
 
@@ -34,9 +35,15 @@ class Scores(NamedTuple):
     def tokens(self) -> list[SampledToken]:
         rows = zip(*(part.tolist() for part in self), strict=True)
         return [
-            SampledToken(token_id, logprob, tuple(zip(alternatives, values, strict=True)))
+            SampledToken(
+                token_id, logprob, tuple(filter(_may_follow, zip(alternatives, values, strict=True)))
+            )
             for token_id, logprob, alternatives, values in rows
         ]
+
+
+def _may_follow(alternative: tuple[int, float]) -> bool:
+    return alternative[1] > MINUS_INFINITY
 
 
 def with_top(token: SampledToken, num_top: int) -> SampledToken:

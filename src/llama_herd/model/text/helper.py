@@ -1,0 +1,128 @@
+"""A helper process that works under limits: bad work can neither hang nor bloat the process that asks.
+
+Requests come as JSON over a connection, the limits first. Each gets an Answer.
+"""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+#: For an interpreter to start on a busy machine.
+START_S = 30.0
+
+#: Bytes of a character in JSON at most.
+JSON_BYTES = 12
+
+
+class Limits(NamedTuple):
+    """What one request may take."""
+
+    cpu_s: float = 0.25
+    wall_s: float = 2.0
+    memory_bytes: int = 64 << 20  # beyond what the process has when it starts
+    max_chars: int = 1 << 20  # of the text that is answered
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Answer(NamedTuple):
+    """How a request ended: `text` is what was made, else the reason, which quotes nothing of the request."""
+
+    kind: Literal["ready", "text", "refused", "failed", "limit"]
+    text: str = ""
+
+
+class Helper:
+    """A process that runs a program: a new interpreter, not a fork, so CUDA and held locks stay out of it."""
+
+    def __init__(self, program: str, limits: Limits) -> None:
+        """program: a module that calls `serve`."""
+        self._limits = limits
+        self._connection, theirs = Pipe()
+        with theirs:
+            # A session of its own: Ctrl-C is for the worker, which still needs the helper while it drains.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", program, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def start(self) -> Answer:
+        """Tell it the limits: what it says once it is ready."""
+        return self.ask(self._limits, START_S)
+
+    def ask(self, request: object, timeout_s: float | None = None) -> Answer:
+        """What the process answers; one that does not answer in time is ended."""
+        timeout_s = self._limits.wall_s if timeout_s is None else timeout_s
+        try:
+            self._connection.send_bytes(json.dumps(request).encode())
+            if self._connection.poll(timeout_s):
+                most = JSON_BYTES * self._limits.max_chars + 1_000
+                return Answer(*json.loads(self._connection.recv_bytes(most)))
+        except (OSError, EOFError):
+            return Answer("limit", self._cause_of_death())
+        return Answer("limit", f"takes longer than {timeout_s:g} s")
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _cause_of_death(self) -> str:
+        try:
+            code = self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            return "broke off the connection to its process"
+        if code == -signal.SIGPROF:
+            return f"takes more than {self._limits.cpu_s:g} s of CPU time"
+        if code == -signal.SIGABRT:  # how native code says that it got no memory
+            return f"needs more than {self._limits.memory_bytes:,} bytes of memory"
+        return f"ended its process with code {code}"
+
+
+def serve(start: Callable[[Limits], Callable[..., Answer]]) -> None:
+    """The program of a helper: answer requests until the other side is gone.
+
+    `start(limits)` gives what answers a request, by its parts. Beyond its CPU time the kernel ends this
+    process.
+    """
+    with Connection(int(sys.argv[1])) as connection:
+        try:
+            _serve(connection, start)
+        except EOFError:
+            sys.exit(0)
+
+
+def _serve(connection: Connection, start: Callable[[Limits], Callable[..., Answer]]) -> None:
+    limits = Limits(*json.loads(connection.recv_bytes()))
+    answer = start(limits)
+    _hold_memory(limits.memory_bytes)
+    connection.send_bytes(json.dumps(Answer("ready")).encode())
+    while True:
+        request: list[Any] = json.loads(connection.recv_bytes())
+        signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
+        try:
+            found = answer(*request)
+        except MemoryError:
+            found = Answer("limit", f"needs more than {limits.memory_bytes:,} bytes of memory")
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        connection.send_bytes(json.dumps(found).encode())
+
+
+def _hold_memory(num_bytes: int) -> None:
+    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = num_pages * resource.getpagesize() + num_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold prompts

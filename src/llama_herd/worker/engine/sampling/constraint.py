@@ -1,0 +1,39 @@
+"""Constraint: which tokens a job's schema or grammar lets come next."""
+
+from llguidance import LLExecutor, LLMatcher
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import GenerationError
+
+
+class Constraint:
+    """The way of one output through its grammar. Where it stands follows from the output's ids alone."""
+
+    def __init__(self, matcher: LLMatcher, executor: LLExecutor, vocab_size: int) -> None:
+        """`matcher` is this output's own. `executor` has the threads that compute masks."""
+        self.matcher = matcher
+        self.executor = executor
+        self.vocab_size = vocab_size
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the grammar lets nothing follow but an end."""
+        return self.matcher.is_stopped()
+
+    def add(self, token_id: int) -> None:
+        """Go on by a token. Raises GenerationError where the grammar does not let it follow."""
+        self.matcher.consume_token(token_id)
+        self.check()
+
+    def check(self) -> None:
+        """Raise GenerationError if the way has ended in an error.
+
+        The error names none of the engine's messages, since these quote the grammar and the output.
+        """
+        if not self.matcher.is_error():
+            return
+        if self.matcher.stop_reason() in ("ParserTooComplex", "LexerTooComplex"):
+            message = "the schema or grammar takes too much work for one token"
+            raise GenerationError(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
+        message = "the output's tokens do not follow its schema or grammar as this worker reads it"
+        raise GenerationError(ErrorCode.GRAMMAR_MISMATCH, message)

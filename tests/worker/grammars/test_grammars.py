@@ -1,0 +1,224 @@
+"""Laws of forms: an answer that ends by itself has its form, and a crash changes nothing of that."""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import GenerationError, InvalidJob
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.text.helper import Limits
+from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.structured_outputs import OutputForm
+from llama_herd.worker.engine.sampling.constraint import Constraint
+from llama_herd.worker.engine.sampling.masks import masks_of
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from tests.examples import seeds
+from tests.worker.engine_run import run
+
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 9},
+        "size": {"type": ["integer", "null"], "minimum": -5, "maximum": 99},
+        "tags": {"type": "array", "items": {"enum": ["a", "é😀", 'b"\\']}, "maxItems": 3},
+    },
+    "required": ["name", "size", "tags"],
+    "additionalProperties": False,
+}
+TREE = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"v": {"type": "boolean"}, "l": {"$ref": "#/$defs/node"}},
+            "required": ["v"],
+            "additionalProperties": False,
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+FORMS: dict[str, OutputForm] = {
+    "record": OutputForm("json", json.dumps(RECORD), "f"),
+    "tree": OutputForm("json", json.dumps(TREE), "f"),
+    "number": OutputForm("json", '{"type": "number"}', "f"),
+    "regex": OutputForm("regex", r"[a-c]{2,9}-\d\d(😀|é)", "f"),
+    "choice": OutputForm("choice", '[" yes", "no", "never 😀"]', "f"),
+    "lark": OutputForm("grammar", 'start: item ("," item){0,4}\nitem: /[a-z]{1,5}/', "f"),
+    "gbnf": OutputForm("grammar", 'root ::= "<" [a-z]+ ">" root?', "f"),
+}
+
+
+def has_form(form: OutputForm, text: str) -> bool:
+    match form.kind:
+        case "json":
+            return bool(Draft202012Validator(json.loads(form.text)).is_valid(json.loads(text)))
+        case "choice":
+            return text in json.loads(form.text)
+        case "regex":
+            return re.fullmatch(form.text, text) is not None
+    patterns = {FORMS["lark"].text: r"[a-z]{1,5}(,[a-z]{1,5}){0,4}", FORMS["gbnf"].text: "(<[a-z]+>)+"}
+    return re.fullmatch(patterns[form.text], text) is not None
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LoadedModel]:
+    loaded = LoadedModel.load(settings(), "cpu")
+    yield loaded
+    loaded.close()
+
+
+def settings() -> WorkerSettings:
+    return WorkerSettings(model=BUNDLED_MODEL, slots=16, kv_cache_tokens=8192, dtype="float32")
+
+
+def asked(form: OutputForm) -> dict[str, Any]:
+    text: Any = json.loads(form.text) if form.kind in ("json", "choice") else form.text
+    return {form.kind: text}
+
+
+def sequences(
+    model: LoadedModel, form: OutputForm, seed: int, job_id: str = "a", **sampling: Any
+) -> list[Sequence]:
+    params = SamplingParams.model_validate({"max_tokens": 120, "seed": seed, **sampling})
+    job = GenerationJob(prompt="Once upon a time", structured_outputs=asked(form), sampling=params)
+    return model.sequences(job_id, job, now_ms=0)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 20))
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
+def test_an_answer_that_ends_by_itself_has_its_form(
+    model: LoadedModel, temperature: float, seed: int
+) -> None:
+    jobs = {f"{name}-{number}": FORMS[name] for name in FORMS for number in range(6 if temperature else 1)}
+    made = [
+        one
+        for number, (job_id, form) in enumerate(jobs.items())
+        for one in sequences(model, form, 1000 * seed + number, job_id, temperature=temperature)
+    ]
+    sink = run(model, settings(), made)
+    texts = dict.fromkeys(jobs, "")
+    for output in sink:
+        texts[output.sequence.job_id] += output.text
+    ended = [job_id for job_id in jobs if sink.ends[job_id] == ["stop"]]
+    assert not [texts[job_id] for job_id in ended if not has_form(jobs[job_id], texts[job_id])]
+    assert all(sink.ends[job_id] == ["length"] for job_id in jobs if job_id not in ended)
+    assert len(ended) > len(jobs) / 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    with GGUFModel.open(BUNDLED_MODEL) as file:
+        return file.read_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer: Tokenizer) -> Iterator[Grammars]:
+    made = Grammars(tokenizer, 2)
+    yield made
+    made.close()
+
+
+def allowed(constraint: Constraint) -> list[int]:
+    (mask,) = masks_of([constraint])
+    return [int(one) for one in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))]
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("name", FORMS)
+def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
+    grammars: Grammars, tokenizer: Tokenizer, name: str, seed: int
+) -> None:
+    """Also where a crash cuts an emoji inside its bytes."""
+    rng, elsewhere = random.Random(f"{name} {seed}"), Grammars(tokenizer, 1)
+    (running,) = grammars.constraints(FORMS[name], 1)
+    ids: list[int] = []
+    try:
+        while not running.is_over and len(ids) < 60:
+            after_crash = elsewhere.constraints(FORMS[name], 1)[0]
+            for token_id in ids:
+                after_crash.add(token_id)
+            assert (masks_of([after_crash]) == masks_of([running])).all()
+            ids.append(rng.choice(allowed(running)))
+            running.add(ids[-1])
+    finally:
+        elsewhere.close()
+    assert ids
+
+
+def test_outputs_of_one_job_go_their_own_ways(model: LoadedModel) -> None:
+    made = sequences(model, FORMS["record"], 1, n=3, temperature=1.5)
+    sink = run(model, settings(), made)
+    texts = ["".join(one.text for one in sink if one.sequence.choice == number) for number in range(3)]
+    assert len(set(texts)) == 3
+    assert all(text.startswith("{") for text in texts)
+
+
+def test_a_recorded_output_of_another_form_is_not_continued(model: LoadedModel, tokenizer: Tokenizer) -> None:
+    (sequence,) = sequences(model, FORMS["record"], 1)
+    with pytest.raises(GenerationError) as caught:
+        sequence.replay(tokenizer.encode("no object", add_bos=False))
+    assert caught.value.code == ErrorCode.GRAMMAR_MISMATCH
+    assert "object" not in caught.value.message
+
+
+def test_a_leading_space_belongs_to_the_answer_of_a_chat(model: LoadedModel) -> None:
+    (constraint,) = model.grammars.constraints(FORMS["choice"], 1)
+    assert {model.tokenizer.pieces[one][:1] for one in allowed(constraint)} == {b" ", b"n"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "complaint"),
+    [
+        (
+            "json",
+            '{"properties": {"a": {"items": [{"not": {}}]}}}',
+            "properties.a.items.0.not is not supported",
+        ),
+        ("json", '{"properties": {"s e": {"not": {}}}}', "properties.?.not is not supported"),
+        ("json", '{"type": "string", "format": "CANARY"}', "format is not supported"),
+        ("json", '{"oneOf": [{"type": "string"}, {"minLength": 1}]}', "oneOf is not supported"),
+        ("json", '{"x-guidance": {"lenient": true}, "not": {}}', "not is not supported"),
+        ("json", '{"type": "CANARY"}', "Invalid type"),
+        ("json", '{"$ref": "http://CANARY/x"}', "Resource ..."),
+        ("json", '{"$ref": "#/CANARY"}', "Pointer ... does not exist"),
+        ("regex", "CANARY(", "unclosed group"),
+        ("regex", r"(CANARY+)\1", "backreferences are not supported"),
+        ("grammar", "start: CANARY", "unknown name"),
+        ("grammar", 'root ::= "CANARY', "Unexpected end of input"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_where_it_stands(
+    grammars: Grammars, kind: Any, text: str, complaint: str
+) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        grammars.constraints(OutputForm(kind, text, "response_format.json_schema.schema"), 1)
+    (error,) = caught.value.fields
+    assert error.field == "response_format.json_schema.schema"
+    assert complaint in error.message
+    assert "CANARY" not in error.message
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(0.05, 10.0, 256 << 20), Limits(5.0, 10.0, 4 << 20)], ids=["time", "memory"]
+)
+def test_a_form_that_takes_too_much_ends_alone(tokenizer: Tokenizer, limits: Limits) -> None:
+    bounded = Grammars(tokenizer, 1, limits)
+    large = OutputForm("choice", json.dumps([f"choice {number}" for number in range(16_000)]), "f")
+    try:
+        with pytest.raises(GenerationError) as caught:
+            bounded.constraints(large, 1)
+        assert caught.value.code == ErrorCode.GRAMMAR_TOO_COMPLEX
+        assert bounded.constraints(FORMS["regex"], 1), "the next one has another helper"
+    finally:
+        bounded.close()
