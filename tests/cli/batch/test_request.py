@@ -8,11 +8,11 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from llama_herd.cli.batch.request import Request, RequestReader
-from llama_herd.cli.batch.row_options import RowOptions
-from llama_herd.cli.batch.source import SourceRow
 from llama_herd.cli.batch.source_file import open_source
 from llama_herd.cli.batch.tables import Columns
+from llama_herd.tasks.batch.request import Request, RequestReader
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.row import BatchRow
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS
