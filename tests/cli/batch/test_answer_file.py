@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from llama_herd.cli.batch.answer_file import AnswerFile, CannotWrite, line_id
-from llama_herd.cli.batch.done_lines import DoneLines
 from llama_herd.cli.batch.files import BatchFiles
 from llama_herd.cli.batch.plan import Plan
-from llama_herd.cli.batch.row_options import RowOptions
 from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.errors import BadInput
+from llama_herd.tasks.batch.done_lines import DoneLines
+from llama_herd.tasks.batch.row_options import RowOptions
 
 
 def answer(line: int, run_id: str = "abc") -> bytes:

@@ -126,9 +126,9 @@ def batch(
             "herd batch needs a file to read and a file to write. Fix: herd batch in.jsonl -o out.jsonl"
         )
     from llama_herd.cli.batch.plan import Plan
-    from llama_herd.cli.batch.row_options import RowOptions
     from llama_herd.cli.batch.tables import Columns
     from llama_herd.cli.named_value import named_value
+    from llama_herd.tasks.batch.row_options import RowOptions
 
     sampling = {"max_tokens": max_tokens, "temperature": temperature}
     given = {name: value for name, value in sampling.items() if value is not None}

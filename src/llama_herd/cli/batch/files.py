@@ -8,13 +8,13 @@ from typing import Self
 
 from llama_herd.cli.batch.answer_file import AnswerFile, line_id
 from llama_herd.cli.batch.answer_table import write_answer_table
-from llama_herd.cli.batch.done_lines import DoneLines
 from llama_herd.cli.batch.output_format import OutputFormat
 from llama_herd.cli.batch.plan import Plan
-from llama_herd.cli.batch.reply import error_line, output_line
-from llama_herd.cli.batch.request import RequestReader
 from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.cli.batch.source_file import open_source
+from llama_herd.tasks.batch.done_lines import DoneLines
+from llama_herd.tasks.batch.reply import error_line, output_line
+from llama_herd.tasks.batch.request import RequestReader
 from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings
 
@@ -66,13 +66,7 @@ class BatchFiles:
     def rows(self, settings: Settings) -> Iterator[BatchRow | None]:
         """The rows without an answer; None while the next row has not arrived."""
         reader = RequestReader(settings, self._plan.options, self.run.run_id)
-        for row in self._source.rows():
-            if row is None:
-                yield None
-            elif row.line in self._done:
-                reader.skip(row)
-            else:
-                yield reader.read(row)
+        return reader.rows_left(self._source.rows(), self._done)
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Write answers to disk. Raises CannotWrite."""

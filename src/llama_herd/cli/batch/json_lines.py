@@ -7,8 +7,9 @@ from typing import NoReturn
 
 from llama_herd.cli.batch.arriving import Arriving
 from llama_herd.cli.batch.lines import MAX_LINE_BYTES, Line, read_lines
-from llama_herd.cli.batch.source import SourceRow, opened
+from llama_herd.cli.batch.source import opened
 from llama_herd.errors import BadInput
+from llama_herd.tasks.batch.source_row import SourceRow
 
 
 @dataclass(frozen=True)

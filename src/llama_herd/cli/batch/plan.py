@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from llama_herd.cli.batch.output_format import OutputFormat
-from llama_herd.cli.batch.row_options import RowOptions
 from llama_herd.cli.batch.source import STDIN
 from llama_herd.cli.batch.tables import Columns
 from llama_herd.errors import BadInput
 from llama_herd.extras import install_command
+from llama_herd.tasks.batch.row_options import RowOptions
 
 
 @dataclass(frozen=True)

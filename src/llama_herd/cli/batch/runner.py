@@ -5,13 +5,13 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from llama_herd.cli.batch.figures import Figures
 from llama_herd.cli.batch.files import BatchFiles
 from llama_herd.cli.batch.interruption import Interruption, Wish
 from llama_herd.cli.batch.screen import Screen
 from llama_herd.cli.batch.summary import Summary
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RedisUnavailable
+from llama_herd.tasks.batch.figures import Figures
 from llama_herd.tasks.client.batch.batch import Batch
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.client import Client

@@ -2,22 +2,15 @@
 
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, Protocol
 
 from llama_herd.errors import BadInput
+from llama_herd.tasks.batch.source_row import SourceRow
 
 #: The name of standard input.
 STDIN = "-"
-
-
-class SourceRow(NamedTuple):
-    """A row as it was read: its fields, or the complaint about it. `line` is its number for people."""
-
-    line: int
-    fields: Mapping[str, Any] | None
-    complaint: str = ""
 
 
 class Source(Protocol):

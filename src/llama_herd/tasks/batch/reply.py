@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from llama_herd.cli.batch.request import Request
+from llama_herd.tasks.batch.request import Request
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.job import SOURCES, GenerationJob
 from llama_herd.tasks.openai.response import response_body

@@ -1,15 +1,16 @@
 """Reads rows of the input as requests: lines of OpenAI's batch format, or lines with a job's fields."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from llama_herd.cli.batch.custom_ids import MAX_ID_CHARS, CustomIds, is_custom_id
-from llama_herd.cli.batch.row_options import RowOptions
-from llama_herd.cli.batch.source import SourceRow
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
+from llama_herd.tasks.batch.custom_ids import MAX_ID_CHARS, CustomIds, is_custom_id
+from llama_herd.tasks.batch.done_lines import DoneLines
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.feed import BULK
 from llama_herd.tasks.client.batch.row import BatchRow
 from llama_herd.tasks.close_names import close_names, did_you_mean
@@ -52,7 +53,17 @@ class RequestReader:
             return self._read_openai(row.line, row.fields)
         return self._read_plain(row.line, row.fields)
 
-    def skip(self, row: SourceRow) -> None:
+    def rows_left(self, rows: Iterable[SourceRow | None], done: DoneLines) -> Iterator[BatchRow | None]:
+        """The rows that are not done; None while the next row has not arrived."""
+        for row in rows:
+            if row is None:
+                yield None
+            elif row.line in done:
+                self._skip(row)
+            else:
+                yield self.read(row)
+
+    def _skip(self, row: SourceRow) -> None:
         """Skip a row that is done; its name stays in use."""
         if row.fields is not None:
             self._custom_id(row.line, row.fields, [])
