@@ -86,14 +86,27 @@ def test_a_batch_runs_from_python_in_order(url: str) -> None:
 
 
 def test_chains_a_chord_and_an_errback_go_on_in_the_shops_own_worker(url: str) -> None:
-    options = ["--workdir", str(ROOT / "examples"), "-A", "celery_canvas", "worker", "--pool", "solo"]
+    with shop(url, "celery_canvas"):
+        *lines, told = run(url, "celery_canvas.py").splitlines()
+    assert [10 < int(num_words) < 60 for num_words in lines] == [True, True, True]
+    assert re.match(r"failed: .*invalid_job.*colour: unknown field", told)
+
+
+def test_a_chain_gets_an_object_of_its_class(url: str) -> None:
+    with shop(url, "extraction"):
+        (line,) = run(url, "extraction.py").splitlines()
+    assert re.fullmatch(r"(fox|owl|otter): [0-8] legs", line)
+
+
+@contextmanager
+def shop(url: str, name: str) -> Iterator[None]:
+    """A Celery worker of a shop's own."""
+    options = ["--workdir", str(ROOT / "examples"), "-A", name, "worker", "--pool", "solo"]
     command = [sys.executable, "-m", "celery", *options, "--without-mingle", "--without-gossip"]
     with ended(
         subprocess.Popen(command, env=environment(url), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     ):
-        *lines, told = run(url, "celery_canvas.py").splitlines()
-    assert [10 < int(num_words) < 60 for num_words in lines] == [True, True, True]
-    assert re.match(r"failed: .*invalid_job.*colour: unknown field", told)
+        yield
 
 
 @contextmanager

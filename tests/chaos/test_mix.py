@@ -14,4 +14,5 @@ def test_the_seed_repeats_the_jobs_and_all_are_valid() -> None:
     assert {job.sampling.max_tokens for job in parsed} <= set(range(25, 51))
     assert {job.sampling.temperature == 0 for job in parsed} == {True, False}
     assert any(job.sampling.stop for job in parsed)
+    assert {job.output_form and job.output_form.kind for job in parsed} == {None, "json", "regex"}
     assert any(job.sampling.repetition_penalty != 1 for job in parsed)

@@ -11,9 +11,10 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 from redis import Redis
 
 from llama_herd.errors import UnservedModel
@@ -99,6 +100,24 @@ def test_a_chat_and_its_stream(openai: "OpenAI") -> None:
     ]
     assert deltas[0].role == "assistant"
     assert "".join(delta.content or "" for delta in deltas) == message.content
+
+
+class Animal(BaseModel):
+    kind: Literal["fox", "owl"]
+    legs: int = Field(ge=0, le=8)
+
+
+def test_a_class_is_parsed_by_openais_own_client(openai: "OpenAI") -> None:
+    chat = openai.chat.completions.parse(**CHAT, response_format=Animal)
+    assert isinstance(chat.choices[0].message.parsed, Animal)
+    assert chat.choices[0].finish_reason == "stop"
+    with openai.chat.completions.stream(**CHAT, response_format=Animal) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == chat.choices[0].message.parsed
+
+
+def test_vllms_forms_are_taken_beside_openais_fields(openai: "OpenAI") -> None:
+    found = openai.completions.create(**TALE, extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
+    assert found.choices[0].text in ("yes", "no")
 
 
 def test_several_outputs_of_which_each_ends(openai: "OpenAI") -> None:

@@ -8,6 +8,7 @@ import typer
 
 from llama_herd.cli.named_value import named_value
 from llama_herd.cli.queue_note import tell_note
+from llama_herd.cli.schema_file import SchemaFile, response_format
 from llama_herd.cli.span import seconds
 from llama_herd.errors import BadInput, UnservedModel
 
@@ -72,6 +73,7 @@ def generate(
     top_p: TopP = None,
     seed: Seed = None,
     stop: Stop = None,
+    schema: SchemaFile = None,
     others: Others = None,
     priority: Priority = None,
     not_before: NotBefore = None,
@@ -112,6 +114,7 @@ def generate(
         "deadline_ms": deadline_ms,
         "timeout_s": None if timeout is None else seconds(timeout, "--timeout"),
         "idempotency_key": idempotency_key,
+        "response_format": response_format(schema),
         "sampling": _given(sampling) | dict(map(named_value, others or ())),
     }
     transcript = Transcript("result" if as_json else "text")

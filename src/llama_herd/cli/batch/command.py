@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.batch.output_format import OutputFormat
+from llama_herd.cli.schema_file import SchemaFile, response_format
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def batch(
     seed: Seed = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
+    schema: SchemaFile = None,
     others: Others = None,
     chat: Chat = False,
     system: System = None,
@@ -141,6 +143,7 @@ def batch(
             is_chat=chat or system is not None,
             priority=priority,
             seed=seed,
+            response_format=response_format(schema),
             sampling=given | dict(map(named_value, others or ())),
         ),
         Columns(prompt_column, id_column),

@@ -16,7 +16,7 @@ from llama_herd.tasks.client.batch.row import BatchRow
 from llama_herd.tasks.close_names import close_names, did_you_mean
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob, seed_of
-from llama_herd.tasks.openai.request import BODY, CHAT, COMPLETIONS, ENDPOINTS, Endpoint, RequestBody
+from llama_herd.tasks.openai.request import BODY, CHAT, COMPLETIONS, ENDPOINTS, FORMS, Endpoint, RequestBody
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 
@@ -83,7 +83,7 @@ class RequestReader:
             return _refused(line, request, errors)
         try:
             found = RequestBody(request.endpoint, {**body, **self._overrides})
-            job = found.job(self._settings, self._defaults, self._sampling(line))
+            job = found.job(self._settings, self._defaults_of(body), self._sampling(line))
         except InvalidJob as error:
             errors += (FieldError(_in_body(field), message) for field, message in error.fields)
         else:
@@ -104,7 +104,7 @@ class RequestReader:
         request = Request(self._custom_id(line, fields, errors), CHAT if "messages" in given else COMPLETIONS)
         try:
             own = {"sampling": self._sampling(line) | sampling, **self._overrides}
-            job = GenerationJob.parse({**self._defaults, **given, **own}, self._settings)
+            job = GenerationJob.parse({**self._defaults_of(given), **given, **own}, self._settings)
         except InvalidJob as error:
             errors += error.fields
         else:
@@ -133,6 +133,12 @@ class RequestReader:
                 FieldError("custom_id", f"must be unique, but lines {first} and {line} have the same")
             )
         return str(custom_id)
+
+    def _defaults_of(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a job whose line does not set them; of the forms of an output a line sets either."""
+        if self._options.response_format is None or not FORMS.isdisjoint(fields):
+            return self._defaults
+        return {**self._defaults, "response_format": self._options.response_format}
 
     def _sampling(self, line: int) -> dict[str, Any]:
         """The sampling fields of a line that sets none."""

@@ -21,6 +21,7 @@ class RowOptions:
     is_chat: bool = False
     priority: int = BULK["priority"]
     seed: int | None = None
+    response_format: Mapping[str, Any] | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, settings: Settings) -> None:
@@ -28,6 +29,7 @@ class RowOptions:
         own = {
             "priority": self.priority,
             "model": self.model,
+            "response_format": self.response_format,
             "sampling": {"seed": self.seed, **self.sampling},
         }
         GenerationJob.parse({"prompt": "any", **own}, settings)
