@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from llama_herd.local.local_job import LocalJob
 from llama_herd.tasks.events import Token
 from llama_herd.tasks.job import GenerationJob, seed_of
+from llama_herd.tasks.structured_outputs import FORM_FIELDS
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -31,8 +32,9 @@ class Reference:
 
     def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
         """All token ids of a job, whatever its deadline."""
+        drawn = {name: fields[name] for name in ("prompt", *FORM_FIELDS) if name in fields}
         sampling = {"seed": seed_of(job_id), **fields["sampling"]}
-        job = GenerationJob.parse({"prompt": fields["prompt"], "sampling": sampling}, self._settings)
+        job = GenerationJob.parse({**drawn, "sampling": sampling}, self._settings)
         key = job.model_dump_json()
         if key not in self._known:
             self._known[key] = tuple(self._ids(job))

@@ -14,6 +14,9 @@ from llama_herd.tasks.chat import JsonObject, check_json, json_text
 #: Of the texts of one form, in UTF-8, whatever else a prompt may have.
 MAX_FORM_BYTES = 1 << 18
 
+#: Of a job, and of a request as OpenAI's.
+FORM_FIELDS = frozenset(("response_format", "structured_outputs"))
+
 FormKind = Literal["json", "regex", "choice", "grammar"]
 _KINDS: tuple[FormKind, ...] = ("json", "regex", "choice", "grammar")
 

@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 from tests.examples import seeds
+from tests.tiny import write_tiny_gguf
 from tests.worker.engine_run import run
 
 RECORD = {
@@ -175,6 +177,19 @@ def test_a_recorded_output_of_another_form_is_not_continued(model: LoadedModel, 
 def test_a_leading_space_belongs_to_the_answer_of_a_chat(model: LoadedModel) -> None:
     (constraint,) = model.grammars.constraints(FORMS["choice"], 1)
     assert {model.tokenizer.pieces[one][:1] for one in allowed(constraint)} == {b" ", b"n"}
+
+
+def test_a_model_without_an_end_ends_where_nothing_may_follow(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "endless.gguf", eos=False)
+    endless = LoadedModel.load(WorkerSettings(model=path, kv_cache_tokens=4096), "cpu")
+    made = [
+        *sequences(endless, FORMS["choice"], 1, "choice", temperature=2.0),
+        *sequences(endless, OutputForm("regex", "[ab]+", "f"), 2, "regex", temperature=2.0),
+    ]
+    try:
+        assert run(endless, settings(), made).ends == {"choice": ["stop"], "regex": ["length"]}
+    finally:
+        endless.close()
 
 
 @pytest.mark.parametrize(

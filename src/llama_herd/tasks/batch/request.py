@@ -16,9 +16,10 @@ from llama_herd.tasks.client.batch.row import BatchRow
 from llama_herd.tasks.close_names import close_names, did_you_mean
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob, seed_of
-from llama_herd.tasks.openai.request import BODY, CHAT, COMPLETIONS, ENDPOINTS, FORMS, Endpoint, RequestBody
+from llama_herd.tasks.openai.request import BODY, CHAT, COMPLETIONS, ENDPOINTS, Endpoint, RequestBody
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.structured_outputs import FORM_FIELDS
 
 #: Fields that only a line of OpenAI's format has.
 _OPENAI_FIELDS = frozenset({"method", "url", "body"})
@@ -136,7 +137,7 @@ class RequestReader:
 
     def _defaults_of(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a job whose line does not set them; of the forms of an output a line sets either."""
-        if self._options.response_format is None or not FORMS.isdisjoint(fields):
+        if self._options.response_format is None or not FORM_FIELDS.isdisjoint(fields):
             return self._defaults
         return {**self._defaults, "response_format": self._options.response_format}
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.openai.request import CHAT, CHAT_NAMES, CHAT_SAME, FORMS, NEUTRAL, SAME, Endpoint
+from llama_herd.tasks.openai.request import CHAT, CHAT_NAMES, CHAT_SAME, NEUTRAL, SAME, Endpoint
+from llama_herd.tasks.structured_outputs import FORM_FIELDS
 
 #: How one of our definitions is referred to.
 REF = "#/components/schemas/{model}"
@@ -27,7 +28,7 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
     schema = GenerationJob.model_json_schema(ref_template=REF)
     job, sampling = schema["properties"], schema["$defs"]["SamplingParams"]["properties"]
     fields: dict[str, Any] = {"model": job["model"], **{name: sampling[name] for name in sorted(SAME)}}
-    fields |= {name: job[name] for name in sorted(FORMS)}
+    fields |= {name: job[name] for name in sorted(FORM_FIELDS)}
     fields["stop"] = {"anyOf": [{"type": "string"}, sampling["stop"]], "description": "Ends the output."}
     fields["top_k"] = {**sampling["top_k"], "minimum": -1, "description": "Keep the k likeliest. 0, -1: all."}
     fields |= {name: _ignored(values) for name, values in NEUTRAL.items()} | _STREAM

@@ -12,6 +12,7 @@ from llama_herd.tasks.close_names import close_names, did_you_mean
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.structured_outputs import FORM_FIELDS
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
@@ -42,9 +43,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
 CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
 #: vLLM's fields of a chat that mean the same here; a `chat_template` is a name, no text.
 CHAT_SAME = frozenset(("documents", "chat_template", "chat_template_kwargs"))
-
-#: The form of the output, at both endpoints.
-FORMS = frozenset(("response_format", "structured_outputs"))
 
 #: Sampling fields with the same name and meaning at both endpoints.
 SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
@@ -101,7 +99,7 @@ class RequestBody:
         ours = CHAT_NAMES.get(name, name) if is_chat else name
         if ours in SAME or (is_chat and name == "top_logprobs"):
             self.sampling[ours] = value
-        elif name in FORMS or (is_chat and name in CHAT_SAME):
+        elif name in FORM_FIELDS or (is_chat and name in CHAT_SAME):
             self.fields[name] = value
         elif name not in NEUTRAL:
             self._refuse(name, f"not supported{self._meant(name)}")
@@ -113,7 +111,7 @@ class RequestBody:
         known = (
             *self._special,
             *SAME,
-            *FORMS,
+            *FORM_FIELDS,
             *((*CHAT_NAMES, *CHAT_SAME) if self._endpoint == CHAT else ()),
         )
         return did_you_mean(close_names(name, known) if len(self.errors) < MAX_FIELD_ERRORS else [])

@@ -50,8 +50,8 @@ class Grammars:
             self._kept[form.kind, form.text] = matcher
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
-            _, executor = self._engine_parts()
-            return [Constraint(matcher.deep_copy(), executor, self._tokenizer.vocab_size) for _ in range(num)]
+            vocabulary, executor = self._engine_parts()
+            return [Constraint(matcher.deep_copy(), executor, vocabulary.vocab_size) for _ in range(num)]
 
     def close(self) -> None:
         """End the helper."""

@@ -12,7 +12,7 @@ MARK = "\x02"
 def vocabulary_of(tokenizer: Tokenizer) -> LLTokenizer:
     """The pieces of all tokens, how the model cuts texts, and the ids that end a generation, or a grammar."""
     pieces = _Pieces(tokenizer)
-    vocabulary = LLTokenizer(TokenizerWrapper(pieces), eos_token=sorted(tokenizer.eos_ids))
+    vocabulary = LLTokenizer(TokenizerWrapper(pieces), eos_token=pieces.ends)
     pieces.greedy = vocabulary.greedy_tokenize
     return vocabulary
 
@@ -24,11 +24,14 @@ class _Pieces:
         self._tokenizer = tokenizer
         self._num_mark_ids = len(tokenizer.encode(MARK, add_bos=False))
         self.greedy = self._uncut
-        self.eos_token_id = min(tokenizer.eos_ids)
+        # llguidance wants an end: one that cannot be drawn where the model has none.
+        given = tokenizer.pieces if tokenizer.eos_ids else (*tokenizer.pieces, b"")
+        self.ends = sorted(tokenizer.eos_ids) or [len(tokenizer.pieces)]
+        self.eos_token_id = self.ends[0]
         self.bos_token_id = tokenizer.bos_id
-        self.special_token_ids = [number for number, piece in enumerate(tokenizer.pieces) if not piece]
-        # llguidance's mark of a special token: no UTF-8 begins so
-        self.tokens = [piece or b"\xff<%d>" % number for number, piece in enumerate(tokenizer.pieces)]
+        self.special_token_ids = [number for number, piece in enumerate(given) if not piece]
+        # llguidance's mark of a special token: no UTF-8 begins so.
+        self.tokens = [piece or b"\xff<%d>" % number for number, piece in enumerate(given)]
 
     def __call__(self, text: bytes) -> list[int]:
         """The ids as the model cuts the text within an output; by longest pieces where it would change it."""
