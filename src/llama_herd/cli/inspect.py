@@ -110,6 +110,7 @@ def _tokenizer_facts(tokenizer: "TokenFacts") -> Iterator[tuple[str, object]]:
     yield "BOS before a prompt", "yes" if tokenizer.adds_bos else "no"
     chat = ", ".join(tokenizer.chat_templates) or "no: jobs with messages are refused"
     complaint = tokenizer.chat_complaint
+    yield "forms of outputs", f"none that needs {tokenizer.lacks}" if tokenizer.lacks else "any"
     yield "chat template", f"jobs with messages are refused: {complaint}" if complaint else chat
 
 

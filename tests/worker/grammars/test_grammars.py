@@ -158,6 +158,19 @@ def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
     assert ids
 
 
+def test_the_figures_count_what_was_asked_refused_and_built(tokenizer: Tokenizer) -> None:
+    counted = Grammars(tokenizer, 1)
+    try:
+        for _ in range(3):
+            counted.constraints(FORMS["regex"], 2)
+        with pytest.raises(InvalidJob):
+            counted.constraints(OutputForm("regex", "(", "f"), 1)
+        figures = counted.figures
+        assert (figures.num_asked, figures.num_refused, figures.build_s.num_values) == (4, 1, 2)
+    finally:
+        counted.close()
+
+
 def test_outputs_of_one_job_go_their_own_ways(model: LoadedModel) -> None:
     made = sequences(model, FORMS["record"], 1, n=3, temperature=1.5)
     sink = run(model, settings(), made)

@@ -15,6 +15,8 @@ from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES
 from llama_herd.model.text.tokenizer_json import MAX_CONFIG_BYTES
 from llama_herd.model.text.vocabulary import BOS_KEY, EOS_KEYS, TOKENS_KEY
 
+PRINTABLE = "".join(map(chr, range(32, 127)))
+
 
 @dataclass(frozen=True)
 class TokenFacts:
@@ -27,10 +29,13 @@ class TokenFacts:
     chat_templates: tuple[str, ...]  # their names
     #: Why one cannot be used, so that jobs with messages are refused. Empty: all can, or none was tried.
     chat_complaint: str = ""
+    #: Printable ASCII that no token stands for by itself: outputs cannot be held to a form that needs it.
+    lacks: str = ""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, chat_complaint: str) -> Self:
         """Those of a tokenizer that is built."""
+        pieces = frozenset(tokenizer.pieces)
         return cls(
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos_id,
@@ -38,6 +43,7 @@ class TokenFacts:
             adds_bos=tokenizer.adds_bos,
             chat_templates=tuple(sorted(tokenizer.chat_templates)),
             chat_complaint=chat_complaint,
+            lacks="".join(char for char in PRINTABLE if char.encode() not in pieces),
         )
 
     @classmethod

@@ -30,6 +30,12 @@ NUMERIC_ERROR = Failure(
     message="the logits contain NaN or infinity: a fault of the model, or of extreme penalties of the job",
 )
 
+NOTHING_FOLLOWS = Failure(
+    code=ErrorCode.NUMERIC_ERROR,
+    message="no token may follow: the vocabulary lacks what the job's schema or grammar wants, or "
+    + NUMERIC_ERROR.message,
+)
+
 #: For how much of a step an idle engine expects another job after each that arrives.
 ARRIVAL_STEPS = 1 / 8
 
@@ -257,7 +263,12 @@ class Engine:
         for one in drawn:
             one.drawn_s = now_s
         self._figures = self._figures.with_forward(
-            len(readings), num_tokens, now_s - started_s, len(drawn), gaps_s
+            len(readings),
+            num_tokens,
+            now_s - started_s,
+            len(drawn),
+            gaps_s,
+            sum(one.constraint is not None for one in drawn),
         )
 
     def _advance_alone(self, reading: Reading) -> list[StepOutput]:
@@ -279,6 +290,7 @@ class Engine:
         if token.token_id == NO_TOKEN:
             if sequence.constraint is not None:
                 sequence.constraint.check()
+                return [self._failed(sequence, NOTHING_FOLLOWS)]
             return [self._failed(sequence, NUMERIC_ERROR)]
         text = sequence.append(token.token_id)
         self.scheduler.publish(sequence)

@@ -22,6 +22,7 @@ class StepFigures:
 
     num_prompt_tokens: int = 0  # of admitted sequences, found in the cache or not; once for each job
     num_drawn_tokens: int = 0
+    num_masked_tokens: int = 0  # of these, drawn under a constraint
     step_s: Histogram = STEPS  # of each forward
     num_rows: Histogram = ROWS
     num_tokens: Histogram = TOKENS
@@ -31,7 +32,13 @@ class StepFigures:
         return replace(self, num_prompt_tokens=self.num_prompt_tokens + num_tokens)
 
     def with_forward(
-        self, num_rows: int, num_tokens: int, step_s: float, num_drawn: int, gaps_s: Iterable[float]
+        self,
+        num_rows: int,
+        num_tokens: int,
+        step_s: float,
+        num_drawn: int,
+        gaps_s: Iterable[float],
+        num_masked: int = 0,
     ) -> "StepFigures":
         """`gaps_s`: one for each sequence that drew a token before this one."""
         gap_s = self.gap_s
@@ -40,6 +47,7 @@ class StepFigures:
         return StepFigures(
             self.num_prompt_tokens,
             self.num_drawn_tokens + num_drawn,
+            self.num_masked_tokens + num_masked,
             self.step_s.plus(step_s),
             self.num_rows.plus(num_rows),
             self.num_tokens.plus(num_tokens),

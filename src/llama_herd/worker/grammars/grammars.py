@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from threading import Lock
+from time import monotonic
 
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
@@ -11,6 +12,7 @@ from llama_herd.model.text.helper import Answer, Helper, Limits
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
+from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.grammars.vocabulary import vocabulary_of
 
 #: The helper's program.
@@ -38,6 +40,7 @@ class Grammars:
         self._helper: Helper | None = None
         self._engine: tuple[LLTokenizer, LLExecutor] | None = None
         self._kept = OrderedDict[tuple[str, str], LLMatcher]()
+        self.figures = GrammarFigures()
 
     def constraints(self, form: OutputForm, num: int) -> list[Constraint]:
         """Constraints for the outputs of a job, each at its beginning.
@@ -46,7 +49,8 @@ class Grammars:
         much. No error quotes the form.
         """
         with self._lock:
-            matcher = self._kept.pop((form.kind, form.text), None) or self._built(form)
+            self.figures = self.figures.asked()
+            matcher = self._kept.pop((form.kind, form.text), None) or self._counted(form)
             self._kept[form.kind, form.text] = matcher
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
@@ -57,6 +61,16 @@ class Grammars:
         """End the helper."""
         with self._lock:
             self._end_helper()
+
+    def _counted(self, form: OutputForm) -> LLMatcher:
+        started_s = monotonic()
+        try:
+            return self._built(form)
+        except (InvalidJob, GenerationError):
+            self.figures = self.figures.refused()
+            raise
+        finally:
+            self.figures = self.figures.built(monotonic() - started_s)
 
     def _built(self, form: OutputForm) -> LLMatcher:
         answer = self._judged(form)

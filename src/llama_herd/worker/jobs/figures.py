@@ -9,6 +9,7 @@ from typing import Any
 
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.engine.stats import EngineStats
+from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.histogram import Histogram
 from llama_herd.worker.jobs.attempt import Attempt
 
@@ -103,6 +104,7 @@ class WorkerFigures:
     status: WorkerStatus
     engine: EngineStats
     jobs: JobFigures
+    grammars: GrammarFigures
     num_put_back: int  # jobs whose message this worker's sweeps have pushed again
     num_waiting_steps: int  # most steps that wait for Redis in one publisher
     lag_s: float  # age of the oldest events that Redis does not have

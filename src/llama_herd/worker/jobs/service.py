@@ -62,6 +62,7 @@ class Service:
         self._is_hurried = threading.Event()
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
         self._engine = EngineThread(model.engine(settings, self._hand_on))
+        self._grammars = model.grammars
         gate = SuspectGate.shared() if settings.tenants else SuspectGate()
         ledger = Ledger.of(settings.of_first_tenant)
         self._eviction = EvictionWatch(redis, self._report_soon)
@@ -216,6 +217,7 @@ class Service:
             status=self.status(),
             engine=self._engine.stats,
             jobs=joined(tenancy.figures for tenancy in tenancies),
+            grammars=self._grammars.figures,
             num_put_back=sum(tenancy.num_put_back for tenancy in tenancies),
             num_waiting_steps=max(tenancy.num_waiting_steps for tenancy in tenancies),
             lag_s=max(tenancy.lag_s for tenancy in tenancies),

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.worker_status import State
 from llama_herd.worker.engine.stats import EngineStats
+from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.histogram import Histogram
 from llama_herd.worker.jobs.figures import SUCCESSES, JobFigures, WorkerFigures
 from llama_herd.worker.metrics.families import Values, counter, gauge, histogram
@@ -41,6 +42,7 @@ class WorkerCollector(Collector):
         )
         yield from of_model.engine(figures)
         yield from of_model.steps(figures.engine)
+        yield from of_model.grammars(figures.grammars)
         yield from of_model.jobs(figures.jobs)
         yield from of_model.life(figures)
 
@@ -80,6 +82,9 @@ class _OfModel:
             steps.num_prompt_tokens,
         )
         yield self._counter("generation_tokens", "Tokens drawn.", steps.num_drawn_tokens)
+        yield self._counter(
+            "constrained_tokens", "Tokens drawn by the masks of a form.", steps.num_masked_tokens
+        )
         yield self._histogram("step_time_seconds", "Time of a forward pass with its draws.", steps.step_s)
         yield self._histogram("batch_size", "Sequences in a forward pass.", steps.num_rows)
         yield self._histogram(
@@ -87,6 +92,13 @@ class _OfModel:
         )
         yield self._histogram(
             "inter_token_latency_seconds", "Time between two tokens of a sequence.", steps.gap_s
+        )
+
+    def grammars(self, grammars: GrammarFigures) -> Iterator[Metric]:
+        yield self._counter("grammar_requests", "Jobs that asked for a form.", grammars.num_asked)
+        yield self._counter("grammar_refused", "Forms that were refused.", grammars.num_refused)
+        yield self._histogram(
+            "grammar_build_seconds", "Time to judge and build a form that was new.", grammars.build_s
         )
 
     def jobs(self, jobs: JobFigures) -> Iterator[Metric]:
