@@ -41,13 +41,18 @@ JOB: dict[str, Any] = {
 TEMPLATE = """{% for m in messages %}{% if m.role != "user" %}{{ raise_exception(m.content) }}{% endif %}
 {{ m.content }}{% endfor %}"""
 CHAT: dict[str, Any] = JOB | {"prompt": None, "messages": [{"role": "user", "content": f"a {CANARY}"}]}
+FORM: dict[str, Any] = JOB | {"structured_outputs": {"regex": f"[a-z ]{{9}}{CANARY}"}}
 WRONG: dict[str, Any] = {
     "unknown field": JOB | {CANARY: CANARY},
     "wrong type": JOB | {"sampling": {"temperature": CANARY}},
     "too long": JOB | {"prompt": f"a {CANARY}" * 1000},
     "two prompts": JOB | {"messages": [{"role": "user", "content": CANARY}]},
+    "no expression": JOB | {"structured_outputs": {"regex": f"{CANARY}("}},
+    "not supported": JOB | {"structured_outputs": {"json": {"properties": {CANARY: {"not": {}}}}}},
     "refused by the template": CHAT | {"messages": [{"role": CANARY, "content": CANARY}]},
 }
+
+GOOD = (JOB, CHAT, FORM)
 
 
 @pytest.fixture
@@ -113,11 +118,11 @@ def test_no_prompt_and_no_password_is_shown_by_anything(
     assert channel.get_message(timeout=20)["type"] == "psubscribe"
 
     with Client(server.url, model="m") as client, make_app(Settings.read(redis_url=server.url)) as app:
-        reasons = [client.result(client.submit(**job), timeout_s=30).finish_reason for job in (JOB, CHAT)]
-        for fields in (JOB, CHAT, *WRONG.values()):
+        reasons = [client.result(client.submit(**job), timeout_s=30).finish_reason for job in GOOD]
+        for fields in (*GOOD, *WRONG.values()):
             sent = app.send_task(TASK_NAME, kwargs=fields, queue=QUEUE)
             reasons.append(client.result(sent.id, timeout_s=30).finish_reason)
-        assert reasons == [*["length"] * 4, *["error"] * len(WRONG)]
+        assert reasons == [*["length"] * 2 * len(GOOD), *["error"] * len(WRONG)]
         give_up(root)
         error = client.result("poison", timeout_s=30).error
         assert error is not None

@@ -27,7 +27,7 @@ JSON_OPTIONS: Any = {
 #: What the engine says of keywords that it does not know.
 _UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
 _FORMAT = re.compile(r"Unknown format: (.*)")
-_NAME = re.compile(r"[A-Za-z0-9_$-]{1,64}")
+_NAME = re.compile(r"\$?[A-Za-z0-9_]{1,64}")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
