@@ -104,10 +104,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("name", nargs="?", default="", help="of a further processor")
     parser.add_argument("--quick", action="store_true", help="one file, two rounds")
+    parser.add_argument("--first", type=int, default=len(FILES), metavar="N", help="only the first N files")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of all engines, on each file")
     parser.add_argument("--write", action="store_true", help="keep report, tables and plot")
     given = parser.parse_args()
-    report = measure(QUICK_FILES, QUICK_ROUNDS, is_quick=True) if given.quick else measure(FILES, ROUNDS)
-    report |= {"schedule": given.name, "option": "--quick" if given.quick else ""}
+    report = measure(QUICK_FILES, QUICK_ROUNDS, is_quick=True) if given.quick else _measured(given)
+    report |= {"schedule": given.name, "option": "--quick" if given.quick else _options(given)}
     text = for_readers(report, tables(report))
     print(text)
     if given.write:
@@ -115,6 +117,17 @@ def main() -> None:
     if given.write and not given.name:
         draw(report)
         write_section(README, "speed", for_readme(report))
+
+
+def _measured(given: argparse.Namespace) -> Report:
+    return measure(FILES[: given.first], given.rounds)
+
+
+def _options(given: argparse.Namespace) -> str:
+    """Those that are not the usual ones."""
+    usual = {"first": len(FILES), "rounds": ROUNDS}
+    unusual = {name: getattr(given, name) for name in usual if getattr(given, name) != usual[name]}
+    return " ".join(f"--{name} {number}" for name, number in unusual.items())
 
 
 def for_readme(report: Report) -> str:
