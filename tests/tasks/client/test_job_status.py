@@ -4,6 +4,7 @@ import asyncio
 import time
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,37 @@ def test_no_more_records_are_read_than_listed(client: Client, herd: Herd, state:
     assert len(listed) == 5
     # Each once for its row, and once for its place.
     assert sum("}:job" in line for line in heard if line.startswith("HMGET")) <= 2 * len(listed) + 1
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"model": "tales"}, {"model": "tales", "state": "queued"}, {"state": "queued"}, {"state": "running"}],
+)
+def test_what_is_not_asked_for_is_not_read(client: Client, herd: Herd, wanted: dict[str, Any]) -> None:
+    for number in range(200):
+        client.submit(prompt="x", job_id=f"other-{number}", model="other")
+    for number in range(6):
+        client.submit(prompt="x", job_id=f"one-{number}", priority=number % 3 - 1)
+    herd.claim("one-0")
+    listed = list[str]()
+    heard = commands(
+        herd.redis,
+        lambda: listed.extend(name for name, _ in states(client, limit=4, **wanted)),
+        by_scripts=True,
+    )
+    expected = ["one-0"] if "queued" not in wanted.values() else []
+    if wanted != {"state": "running"}:
+        expected += [f"one-{number}" for number in range(1, 5)]
+    assert listed == expected[:4]
+    assert sum("}:job" in line for line in heard if line.startswith("HMGET")) <= 30
+
+
+def test_no_served_queue_is_read_for_the_unserved(client: Client, herd: Herd) -> None:
+    for number in range(200):
+        client.submit(prompt="x", job_id=f"served-{number}")
+    heard = commands(herd.redis, lambda: states(client, state="unserved"), by_scripts=True)
+    # But the first of each lane, whose age the status tells.
+    assert sum("}:job" in line for line in heard if line.startswith("HMGET")) <= 3
 
 
 def test_a_damaged_record_hides_no_other_job(client: Client, herd: Herd) -> None:

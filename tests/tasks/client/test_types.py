@@ -59,6 +59,7 @@ def check(checker: str, folder: Path, cache: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.program
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_a_users_file_is_right_and_each_mistake_in_it_is_found(

@@ -28,6 +28,7 @@ from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 from tests.examples import seeds
 from tests.tiny import write_tiny_gguf
 from tests.worker.engine_run import run
+from tests.worker.grammars.random_schemas import random_schema
 
 RECORD = {
     "type": "object",
@@ -102,7 +103,7 @@ def sequences(
 def test_an_answer_that_ends_by_itself_has_its_form(
     model: LoadedModel, temperature: float, seed: int
 ) -> None:
-    jobs = {f"{name}-{number}": FORMS[name] for name in FORMS for number in range(6 if temperature else 1)}
+    jobs = {f"{name}-{number}": FORMS[name] for name in FORMS for number in range(3 if temperature else 1)}
     made = [
         one
         for number, (job_id, form) in enumerate(jobs.items())
@@ -116,6 +117,28 @@ def test_an_answer_that_ends_by_itself_has_its_form(
     assert not [texts[job_id] for job_id in ended if not has_form(jobs[job_id], texts[job_id])]
     assert all(sink.ends[job_id] == ["length"] for job_id in jobs if job_id not in ended)
     assert len(ended) > len(jobs) / 3
+
+
+@pytest.mark.parametrize("seed", seeds(1, 50))
+def test_answers_of_random_schemas_validate(model: LoadedModel, seed: int) -> None:
+    rng = random.Random(seed)
+    forms = {str(number): OutputForm("json", json.dumps(random_schema(rng)), "f") for number in range(20)}
+    made = [
+        one
+        for job_id, form in forms.items()
+        for one in sequences(
+            model, form, seed, job_id, temperature=rng.choice([0.0, 1.0, 2.0]), max_tokens=200
+        )
+    ]
+    sink = run(model, settings(), made)
+    texts = dict.fromkeys(forms, "")
+    for output in sink:
+        texts[output.sequence.job_id] += output.text
+    ended = [job_id for job_id in forms if sink.ends.get(job_id, ["stop"]) == ["stop"]]
+    assert all(ends in (["stop"], ["length"]) for ends in sink.ends.values())
+    wrong = {forms[one].text: texts[one] for one in ended if not has_form(forms[one], texts[one])}
+    assert not wrong
+    assert len(ended) > len(forms) / 2
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,7 @@ def _of_another_type() -> Iterator[Attack]:
     """Each key that a producer may write to, as what it is not."""
     lists = [QUEUE + lane for lane in LANES]
     ledger = [KEYS.key(name) for name in ("pending", "delayed", "leases", "waiting")]
+    ledger += [KEYS.key(f"pending:{name}") for name in (QUEUE, "deadlines")]
     bindings = [f"_kombu.binding{kind}.{QUEUE}" for kind in ("", "_permanent")]
     for key in lists + bindings + ledger:
         yield Attack(f"{key!r} is a stream", [("XADD", key, "*", "x", "x")])

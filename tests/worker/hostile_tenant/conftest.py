@@ -1,4 +1,4 @@
-"""A worker of two tenants, one of which is hostile: in both orders."""
+"""A worker of two tenants, one of which is hostile: in both orders, of which the other one is slow."""
 
 from collections.abc import Callable, Iterator
 
@@ -33,7 +33,10 @@ def root(server: GuardedRedis) -> Iterator[Redis]:
         yield redis
 
 
-@pytest.fixture(scope="module", params=[f"{ACME},{GLOBEX}", f"{GLOBEX},{ACME}"])
+@pytest.fixture(
+    scope="module",
+    params=[f"{GLOBEX},{ACME}", pytest.param(f"{ACME},{GLOBEX}", marks=pytest.mark.slow)],
+)
 def worker(
     request: pytest.FixtureRequest, server: GuardedRedis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WorkerProcess]:

@@ -120,8 +120,11 @@ def _blow(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
     """A command that a producer's role allows, with odd arguments."""
     rng, ledger, queue = herd.rng, Ledger(TENANT), _queue(herd)
     job_id, value = rng.choice(job_ids), rng.choice(VALUES)
-    names = ("pending", "delayed", "leases", "waiting", "sweep", "dead", "workers", "quarantine")
     lists = [f"{queue}{lane}" for lane in LANES]
+    names = [
+        *("pending", "pending:deadlines", *(f"pending:{name}" for name in lists), "delayed", "leases"),
+        *("waiting", "sweep", "dead", "workers", "quarantine"),
+    ]
     of_job = [ledger.job_key(job_id), ledger.events_key(job_id)]
     key = rng.choice([rng.choice(lists), rng.choice(of_job), ledger.key(rng.choice(names))])
     match rng.randrange(8):

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from os import PathLike
-from types import TracebackType
 from typing import Self
 
 import gguf
 import numpy as np
 
+from llama_herd.closing import Closing
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import OTHER_TYPE, TensorInfo
@@ -34,7 +34,7 @@ KIND_KEY, MODEL = "general.type", "model"
 Shape = tuple[int, ...]
 
 
-class GGUFModel:
+class GGUFModel(Closing):
     """The checked view of a model file.
 
         with GGUFModel.open("model.gguf") as model:
@@ -106,14 +106,6 @@ class GGUFModel:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _rope_divisors(self) -> list[float]:
         blocks, type = self._file.rows(ROPE_NAME).read(), self._file.tensors[ROPE_NAME].type

@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from gguf import GGMLQuantizationType
 
+from llama_herd.closing import Closing
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import TensorInfo
@@ -68,7 +68,7 @@ class StoredTensor(NamedTuple):
     info: TensorInfo
 
 
-class SafetensorsModel:
+class SafetensorsModel(Closing):
     """The checked view of a folder with config.json and model.safetensors, whole or in shards.
 
         with SafetensorsModel.open("Llama-2-7b-hf") as model:
@@ -142,14 +142,6 @@ class SafetensorsModel:
     def close(self) -> None:
         for file in self._files:
             file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _stored(self, name: str) -> StoredTensor:
         is_tied = name == "output.weight" and name not in self

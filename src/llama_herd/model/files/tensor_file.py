@@ -9,12 +9,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from llama_herd.closing import Closing
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.reading.bounded_reader import Cursor
@@ -106,7 +106,7 @@ class StoredRows:
         )
 
 
-class TensorFile:
+class TensorFile(Closing):
     """Tensors by name."""
 
     def __init__(self, file: OpenFile, tensors: Mapping[str, TensorInfo]) -> None:
@@ -125,11 +125,3 @@ class TensorFile:
     def close(self) -> None:
         """Give up the file; what has been read of it stays good."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from llama_herd.closing import Closing
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.text.control_marks import Breaks, Marks, without_marks
@@ -31,7 +31,7 @@ class Chat:
     template: str | None = None  # its name; None: the one for tools if there are some, else the default
 
 
-class ChatTemplates:
+class ChatTemplates(Closing):
     """The chat templates of a model, rendered in helper processes that cannot hang or bloat this one.
 
         with ChatTemplates(tokenizer.chat_templates, tokenizer, control_tokens) as templates:
@@ -80,14 +80,6 @@ class ChatTemplates:
     def close(self) -> None:
         """End the helper processes."""
         self._renderers.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _rendered(self, chat: Chat, add_generation_prompt: bool) -> str:
         """The prompt's text, with marks for control tokens."""

@@ -3,10 +3,11 @@
 import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from typing import Self, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from redis.client import PubSub
 
+from llama_herd.closing import Closing
 from llama_herd.errors import UnservedModel
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch import Batch
@@ -34,7 +35,7 @@ from llama_herd.tasks.worker_status import WorkerStatus
 T = TypeVar("T")
 
 
-class Client:
+class Client(Closing):
     """Talks to the herd through Redis.
 
         with Client() as client:
@@ -306,12 +307,6 @@ class Client:
         """Close the connections."""
         self._redis.close()
         self._subscriber.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self, dialogue: Dialogue[T]) -> T:
         with redis_errors(self._core.url):

@@ -1,5 +1,6 @@
 """The state of single jobs: of one by its id, or of all that wait or run."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -7,11 +8,11 @@ from pydantic import ConfigDict
 
 from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.notes import unserved_note
-from llama_herd.tasks.client.status import Status, status
+from llama_herd.tasks.client.status import QueueStatus, Status, status
 from llama_herd.tasks.client.waiting import places
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.overview import MAX_PAGE, Index, JobPage, JobRow, Overview
+from llama_herd.tasks.ledger.overview import MAX_PAGE, JobPage, JobRow, Overview
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.message import model_of, queue_name
 
@@ -81,22 +82,66 @@ def job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
 def jobs(
     ledger: Ledger, model: str | None, state: ActiveState | None, older_s: float | None, limit: int
 ) -> Dialogue[list[JobStatus]]:
-    """The running jobs, then the waiting ones, the oldest first. It asks for no more than it returns."""
+    """The running jobs, then the waiting ones, the oldest first.
+
+    What it asks for grows with what it returns, not with what waits: jobs of a model, or of a state, are read
+    from lists that hold no others, but for delayed ones, which have one list for all models.
+    """
     queue = "" if model is None else queue_name(model, ledger.tenant)
     found = yield from status(ledger, queue or queue_name("", ledger.tenant))
-    due_ms = found.now_ms if state in ("queued", "unserved") else None
-    if older_s is not None:
-        due_ms = found.now_ms - round(1000 * older_s)
-    overview, listed = Overview(ledger.tenant), list[JobStatus]()
-    for index in _INDEXES[state]:
-        place: int | None = 0
-        while place is not None and len(listed) < limit:
-            most = min(limit - len(listed), MAX_PAGE)
-            page: JobPage = yield overview.jobs(index, place, queue=queue, due_ms=due_ms, most=most)
-            rows = yield from _of_page(page, ledger, found)
-            listed += (one for one in rows if state in (None, one.state))
-            place = page.next
+    due_ms = None if older_s is None else found.now_ms - round(1000 * older_s)
+    asked, listed = _Asked(Overview(ledger.tenant), queue, due_ms), list[JobStatus]()
+    for lists in _lists(state, queue, found):
+        left = limit - len(listed)
+        rows = list[JobRow]()
+        for name in lists if left else ():
+            rows += yield from _first(asked, name, left)
+        if len(lists) > 1:
+            rows.sort(key=lambda row: (row.due_ms, row.job_id))
+        shown = yield from _of_rows(rows[:left], ledger, found)
+        listed += (one for one in shown if state in (None, one.state))
     return listed
+
+
+class _Asked(NamedTuple):
+    """Of which queue jobs are asked for, '' for any, and until when they must have been due."""
+
+    overview: Overview
+    queue: str
+    due_ms: int | None
+
+
+def _first(asked: _Asked, name: str, limit: int) -> Dialogue[list[JobRow]]:
+    """The oldest jobs of a list, as many as `limit`."""
+    rows, place = list[JobRow](), 0
+    while len(rows) < limit:
+        most = min(limit - len(rows), MAX_PAGE)
+        page: JobPage = yield asked.overview.jobs(
+            name, place, queue=asked.queue, due_ms=asked.due_ms, most=most
+        )
+        rows += page.rows
+        if page.next is None:
+            break
+        place = page.next
+    return rows
+
+
+def _lists(state: ActiveState | None, queue: str, found: Status) -> Iterator[tuple[str, ...]]:
+    """The lists to read one after the other. Those in one tuple are one list together."""
+    if state in (None, "running"):
+        yield ("leases",)
+    if state is None and not queue:
+        yield ("pending",)
+    elif state in (None, "queued", "unserved"):
+        wanted = [one for one in found.queues if queue in ("", one.queue) and _is_in(state, one)]
+        yield tuple(line for one in wanted for line in Overview.lines(one.queue))
+    if state == "delayed" or (state is None and queue):
+        yield ("delayed",)
+
+
+def _is_in(state: ActiveState | None, queue: QueueStatus) -> bool:
+    """Whether jobs that wait in a queue, and are due, are in this state."""
+    return state is None or queue.is_served == (state == "queued")
 
 
 class Glance(NamedTuple):
@@ -112,24 +157,16 @@ def glance(ledger: Ledger, queue: str, limit: int) -> Dialogue[Glance]:
     found = yield from status(ledger, queue)
     overview = Overview(ledger.tenant)
     pages: list[JobPage] = yield [overview.jobs(index, most=limit) for index in ("leases", "pending")]
-    running = yield from _of_page(pages[0], ledger, found)
-    waiting = yield from _of_page(pages[1], ledger, found)
+    running = yield from _of_rows(pages[0].rows, ledger, found)
+    waiting = yield from _of_rows(pages[1].rows, ledger, found)
     return Glance(found, running, waiting)
 
 
-_INDEXES: dict[str | None, tuple[Index, ...]] = {
-    None: ("leases", "pending"),
-    "running": ("leases",),
-    "delayed": ("delayed",),
-    **dict.fromkeys(("queued", "unserved"), ("pending",)),
-}
-
-
-def _of_page(page: JobPage, ledger: Ledger, found: Status) -> Dialogue[list[JobStatus]]:
-    """The jobs of a page, with the places of those that wait."""
-    waiting = [row.job_id for row in page.rows if row.state == "queued"]
+def _of_rows(rows: list[JobRow], ledger: Ledger, found: Status) -> Dialogue[list[JobStatus]]:
+    """The jobs of rows, with the places of those that wait."""
+    waiting = [row.job_id for row in rows if row.state == "queued"]
     place_of = dict(zip(waiting, (yield from places(ledger, waiting)), strict=True))
-    return [_of_row(row, ledger.tenant, found, page.now_ms, place_of.get(row.job_id)) for row in page.rows]
+    return [_of_row(row, ledger.tenant, found, found.now_ms, place_of.get(row.job_id)) for row in rows]
 
 
 def _of_row(row: JobRow, tenant: str, found: Status, now_ms: int, place: Place | None) -> JobStatus:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Call, Script
 from llama_herd.tasks.ledger.replies import number, text
+from llama_herd.tasks.priority import LANES
 
 #: Most queues in one answer, and most running jobs that are assigned to their queues.
 MAX_QUEUES = 500
@@ -124,9 +125,14 @@ class Overview(Keys):
         arguments: tuple[str | int, ...] = (before, after, max_queues, max_looks, 1000 * LATELY_S, *queues)
         return Call(_QUEUES, tuple(map(self.key, names)), arguments, partial(_read_counts, self.tenant))
 
+    @staticmethod
+    def lines(queue: str) -> tuple[str, ...]:
+        """The lists of a queue's waiting jobs that are due, one a lane."""
+        return tuple(f"pending:{queue}{lane}" for lane in LANES)
+
     def jobs(
         self,
-        index: Index,
+        index: Index | str,
         place: int = 0,
         *,
         queue: str = "",
@@ -134,9 +140,7 @@ class Overview(Keys):
         due_ms: int | None = None,
         most: int = MAX_PAGE,
     ) -> Call[JobPage]:
-        """Waiting (`pending`, `delayed`) or running (`leases`) jobs from a place in their list on.
-
-        The oldest come first.
+        """Jobs from a place in their list on, the oldest first: an Index, or one of `lines`.
 
         queue: only of this queue. prefix: only those whose ids begin so. due_ms: only those due by this time.
         most: as many at most.

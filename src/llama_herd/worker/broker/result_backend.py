@@ -4,10 +4,8 @@ Celery judges errors by type alone, and would retry for ever what Redis will nev
 """
 
 from collections.abc import Callable, Iterable
-from time import sleep
 from typing import Any, TypeVar
 
-import structlog
 from celery.backends.redis import RedisBackend
 from redis import Redis
 from redis.client import Pipeline
@@ -17,12 +15,9 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
 from llama_herd.tasks.ledger.passing import passes, said
-
-log = structlog.get_logger(__name__)
+from llama_herd.worker.insisting import insist
 
 T = TypeVar("T")
-
-RETRY_S = 0.5
 
 #: The setting of Redis above which a value makes it close the connection.
 LIMIT = "proto-max-bulk-len"
@@ -89,22 +84,20 @@ class ResultBackend(RedisBackend):  # type: ignore[misc]
 
 def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
     breaks = Breaks()
-    while True:
-        try:
-            return act()
-        except NoScriptError:
-            raise  # redis-py loads the script
-        except RedisError as error:
-            if num_bytes >= LARGE_BYTES:
-                breaks.note(_plain(client), error)
-            if breaks.are_too_many or TOO_LARGE in said(error):
-                raise GenerationError(ErrorCode.REFUSED, _too_large(client, num_bytes)) from None
-            if not passes(error):
-                raise refusal(error) from None
-            if not client.insists and not breaks.num:
-                raise
-            log.warning("Redis did not take a result, retrying", error=type(error).__name__)
-        sleep(RETRY_S)
+
+    def judge(error: Exception) -> None:
+        if isinstance(error, NoScriptError) or not isinstance(error, RedisError):
+            raise error  # redis-py loads a missing script
+        if num_bytes >= LARGE_BYTES:
+            breaks.note(_plain(client), error)
+        if breaks.are_too_many or TOO_LARGE in said(error):
+            raise GenerationError(ErrorCode.REFUSED, _too_large(client, num_bytes)) from None
+        if not passes(error):
+            raise refusal(error) from None
+        if not client.insists and not breaks.num:
+            raise error
+
+    return insist(act, "a result", judge=judge)
 
 
 def _largest(parts: Iterable[Any]) -> int:

@@ -27,6 +27,7 @@ from llama_herd.tasks.ledger.redis_call import Call, run, run_many
 from llama_herd.tasks.result import Result
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.result_backend import refusal
+from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.stream_reader import StreamReader
 
 log = structlog.get_logger(__name__)
@@ -39,9 +40,6 @@ Events = list[Event] | ResponseError
 
 NUM_THREADS = 2
 
-#: Pause before Redis is tried again.
-RETRY_S = 0.5
-
 #: How long a stopping worker waits for results that are being stored.
 STOP_S = 2.0
 
@@ -49,10 +47,6 @@ STOP_S = 2.0
 SETTLING_MS = 5000
 #: How often a settling finisher reports itself, and how often postponed settlements are checked.
 REPORT_S = 1.0
-
-
-class Stopped(Exception):
-    """The worker stops, and Redis does not answer."""
 
 
 class Settlement(NamedTuple):
@@ -206,15 +200,7 @@ class Finisher:
 
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Retry until Redis accepts it. Raises Stopped, and any error that will not pass by itself."""
-        while True:
-            try:
-                return act(*args, **options)
-            except Exception as error:
-                if not passes(error):
-                    raise
-                log.warning("Redis did not take a result, retrying", error=type(error).__name__)
-                if self._is_stopping.wait(RETRY_S):
-                    raise Stopped from None
+        return insist(lambda: act(*args, **options), "a result", pause=self._is_stopping.wait)
 
     @contextmanager
     def _reported(self, job_id: str, token: str) -> Iterator[None]:

@@ -20,6 +20,7 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.passing import passes, said
 from llama_herd.tasks.ledger.redis_call import Call, run_many
 from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.figures import JobFigures
@@ -32,8 +33,8 @@ T = TypeVar("T")
 #: Most steps that wait while Redis is away; then the engine pauses.
 MAX_WAITING_STEPS = 1000
 
-#: Pause before a call that Redis has not answered is repeated.
-RETRY_S = 0.2
+#: Pause before events that did not fit into a full Redis are sent again.
+FULL_S = 0.2
 #: How long a stopping worker goes on trying.
 STOPPING_S = 2.0
 
@@ -70,10 +71,6 @@ Said = StepOutput | Refusal | Released | Lost
 
 class Refused(Exception):
     """Redis will never accept a call."""
-
-
-class GivenUp(Exception):
-    """The worker stops, and Redis does not answer."""
 
 
 class Publisher(threading.Thread):
@@ -207,7 +204,7 @@ class Publisher(threading.Thread):
         if not entries:
             return
         self._sending_since_s = since_s = monotonic()
-        with suppress(GivenUp):
+        with suppress(Stopped):
             while entries:
                 answered = [pair for lot in _lots(entries) for pair in self._send(lot)]
                 entries = self._act_on(answered)
@@ -241,30 +238,35 @@ class Publisher(threading.Thread):
         """Repeat a call, byte for byte, until it is answered: it may have run though its reply was lost.
 
         `breaks` counts the connections that a large call has broken. Nobody asks for the answers to the calls
-        `beside` it, in the same round trip. Raises Refused when repeating cannot help, and GivenUp.
+        `beside` it, in the same round trip. Raises Refused when repeating cannot help, and Stopped.
         """
-        num_tries = 0
-        while True:
-            try:
-                answer, *_ = run_many(self._holder.redis, [call, *beside])
-                if isinstance(answer, ResponseError):
-                    raise answer
-                self._num_answered += 1
-                return cast(T, answer)
-            except RedisError as error:
-                num_tries += 1
-                if not passes(error):
-                    raise Refused(said(error)[:MAX_REASON]) from None
-                self._figures = self._figures.with_retry()
-                if num_tries == 1:
-                    log.warning("Redis did not accept events, retrying", error=type(error).__name__)
-                if breaks is not None:
-                    breaks.note(self._holder.redis, error)
-                    if breaks.are_too_many:
-                        raise Refused(BREAKING) from None
-            if monotonic() >= self._give_up_s:
-                raise GivenUp
-            sleep(RETRY_S)
+
+        def act() -> T:
+            answer, *_ = run_many(self._holder.redis, [call, *beside])
+            if isinstance(answer, ResponseError):
+                raise answer
+            self._num_answered += 1
+            return cast(T, answer)
+
+        def judge(error: Exception) -> None:
+            if not isinstance(error, RedisError):
+                raise error
+            if not passes(error):
+                raise Refused(said(error)[:MAX_REASON]) from None
+            self._figures = self._figures.with_retry()
+            if breaks is not None:
+                breaks.note(self._holder.redis, error)
+                if breaks.are_too_many:
+                    raise Refused(BREAKING) from None
+
+        return insist(act, "events", judge=judge, pause=self._pause)
+
+    def _pause(self, pause_s: float) -> bool:
+        """Sleep, unless it is time to give up; returns whether it is."""
+        if monotonic() >= self._give_up_s:
+            return True
+        sleep(pause_s)
+        return False
 
     def _act_on(self, answered: Rows[tuple[Entry, Emitted]]) -> list[Entry]:
         """Act on the ledger's answers; return what must be sent now, before any new event."""
@@ -273,7 +275,7 @@ class Publisher(threading.Thread):
         if any(answer.is_full for _, answer in answered):
             self._figures = self._figures.with_retry()
             log.warning("Redis is full, retrying")
-            sleep(RETRY_S)
+            sleep(FULL_S)
         for entry, answer in answered:
             attempt = self._claims.get(entry.job_id)
             if attempt is None or attempt.stream.epoch != entry.epoch or entry.job_id in recovered:

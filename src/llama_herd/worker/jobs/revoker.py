@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence as Rows
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -12,6 +13,7 @@ from redis.exceptions import ConnectionError, NoPermissionError, RedisError, Res
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.worker.broker.revoke_message import RevokeMessage, read_revoke
+from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.revoked_ids import RevokedIds
 
@@ -134,8 +136,14 @@ class Revoker(threading.Thread):
     def _cancelled(self, job_ids: Rows[str]) -> Rows[Cancellation | ResponseError]:
         """The answers of the ledger, as soon as Redis gives them; none once the worker stops."""
         calls = [self._ledger.cancel(job_id, "revoked") for job_id in job_ids]
-        while not self._is_stopping.is_set():
-            with suppress(RedisError):
-                return run_many(self._redis, calls)
-            self._is_stopping.wait(RETRY_S)
+        if not self._is_stopping.is_set():
+            with suppress(Stopped):
+                cancel = partial(run_many, self._redis, calls)
+                return insist(cancel, "a revoke", judge=_judge, pause=self._is_stopping.wait)
         return [Cancellation.UNKNOWN] * len(job_ids)
+
+
+def _judge(error: Exception) -> None:
+    """A revoke is kept whatever Redis says: nobody would send it again."""
+    if not isinstance(error, RedisError):
+        raise error

@@ -7,6 +7,7 @@ from typing import Self
 import structlog
 import torch
 
+from llama_herd.closing import Closing
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError
 from llama_herd.model.cache import Cache
@@ -36,7 +37,7 @@ from llama_herd.worker.settings import WorkerSettings
 log = structlog.get_logger(__name__)
 
 
-class LoadedModel:
+class LoadedModel(Closing):
     """All that a worker loads once, before it takes its first job."""
 
     def __init__(

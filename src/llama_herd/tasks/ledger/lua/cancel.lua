@@ -5,6 +5,7 @@
 --          finished (it had ended before) | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
   waiting = KEYS[6], channel = ARGV[2], ttl_s = ARGV[3]}
+local id, reason, end_state, end_tail, notice = ARGV[1], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease')
 local state, owner, lease = record[1], record[2], tonumber(record[3])
@@ -13,10 +14,10 @@ if state ~= 'queued' and state ~= 'running' then return 'finished' end
 
 if owner and lease > now_ms() then
   -- A message that comes again after it has expired does not end a job that began in time.
-  if ARGV[4] == 'expired' then return 'asked' end
-  redis.call('HSETNX', key.job, 'cancel', ARGV[4])
-  redis.call('PUBLISH', KEYS[7], ARGV[7])
+  if reason == 'expired' then return 'asked' end
+  redis.call('HSETNX', key.job, 'cancel', reason)
+  redis.call('PUBLISH', KEYS[7], notice)
   return 'asked'
 end
-write_end(key, ARGV[1], ARGV[5], ARGV[6])
+write_end(key, id, end_state, end_tail)
 return 'cancelled'

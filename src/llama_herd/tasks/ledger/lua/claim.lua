@@ -10,13 +10,15 @@
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
   waiting = KEYS[6], queue = KEYS[8], channel = ARGV[2], ttl_s = ARGV[3]}
 local id, owner, lease_ms, max_attempts = ARGV[1], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
+local worker, quarantined_s, bare_body = ARGV[5], ARGV[8], ARGV[13]
+local cancelled_tail, late_tail, poisoned_tail, lost_tail = unpack(ARGV, 9, 12)
 local now = now_ms()
 
 -- A bare message carries the job itself: its record is made here.
 if redis.call('EXISTS', key.job) == 0 then
-  if not ARGV[13] then
+  if not bare_body then
     if not (redis.call('ZSCORE', key.pending, id) or redis.call('ZSCORE', key.leases, id)) then return {'unknown'} end
-    end_lost(key, id, ARGV[12])
+    end_lost(key, id, lost_tail)
     return {'finished'}
   end
   write_record(key, id, now, 13, 1)
@@ -30,7 +32,7 @@ local queue, tokens, lane = record[8], record[9], record[13]
 local epoch, preparing, computing = record[10], record[11], record[12]
 
 -- A job that was submitted, and came by a bare message as well.
-if ARGV[13] and record[14] ~= '1' and state ~= 'purged' then redis.call('HSET', key.job, 'bare', 1) end
+if bare_body and record[14] ~= '1' and state ~= 'purged' then redis.call('HSET', key.job, 'bare', 1) end
 
 local function claimed(kind)
   local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body', 'lane')
@@ -53,11 +55,11 @@ if state ~= 'queued' and state ~= 'running' then
 end
 
 if cancel == 'deadline' or (deadline and tonumber(deadline) <= now) then
-  write_end(key, id, 'failed', ARGV[10])
+  write_end(key, id, 'failed', late_tail)
   return {'expired'}
 end
 if cancel then
-  write_end(key, id, 'cancelled', ARGV[9])
+  write_end(key, id, 'cancelled', cancelled_tail)
   return {'cancelled'}
 end
 
@@ -83,8 +85,8 @@ if current and (preparing == epoch or computing == epoch) then
   attempts = redis.call('HINCRBY', key.job, 'attempts', 1)
 end
 if attempts >= max_attempts then
-  key.ttl_s = ARGV[8]
-  write_end(key, id, 'failed', ARGV[11])
+  key.ttl_s = quarantined_s
+  write_end(key, id, 'failed', poisoned_tail)
   redis.call('ZREMRANGEBYSCORE', KEYS[7], '-inf', now - 1000 * key.ttl_s)
   redis.call('ZADD', KEYS[7], now, id)
   return {'poison'}
@@ -92,7 +94,7 @@ end
 
 redis.call('HINCRBY', key.job, 'epoch', 1)
 redis.call('HSET', key.job,
-  'state', 'running', 'owner', owner, 'worker', ARGV[5], 'lease', now + lease_ms, 'waits', 0)
+  'state', 'running', 'owner', owner, 'worker', worker, 'lease', now + lease_ms, 'waits', 0)
 stop_waiting(key, id, queue, lane, tokens)
 note_taken()
 redis.call('ZADD', key.leases, now + lease_ms, id)

@@ -1,5 +1,5 @@
 -- JOBS: some of the waiting or of the running jobs, by their place in the list.
--- KEYS: 1 pending, delayed or leases
+-- KEYS: 1 pending, delayed, leases or pending:<list>
 -- ARGV: 1 place to begin at, 2 most jobs to look at, 3 most jobs in the answer, 4 and 5 what a record's key has before
 --       and after the id, 6 their queue ('': any), 7 what their ids begin with, 8 due at this time at the latest ('': any)
 -- Answers: now, place to go on at (-1: the list is over), then for each job: id, state, queue, worker, tokens, attempts,

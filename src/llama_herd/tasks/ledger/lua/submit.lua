@@ -9,7 +9,9 @@
 --       then: waiting jobs and tokens without this job; jobs taken lately; in how many ms; if a key 8 is given and no
 --       worker serves the queue: some queues that are served
 local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], waiting = KEYS[6], queue = KEYS[7]}
-local id, max_jobs, max_tokens, body, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[8])
+local id, max_jobs, max_tokens, body = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local envelope, deadline_ms, not_before, tokens = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local lane, served_ms = ARGV[9] or '', ARGV[10]
 
 -- An error after the first write would leave a job that is counted, but that no worker can claim.
 local function check(is_right, what)
@@ -19,12 +21,12 @@ end
 -- Larger numbers are not exact in Lua, and their sums could overflow.
 local function is_number(text) return string.find(text, '^%d+$') and tonumber(text) < 2 ^ 53 end
 
-redis.call('LLEN', own_queue(key.job, key.queue .. (ARGV[9] or '')))
+redis.call('LLEN', own_queue(key.job, key.queue .. lane))
 check(#id <= 128 and string.find(id, '^[%w._:-]+$'), 'the id cannot name a job')
-check(string.find(ARGV[5], '@tag@', 1, true), 'the envelope has no gap for a tag')
-check(ARGV[6] == '' or is_number((string.gsub(ARGV[6], '^%+', ''))), 'the deadline is not a time in milliseconds')
-check(ARGV[7] == '' or is_number(ARGV[7]), 'not_before is not a time in milliseconds')
-check(is_number(ARGV[8]), 'the estimated tokens are not a number')
+check(string.find(envelope, '@tag@', 1, true), 'the envelope has no gap for a tag')
+check(deadline_ms == '' or is_number((string.gsub(deadline_ms, '^%+', ''))), 'the deadline is not a time in milliseconds')
+check(not_before == '' or is_number(not_before), 'not_before is not a time in milliseconds')
+check(is_number(tokens), 'the estimated tokens are not a number')
 
 local known = redis.call('HMGET', key.job, 'state', 'body')
 if known[1] then return {known[2] == body and 'exists' or 'conflict', 0, 0, 0, 0} end
@@ -43,14 +45,14 @@ local function answer(kind)
 end
 
 local function served_instead()
-  local since = KEYS[8] and now - ARGV[10]
+  local since = KEYS[8] and now - served_ms
   if not since or tonumber(redis.call('ZSCORE', KEYS[8], key.queue) or 0) >= since then return {} end
   return redis.call('ZRANGEBYSCORE', KEYS[8], since, '+inf', 'LIMIT', 0, 100)
 end
 
 if max_jobs > 0 and num_jobs >= max_jobs then return answer('queue_full') end
 -- A job that exceeds the limit by itself is accepted if nothing else waits.
-if max_tokens > 0 and num_tokens > 0 and num_tokens + tokens > max_tokens then return answer('tokens_full') end
+if max_tokens > 0 and num_tokens > 0 and num_tokens + tonumber(tokens) > max_tokens then return answer('tokens_full') end
 
 if write_record(key, id, now, 4, 0) <= now then push(key.job, id, now) end
 local accepted = answer('submitted')

@@ -13,29 +13,33 @@
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
 -- The records' keys are built here, so this script needs a single Redis, not a cluster.
 local pending, delayed, leases, waiting, sweep, dead, served = unpack(KEYS)
+local keys_start, record_end, events_end, channels = unpack(ARGV, 1, 4)
+local between_ms, gap_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
 local lease_ms, patience_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_pushes, max_looks, max_taken = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[15])
+local ended_s, letter_s, unserved_ms, away_ms = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[16]), tonumber(ARGV[18])
+local late_tail, cancelled_tail, unserved_tail, lost_tail = ARGV[13], ARGV[14], ARGV[17], ARGV[19]
 local deadlines = deadlines_of(pending)
 local now, swept = now_ms(), {'swept'}
 
 local turn = redis.call('HMGET', sweep, 'last', 'hold', 'gaps', 'offset', 'awake')
 local last, hold = tonumber(turn[1] or 0), tonumber(turn[2] or 0)
 local gaps, offset, awake = tonumber(turn[3] or 0), tonumber(turn[4] or 0), tonumber(turn[5] or now)
-if now - last < tonumber(ARGV[5]) and now >= last then return {'early'} end
+if now - last < between_ms and now >= last then return {'early'} end
 
 -- After a gap (Redis stood still, or there was no worker) live owners first get time to renew their leases.
 -- Slow sweepers see nothing but gaps. So the fourth gap in a row holds nothing up; else they would never sweep.
-if now - last > tonumber(ARGV[6]) then
+if now - last > gap_ms then
   gaps = (gaps + 1) % 4
   hold = gaps > 0 and now + lease_ms or 0
 else
   gaps = 0
 end
 -- While all workers are away, nobody could begin to serve a queue: that time is not counted.
-if now - last > math.max(tonumber(ARGV[6]), tonumber(ARGV[18])) or awake > now then awake = now end
+if now - last > math.max(gap_ms, away_ms) or awake > now then awake = now end
 redis.call('HSET', sweep, 'last', now, 'hold', hold, 'gaps', gaps, 'awake', awake)
 
-local function job_key(id) return ARGV[1] .. id .. ARGV[2] end
+local function job_key(id) return keys_start .. id .. record_end end
 
 -- How long to wait for a claim after so many pushes in vain: patience x 1, 2, 4 ... 256.
 local function wait_ms(waits) return patience_ms * 2 ^ math.min(math.max((tonumber(waits) or 0) - 1, 0), 8) end
@@ -98,14 +102,13 @@ for place = 20, #ARGV do is_known[ARGV[place]] = true end
 
 -- Whether a job has waited for too long, since it was due and since workers are up, in a queue that nobody ever served.
 local function is_unserved(queue, due_ms)
-  local patience = tonumber(ARGV[16])
-  if patience == 0 or now - math.max(awake, tonumber(due_ms) or 0) <= patience then return false end
+  if unserved_ms == 0 or now - math.max(awake, tonumber(due_ms) or 0) <= unserved_ms then return false end
   if is_known[queue] == nil then is_known[queue] = redis.call('ZSCORE', served, queue) and true end
   return not is_known[queue]
 end
 
 local function keys_of(id)
-  return {job = job_key(id), events = ARGV[1] .. id .. ARGV[3], channel = ARGV[4] .. id, ttl_s = ARGV[11],
+  return {job = job_key(id), events = keys_start .. id .. events_end, channel = channels .. id, ttl_s = ended_s,
     pending = pending, delayed = delayed, leases = leases, waiting = waiting}
 end
 
@@ -115,7 +118,7 @@ local function end_early(id, deadline_ms, cancel, queue, due_ms)
   local is_late = cancel == 'deadline' or deadline_ms and tonumber(deadline_ms) <= now
   local is_left = not (is_late or cancel) and is_unserved(queue, due_ms)
   if not (is_late or cancel or is_left) then return false end
-  local tail = is_late and ARGV[13] or is_left and ARGV[17] or ARGV[14]
+  local tail = is_late and late_tail or is_left and unserved_tail or cancelled_tail
   write_end(keys_of(id), id, (is_late or is_left) and 'failed' or 'cancelled', tail)
   return true
 end
@@ -133,7 +136,7 @@ local function take_back(id)
   local state, queue, lane, deadline_ms, cancel, due_ms, waits, pushed_ms = unpack(
     redis.call('HMGET', job, 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'due_ms', 'waits', 'pushed_ms'))
   if not state then
-    end_lost(keys_of(id), id, ARGV[19])
+    end_lost(keys_of(id), id, lost_tail)
   elseif state ~= 'running' then
     redis.call('ZREM', leases, id)
   elseif end_early(id, deadline_ms, cancel, queue, due_ms) then
@@ -225,7 +228,7 @@ local function look(id, since)
   local state, queue, lane, deadline_ms, cancel, due_ms = unpack(
     redis.call('HMGET', job_key(id), 'state', 'queue', 'lane', 'deadline_ms', 'cancel', 'due_ms'))
   if not state then
-    end_lost(keys_of(id), id, ARGV[19])
+    end_lost(keys_of(id), id, lost_tail)
   elseif state ~= 'queued' then
     redis.call('ZREM', pending, id)
   elseif not end_early(id, deadline_ms, cancel, queue, due_ms) then
@@ -253,5 +256,5 @@ if redis.call('EXISTS', pending) == 0 then
   end
   redis.call('DEL', waiting)
 end
-redis.call('XTRIM', dead, 'MINID', string.format('%.0f', now - 1000 * ARGV[12]))
+redis.call('XTRIM', dead, 'MINID', string.format('%.0f', now - 1000 * letter_s))
 return swept

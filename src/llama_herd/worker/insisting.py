@@ -1,0 +1,63 @@
+"""Repeats a call until Redis takes it."""
+
+from collections.abc import Callable, Iterator
+from time import sleep
+from typing import TypeVar
+
+import structlog
+
+from llama_herd.tasks.ledger.passing import passes
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: The first pause, which each failure doubles, and the longest one.
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 0.5
+
+
+class Stopped(Exception):
+    """The worker stops, and Redis does not answer."""
+
+
+def refuse_lasting(error: Exception) -> None:
+    """Raise an error that will not pass by itself."""
+    if not passes(error):
+        raise error
+
+
+def never_stop(pause_s: float) -> bool:
+    """Sleep, and go on."""
+    sleep(pause_s)
+    return False
+
+
+def insist(
+    act: Callable[[], T],
+    what: str,
+    *,
+    judge: Callable[[Exception], None] = refuse_lasting,
+    pause: Callable[[float], bool | None] = never_stop,
+) -> T:
+    """Call until it succeeds; `what` Redis did not take is logged at the first failure.
+
+    `judge(error)` raises where repeating cannot help. `pause(seconds)` waits, and says whether to stop: then
+    this raises Stopped.
+    """
+    for number, pause_s in enumerate(_pauses()):
+        try:
+            return act()
+        except Exception as error:
+            judge(error)
+            if number == 0:
+                log.warning(f"Redis did not take {what}, retrying", error=type(error).__name__)
+        if pause(pause_s):
+            break
+    raise Stopped
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = MIN_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
