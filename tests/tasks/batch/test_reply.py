@@ -37,7 +37,7 @@ def item(endpoint: Endpoint, **fields: Any) -> BatchItem:
 
 
 def body(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
-    line = output_line("batch_req_r-4", item(endpoint, **fields))
+    line = output_line("r", item(endpoint, **fields))
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
     found: dict[str, Any] = json.loads(line)
@@ -55,14 +55,14 @@ def test_a_row_that_ended_well_has_the_body_of_its_endpoint() -> None:
 
 def test_a_line_is_one_line_to_every_reader() -> None:
     text = "\n\r\x0b\x1c\x85\u2028\u2029"
-    line = output_line("batch_req_r-4", item(COMPLETIONS, text=text)).decode()
+    line = output_line("r", item(COMPLETIONS, text=text)).decode()
     assert len(line.splitlines()) == 1
     assert json.loads(line)["response"]["body"]["choices"][0]["text"] == text
 
 
 def test_a_failed_row_has_its_line_and_the_reason() -> None:
     error = Failure(code="prompt_too_long", message="600 tokens, 512 fit")
-    line = error_line("batch_req_r-4", item(COMPLETIONS, finish_reason="error", error=error))
+    line = error_line("r", item(COMPLETIONS, finish_reason="error", error=error))
     assert json.loads(line) == {
         "id": "batch_req_r-4",
         "line": 4,

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -11,18 +10,13 @@ from types import TracebackType
 from typing import Self
 
 from llama_herd.errors import BadInput, HerdError
+from llama_herd.tasks.batch.line_id import row_of
 
 _CHUNK_BYTES = 1 << 16
-_LINE_ID = re.compile(rb'\{"id":"batch_req_([a-z0-9]+)-([0-9]{1,12})"')
 
 
 class CannotWrite(HerdError):
     """A file of answers cannot be written any more. The lines in it are whole."""
-
-
-def line_id(run_id: str, line: int) -> str:
-    """The id of a row of a run in the run's files."""
-    return f"batch_req_{run_id}-{line}"
 
 
 class AnswerFile:
@@ -74,9 +68,9 @@ class AnswerFile:
         start = 0
         with self.path.open("rb") as file:
             for text in file:
-                found = _LINE_ID.match(text)
-                if found is not None and found[1] == run_id.encode():
-                    yield int(found[2]), start
+                row = row_of(text, run_id)
+                if row is not None:
+                    yield row, start
                 start += len(text)
 
     def append(self, lines: Sequence[bytes]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from llama_herd.cli.batch.answer_file import AnswerFile, line_id
+from llama_herd.cli.batch.answer_file import AnswerFile
 from llama_herd.cli.batch.answer_table import write_answer_table
 from llama_herd.cli.batch.output_format import OutputFormat
 from llama_herd.cli.batch.plan import Plan
@@ -70,10 +70,10 @@ class BatchFiles:
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Write answers to disk. Raises CannotWrite."""
-        prompts = self._plan.has_prompts
+        run_id, prompts = self.run.run_id, self._plan.has_prompts
         done = [one for one in items if one.failure is None]
-        self._answers.append([output_line(self._id(one), one, with_prompt=prompts) for one in done])
-        self._errors.append([error_line(self._id(one), one) for one in items if one.failure is not None])
+        self._answers.append([output_line(run_id, one, with_prompt=prompts) for one in done])
+        self._errors.append([error_line(run_id, one) for one in items if one.failure is not None])
 
     def write_table(self) -> str:
         """Make the table of all answers, if the output is to be one, and say so. Raises CannotWrite."""
@@ -83,6 +83,3 @@ class BatchFiles:
         has_prompts = self._plan.has_prompts
         num_rows = write_answer_table(self._answers, self.run.run_id, path, format, has_prompts=has_prompts)
         return f"{path}: {num_rows:,} rows"
-
-    def _id(self, item: BatchItem) -> str:
-        return line_id(self.run.run_id, item.index)

@@ -1,6 +1,6 @@
 """Runs a batch from file to file, until it is done, too many rows fail, or it is interrupted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
@@ -9,9 +9,9 @@ from llama_herd.cli.batch.files import BatchFiles
 from llama_herd.cli.batch.interruption import Interruption, Wish
 from llama_herd.cli.batch.screen import Screen
 from llama_herd.cli.batch.summary import Summary
-from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.batch.figures import Figures
+from llama_herd.tasks.batch.run import BatchRun
 from llama_herd.tasks.client.batch.batch import Batch
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.client import Client
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 #: How often the status is reported.
 REPORT_S = 1.0
-#: So many failures and not one answer since the start end it, unless `max_errors` says how many may be.
-HOPELESS_ROWS = 50
 #: Pause before Redis is tried again.
 RETRY_S = 0.5
+#: Said when it stops though nobody set how many rows may fail.
+HINT = ". Fix: mend that; or give --max-errors, and the other rows run"
 
 
 class Runner:
@@ -50,19 +50,18 @@ class Runner:
         self._batch = batch
         self._client = client
         self._screen = screen
-        self._max_errors = max_errors
         self._command = command
         self._own = own
         self._hits_before: Mapping[str, int] = {}
+        self._hint = HINT if max_errors is None else ""
         self._interruption = Interruption()
         self._is_away = False
         self._named: set[str] = set()
         self._report_at_s = 0.0
         self._is_asked_to_end = False
-        run = files.run
-        self._figures = Figures(
-            run.run_id, run.input_name, files.num_rows(), files.num_done, files.num_failed
-        )
+        known = files.run
+        figures = Figures(known.run_id, known.input_name, files.num_rows(), files.num_done, files.num_failed)
+        self._run = BatchRun(batch.window, figures, max_errors=max_errors)
 
     def run(self) -> int:
         """Raises CannotWrite, WorkerDied, and RedisUnavailable when Redis is not there at the start."""
@@ -70,9 +69,7 @@ class Runner:
         with self._interruption.listening(), self._screen:
             self._begin()
             while not self._batch.window.is_over:
-                if self._shall_stop:
-                    self._batch.window.stop()
-                self._write(self._poll())
+                self._advance()
                 if self._own is not None:
                     self._own.worker.check()
                 if self._interruption.number is not None:
@@ -80,7 +77,7 @@ class Runner:
                 self._report()
                 if self._is_asked_to_end:
                     return self._cancelled_from_elsewhere()
-            return self._end("stopped" if self._shall_stop else "done")
+            return self._end()
 
     def _begin(self) -> None:
         run_id, num_before = self._files.run.run_id, self._files.num_done + self._files.num_failed
@@ -90,6 +87,10 @@ class Runner:
         self._screen.say(
             f"run {run_id} {how}; to watch it from elsewhere:\n  {where}herd batch --watch {run_id}"
         )
+
+    def _advance(self) -> None:
+        """One round; its answers are on disk before the next one."""
+        self._files.write(self._run.answers(self._poll()))
 
     def _poll(self) -> list[BatchItem]:
         try:
@@ -104,10 +105,6 @@ class Runner:
             self._screen.say("Redis is back")
         self._is_away = False
         return items
-
-    def _write(self, items: Sequence[BatchItem]) -> None:
-        self._files.write(items)
-        self._figures.note(items)
 
     def _report(self) -> None:
         if monotonic() < self._report_at_s:
@@ -128,18 +125,11 @@ class Runner:
             self._named.add(model)
 
     def _tell(self, state: str) -> None:
-        status = self._figures.status(state, self._batch.window.num_under_way)
+        status = self._run.status(state)
         self._screen.show(status)
         if not self._is_away:
             with suppress(RedisUnavailable):
                 self._is_asked_to_end = self._client.report_batch(status)
-
-    @property
-    def _shall_stop(self) -> bool:
-        """Whether too many rows have failed, or all of many."""
-        if self._max_errors is not None:
-            return self._figures.num_failed > self._max_errors
-        return self._figures.num_here >= HOPELESS_ROWS and not self._figures.num_done_here
 
     def _interrupted(self) -> int:
         num_under_way = self._batch.window.num_under_way
@@ -162,47 +152,33 @@ class Runner:
         return 1
 
     def _cancel(self, what: str) -> None:
-        """Cancelled rows get no answer, so a later run does them; with --in-order also those behind them.
-
-        Another signal ends the wait for workers that do not answer.
-        """
+        """Cancel the jobs under way. Another signal ends the wait for workers that do not answer."""
         self._batch.cancel()
-        is_cut = False
         num_signals = self._interruption.num_signals
         while not self._batch.window.is_over and self._interruption.num_signals == num_signals:
-            items = self._poll()
-            kept = [one for one in items if one.failure is None or one.failure.code != ErrorCode.CANCELLED]
-            is_cut |= len(kept) < len(items)
-            if not (is_cut and self._batch.window.is_in_order):
-                self._write(kept)
+            self._advance()
         self._tell("cancelled")
         self._screen.say(f"{what}; the same command runs the remaining rows")
 
-    def _end(self, state: str) -> int:
+    def _end(self) -> int:
+        figures, stop_reason = self._run.figures, self._run.stop_reason
+        state = "stopped" if stop_reason else "done"
         self._tell(state)
-        if state == "stopped":
-            self._screen.say(self._why_stopped())
+        if stop_reason:
+            self._screen.say(f"stopped: {stop_reason}{self._hint}")
         if table := self._files.write_table():
             self._screen.say(table)
-        status = self._figures.status(state, 0)
         hits = self._prefix_cache_hits()
-        self._screen.close(Summary(status, self._figures.ttft, hits, self._failures()))
-        return int(self._figures.num_failed > 0)
+        self._screen.close(Summary(self._run.status(state), figures.ttft, hits, self._failures()))
+        return int(figures.num_failed > 0)
 
     def _failures(self) -> str:
         """Where the failed rows are, and why most of this start failed; empty if none has."""
-        if not self._figures.num_failed:
+        figures = self._run.figures
+        if not figures.num_failed:
             return ""
-        why = self._figures.commonest_failure
+        why = figures.commonest_failure
         return f"in {self._files.errors}" + (f", most of them by {why}" if why else "")
-
-    def _why_stopped(self) -> str:
-        if self._max_errors is not None:
-            return f"stopped: more than {self._max_errors} rows failed"
-        return (
-            f"stopped: all of the first {self._figures.num_here:,} rows failed. "
-            "Fix: mend that; or give --max-errors, and the other rows run"
-        )
 
     def _prefix_cache_hits(self) -> int | None:
         """Hits since the start, of all jobs that the workers ran meanwhile."""

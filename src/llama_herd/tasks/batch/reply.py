@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from llama_herd.tasks.batch.line_id import line_id
 from llama_herd.tasks.batch.request import Request
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.job import SOURCES, GenerationJob
@@ -13,7 +14,7 @@ from llama_herd.tasks.openai.response import response_body
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 
 
-def output_line(line_id: str, item: BatchItem, *, with_prompt: bool = False) -> bytes:
+def output_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> bytes:
     """The line of a row that ended well; on request with its prompt, ids or messages."""
     request: Request = item.row.tag
     assert item.result is not None  # only rows with a result come here
@@ -21,7 +22,8 @@ def output_line(line_id: str, item: BatchItem, *, with_prompt: bool = False) -> 
     body = response_body(request.endpoint, item.job_id, item.model, item.result)
     response = {"status_code": 200, "request_id": item.job_id, "body": body}
     prompt = {"prompt": _prompt(item)} if with_prompt else {}
-    return _line(line_id, {"custom_id": request.custom_id, **prompt, "response": response, "error": None})
+    fields = {"custom_id": request.custom_id, **prompt, "response": response, "error": None}
+    return _line(run_id, item.index, fields)
 
 
 def _prompt(item: BatchItem) -> Any:
@@ -32,17 +34,16 @@ def _prompt(item: BatchItem) -> Any:
     return given
 
 
-def error_line(line_id: str, item: BatchItem) -> bytes:
+def error_line(run_id: str, item: BatchItem) -> bytes:
     """The line of a row that failed; `line` is its number in the input."""
     request: Request = item.row.tag
     failure = item.failure
     error = {"code": failure.code, "message": failure.message} if failure else None
-    return _line(
-        line_id, {"line": item.index, "custom_id": request.custom_id, "response": None, "error": error}
-    )
+    fields = {"line": item.index, "custom_id": request.custom_id, "response": None, "error": error}
+    return _line(run_id, item.index, fields)
 
 
-def _line(line_id: str, fields: Mapping[str, Any]) -> bytes:
+def _line(run_id: str, row: int, fields: Mapping[str, Any]) -> bytes:
     """The id comes first: done rows are found by the beginnings of lines."""
-    text = json.dumps({"id": line_id, **fields}, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps({"id": line_id(run_id, row), **fields}, ensure_ascii=False, separators=(",", ":"))
     return text.translate(_LINE_ENDS).encode() + b"\n"

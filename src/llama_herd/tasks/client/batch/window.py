@@ -78,6 +78,7 @@ class BatchWindow:
         self._ended: list[BatchItem] = []
         self._order = InOrder() if in_order else None
         self._handed_out: list[str] = []
+        self._is_cancelled = False
         self._pace = Pace()
 
     @property
@@ -102,6 +103,11 @@ class BatchWindow:
         return self._unserved
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` has been called."""
+        return self._is_cancelled
+
+    @property
     def is_in_order(self) -> bool:
         return self._order is not None
 
@@ -117,6 +123,7 @@ class BatchWindow:
     def cancel(self) -> Dialogue[None]:
         """Read no more rows, and cancel the jobs under way. Their items are still to come."""
         self.stop()
+        self._is_cancelled = True
         unsent = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
         self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
         self._waiting.clear()

@@ -1,0 +1,65 @@
+"""A run of a batch: which items become answers, when it stops early, what it reports. No connection."""
+
+from collections.abc import Iterable
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.tasks.batch.figures import Figures
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.window import BatchWindow
+
+#: So many failures and not one answer since the start end it, unless `max_errors` says how many may be.
+HOPELESS_ROWS = 50
+
+
+class BatchRun:
+    """Takes the items of each round of the window, and says which of them to write before the next round.
+
+    The next round lets Redis forget the jobs of these items. So who writes them first loses nothing, and
+    repeats nothing, when it is killed at any moment.
+    """
+
+    def __init__(self, window: BatchWindow, figures: Figures, *, max_errors: int | None = None) -> None:
+        """`figures` know the rows that earlier starts have finished."""
+        self.figures = figures
+        self._window = window
+        self._max_errors = max_errors
+        self._is_cut = False
+        self._stop_if_due()
+
+    @property
+    def stop_reason(self) -> str:
+        """Why it takes no more rows: too many have failed, or all of many. Empty while it takes them."""
+        figures = self.figures
+        if self._max_errors is not None:
+            has_too_many = figures.num_failed > self._max_errors
+            return f"more than {self._max_errors} rows failed" if has_too_many else ""
+        if figures.num_here >= HOPELESS_ROWS and not figures.num_done_here:
+            return f"all of the first {figures.num_here:,} rows failed"
+        return ""
+
+    def answers(self, items: Iterable[BatchItem]) -> list[BatchItem]:
+        """Count the items of a round, and return those to write; take no more rows once it has to stop.
+
+        Rows that were cancelled with the batch get no answer, so a later run does them; in order, also those
+        behind them.
+        """
+        kept = list(self._uncut(items)) if self._window.is_cancelled else list(items)
+        self.figures.note(kept)
+        self._stop_if_due()
+        return kept
+
+    def _stop_if_due(self) -> None:
+        if self.stop_reason:
+            self._window.stop()
+
+    def _uncut(self, items: Iterable[BatchItem]) -> Iterable[BatchItem]:
+        for item in items:
+            is_cancelled = item.failure is not None and item.failure.code == ErrorCode.CANCELLED
+            self._is_cut |= is_cancelled
+            if not (is_cancelled or (self._is_cut and self._window.is_in_order)):
+                yield item
+
+    def status(self, state: str) -> BatchStatus:
+        """What to report now; `state` as in BatchStatus."""
+        return self.figures.status(state, self._window.num_under_way)
