@@ -33,6 +33,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.masks import masks_of, unpacked
+from llama_herd.worker.grammars.form_judge import FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
@@ -78,7 +79,7 @@ def measure() -> Report:
 def _masks() -> Iterator[tuple[int, int, dict[str, float]]]:
     """Microseconds from ids to flags of the logits, of all rows of a step together."""
     for tokenizer in (_bundled(), _made_up(32_000), _made_up(65_000)):
-        grammars = Grammars(tokenizer, THREADS)
+        grammars = Grammars(tokenizer, THREADS, [FormJudge()])
         try:
             for rows in ROWS:
                 yield tokenizer.vocab_size, rows, _mask_us(grammars, tokenizer.vocab_size, rows)

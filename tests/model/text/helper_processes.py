@@ -1,8 +1,9 @@
-"""The processes that render this one's chats."""
+"""The processes that help this one."""
 
 import psutil
 
 
-def helpers() -> list[psutil.Process]:
+def helpers(program: str = "llama_herd.model.text.sandbox") -> list[psutil.Process]:
+    """Those that run this program; by default those that render chats."""
     children = psutil.Process().children()
-    return [child for child in children if "llama_herd.model.text.sandbox" in " ".join(child.cmdline())]
+    return [child for child in children if program in " ".join(child.cmdline())]

@@ -3,14 +3,19 @@
 import json
 import random
 import re
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
+from llama_herd.chaos.patience import wait_until
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.gguf_model import GGUFModel
@@ -22,10 +27,12 @@ from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.masks import masks_of
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.grammars.form_judge import JUDGE, FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 from tests.examples import seeds
+from tests.model.text.helper_processes import helpers
 from tests.tiny import write_tiny_gguf
 from tests.worker.engine_run import run
 from tests.worker.grammars.random_schemas import random_schema
@@ -149,7 +156,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def grammars(tokenizer: Tokenizer) -> Iterator[Grammars]:
-    made = Grammars(tokenizer, 2)
+    made = Grammars(tokenizer, 2, [FormJudge()])
     yield made
     made.close()
 
@@ -165,7 +172,7 @@ def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
     grammars: Grammars, tokenizer: Tokenizer, name: str, seed: int
 ) -> None:
     """Also where a crash cuts an emoji inside its bytes."""
-    rng, elsewhere = random.Random(f"{name} {seed}"), Grammars(tokenizer, 1)
+    rng, elsewhere = random.Random(f"{name} {seed}"), Grammars(tokenizer, 1, [FormJudge()])
     (running,) = grammars.constraints(FORMS[name], 1)
     ids: list[int] = []
     try:
@@ -182,7 +189,7 @@ def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
 
 
 def test_the_figures_count_what_was_asked_refused_and_built(tokenizer: Tokenizer) -> None:
-    counted = Grammars(tokenizer, 1)
+    counted = Grammars(tokenizer, 1, [FormJudge()])
     try:
         for _ in range(3):
             counted.constraints(FORMS["regex"], 2)
@@ -264,7 +271,7 @@ def test_what_cannot_be_followed_is_refused_where_it_stands(
     "limits", [Limits(0.05, 10.0, 256 << 20), Limits(5.0, 10.0, 4 << 20)], ids=["time", "memory"]
 )
 def test_a_form_that_takes_too_much_ends_alone(tokenizer: Tokenizer, limits: Limits) -> None:
-    bounded = Grammars(tokenizer, 1, limits)
+    bounded = Grammars(tokenizer, 1, [FormJudge(limits)])
     large = OutputForm("choice", json.dumps([f"choice {number}" for number in range(16_000)]), "f")
     try:
         with pytest.raises(GenerationError) as caught:
@@ -273,3 +280,47 @@ def test_a_form_that_takes_too_much_ends_alone(tokenizer: Tokenizer, limits: Lim
         assert bounded.constraints(FORMS["regex"], 1), "the next one has another helper"
     finally:
         bounded.close()
+
+
+@contextmanager
+def standing_judge(grammars: Grammars) -> Iterator[psutil.Process]:
+    """The helper of these, stopped within the block."""
+    before = set(helpers(JUDGE))
+    grammars.constraints(FORMS["choice"], 1)
+    (helper,) = set(helpers(JUDGE)) - before
+    helper.send_signal(signal.SIGSTOP)
+    yield helper
+    grammars.close()
+
+
+def test_a_form_that_takes_its_time_holds_up_nobody_else(tokenizer: Tokenizer) -> None:
+    """As if its helper stood still: the other thread has its own."""
+    shared = Grammars(tokenizer, 1, [FormJudge(), FormJudge()])
+    with standing_judge(shared) as standing, ThreadPoolExecutor() as threads:
+        slow = threads.submit(shared.constraints, FORMS["record"], 1)
+        wait_until(lambda: len(shared._judges._idle) == 1, "the form is judged")
+        assert shared.constraints(FORMS["regex"], 1)
+        assert not slow.done()
+        standing.send_signal(signal.SIGCONT)
+        assert slow.result()
+
+
+def test_what_was_refused_is_not_judged_again(tokenizer: Tokenizer) -> None:
+    refused = Grammars(tokenizer, 1, [FormJudge()])
+    wrong = OutputForm("regex", "(", "f")
+    with standing_judge(refused) as standing:
+        standing.send_signal(signal.SIGCONT)
+        with pytest.raises(InvalidJob):
+            refused.constraints(wrong, 1)
+        standing.send_signal(signal.SIGSTOP)
+        with pytest.raises(InvalidJob):
+            refused.constraints(wrong, 1)
+
+
+def test_what_came_too_late_is_judged_again(tokenizer: Tokenizer) -> None:
+    """The machine may have been busy."""
+    judged = Grammars(tokenizer, 1, [FormJudge(Limits(1.0, 0.5, 256 << 20))])
+    with standing_judge(judged):
+        with pytest.raises(GenerationError, match="takes longer"):
+            judged.constraints(FORMS["record"], 1)
+        assert judged.constraints(FORMS["record"], 1)

@@ -12,7 +12,8 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.text.control_marks import Breaks, Marks, without_marks
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.helper import DEFAULT_LIMITS, Limits
-from llama_herd.model.text.renderer_pool import RendererPool
+from llama_herd.model.text.helper_pool import HelperPool
+from llama_herd.model.text.renderer import Renderer
 from llama_herd.model.text.sandbox import CLOCK
 from llama_herd.model.text.template_files import DEFAULT, TOOL_USE
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -55,7 +56,9 @@ class ChatTemplates(Closing):
         self._tokenizer = tokenizer
         self._control_tokens = control_tokens
         self._marks = Marks(sources, control_tokens)
-        self._renderers = RendererPool(self._marks.sources, limits, num_helpers)
+        renderers = [Renderer(self._marks.sources, limits) for _ in range(num_helpers)]
+        renderers[-1].start()
+        self._renderers = HelperPool(renderers)
         self._breaks = self._needed_breaks()
         self._skills = {name: Skills.of(partial(self._try, name)) for name in sources}
 
@@ -85,7 +88,7 @@ class ChatTemplates(Closing):
         """The prompt's text, with marks for control tokens."""
         name = self._chosen(chat)
         turns = [shaped(turn, self._skills[name]) for turn in chat.messages]
-        return self._renderers.render(
+        return self._render(
             name,
             {
                 **self._protected_values(chat.options),
@@ -98,6 +101,10 @@ class ChatTemplates(Closing):
                 CLOCK: chat.now_ms,
             },
         )
+
+    def _render(self, name: str, variables: Mapping[str, object]) -> str:
+        with self._renderers.lent() as renderer:
+            return renderer.render(name, variables)
 
     def _parts(self, text: str) -> Iterator[int | str]:
         """A rendered text as ids of control tokens and the texts between them."""
@@ -141,7 +148,7 @@ class ChatTemplates(Closing):
         """What a template makes of some turns; None when it refuses them."""
         variables = {"messages": turns, "tools": None, "documents": None, "add_generation_prompt": True}
         with suppress(GenerationError):
-            return self._renderers.render(name, {**self._marks.roles, **variables})
+            return self._render(name, {**self._marks.roles, **variables})
         return None
 
     def _needed_breaks(self) -> Breaks | None:

@@ -34,10 +34,18 @@ DEFAULT_LIMITS = Limits()
 
 
 class Answer(NamedTuple):
-    """How a request ended: `text` is what was made, else the reason, which quotes nothing of the request."""
+    """How a request ended: `text` is what was made, else the reason, which quotes nothing of the request.
 
-    kind: Literal["ready", "text", "refused", "failed", "limit"]
+    limit: it takes too much. late: there was no answer in time, which a busy machine may have caused.
+    """
+
+    kind: Literal["ready", "text", "refused", "failed", "limit", "late"]
     text: str = ""
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the helper is of no use any more."""
+        return self.kind in ("limit", "late")
 
 
 class Helper:
@@ -72,7 +80,7 @@ class Helper:
                 return Answer(*json.loads(self._connection.recv_bytes(most)))
         except (OSError, EOFError):
             return Answer("limit", self._cause_of_death())
-        return Answer("limit", f"takes longer than {timeout_s:g} s")
+        return Answer("late", f"takes longer than {timeout_s:g} s")
 
     def close(self) -> None:
         self._connection.close()

@@ -57,7 +57,7 @@ class Renderer:
         try:
             self._helper = Helper(SANDBOX, self._limits)
         except OSError as error:
-            return name, Answer("limit", f"cannot run, since no process could be started: {error.strerror}")
+            return name, Answer("late", f"cannot run, since no process could be started: {error.strerror}")
         started = self._checked(self._helper.start())
         if started.kind != "ready":
             return name, started
@@ -73,7 +73,7 @@ class Renderer:
 
     def _checked(self, answer: Answer) -> Answer:
         """An answer; a helper that went over a limit is of no use any more."""
-        if answer.kind == "limit":
+        if answer.is_over_limit:
             self.close()
         return answer
 
@@ -81,7 +81,7 @@ class Renderer:
 def _explained(answer: Answer) -> str:
     """What the template did, in a text that can be printed and stored."""
     reason = answer.text.encode(errors="backslashreplace").decode()
-    if answer.kind == "limit":
+    if answer.is_over_limit:
         return reason
     verb = "refuses them" if answer.kind == "refused" else "fails"
     return f"{verb}: {reason}" if reason else verb

@@ -1,6 +1,8 @@
 """Grammars: constraints for jobs that ask for a form of their output."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from functools import cached_property
 from threading import Lock
 from time import monotonic
 
@@ -8,19 +10,16 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.model.text.helper import Answer, Helper, Limits
+from llama_herd.model.text.helper import Answer
+from llama_herd.model.text.helper_pool import HelperPool
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.grammars.figures import GrammarFigures
+from llama_herd.worker.grammars.form_judge import FormJudge
 from llama_herd.worker.grammars.vocabulary import vocabulary_of
 
-#: The helper's program.
-JUDGE = "llama_herd.worker.grammars.judge"
-
-JUDGE_LIMITS = Limits(cpu_s=1.0, wall_s=10.0, memory_bytes=256 << 20)
-
-#: Grammars that are kept for the next job with the same form.
+#: Forms whose grammars, or refusals, are kept for the next job with the same one.
 MAX_KEPT = 64
 
 
@@ -28,18 +27,17 @@ class Grammars:
     """Makes constraints over one vocabulary. Any thread may call.
 
     A form that no job has had before is judged in a helper under limits, then built here under limits of the
-    engine's own. The vocabulary is read when the first job asks for a form.
+    engine's own; who asks for another form meanwhile does not wait. The vocabulary is read when the first job
+    asks for a form.
     """
 
-    def __init__(self, tokenizer: Tokenizer, num_threads: int, limits: Limits = JUDGE_LIMITS) -> None:
+    def __init__(self, tokenizer: Tokenizer, num_threads: int, judges: Iterable[FormJudge]) -> None:
         """`num_threads` compute the masks of a step."""
         self._tokenizer = tokenizer
         self._num_threads = num_threads
-        self._limits = limits
+        self._judges = HelperPool(judges)
         self._lock = Lock()
-        self._helper: Helper | None = None
-        self._engine: tuple[LLTokenizer, LLExecutor] | None = None
-        self._kept = OrderedDict[tuple[str, str], LLMatcher]()
+        self._kept = OrderedDict[OutputForm, LLMatcher | Answer]()  # or why there is none
         self.figures = GrammarFigures()
 
     def constraints(self, form: OutputForm, num: int) -> list[Constraint]:
@@ -48,65 +46,54 @@ class Grammars:
         Raises InvalidJob, by the field of the form, if it is not one, and GenerationError if it takes too
         much. No error quotes the form.
         """
-        with self._lock:
-            self.figures = self.figures.asked()
-            matcher = self._kept.pop((form.kind, form.text), None) or self._counted(form)
-            self._kept[form.kind, form.text] = matcher
-            if len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-            vocabulary, executor = self._engine_parts()
-            return [Constraint(matcher.deep_copy(), executor, vocabulary.vocab_size) for _ in range(num)]
+        made = self._known(form) or self._built(form)
+        if isinstance(made, Answer):
+            with self._lock:
+                self.figures = self.figures.refused()
+            raise _error(form, made)
+        vocabulary, executor = self._engine
+        return [Constraint(made.deep_copy(), executor, vocabulary.vocab_size) for _ in range(num)]
 
     def close(self) -> None:
-        """End the helper."""
+        """End the helpers."""
+        self._judges.close()
+
+    def _known(self, form: OutputForm) -> LLMatcher | Answer | None:
         with self._lock:
-            self._end_helper()
+            self.figures = self.figures.asked()
+            if form in self._kept:
+                self._kept.move_to_end(form)
+            return self._kept.get(form)
 
-    def _counted(self, form: OutputForm) -> LLMatcher:
+    def _built(self, form: OutputForm) -> LLMatcher | Answer:
         started_s = monotonic()
-        try:
-            return self._built(form)
-        except (InvalidJob, GenerationError):
-            self.figures = self.figures.refused()
-            raise
-        finally:
+        with self._judges.lent() as judge:
+            answer = judge.judge(form)
+        made = self._matcher(answer.text) if answer.kind == "text" else answer
+        with self._lock:
             self.figures = self.figures.built(monotonic() - started_s)
+            if answer.kind != "late":
+                self._kept[form] = made
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        return made
 
-    def _built(self, form: OutputForm) -> LLMatcher:
-        answer = self._judged(form)
-        if answer.kind == "limit":
-            message = f"{form.field}: the schema or grammar {answer.text}"
-            raise GenerationError(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
-        if answer.kind != "text":
-            raise InvalidJob([FieldError(form.field, answer.text)])
-        vocabulary, _ = self._engine_parts()
-        matcher = LLMatcher(vocabulary, answer.text, log_level=0, limits=_parser_limits())
-        if matcher.is_error():
-            message = f"{form.field}: the schema or grammar is too large for this model's vocabulary"
-            raise GenerationError(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
-        return matcher
+    def _matcher(self, grammar: str) -> LLMatcher | Answer:
+        vocabulary, _ = self._engine
+        matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_parser_limits())
+        return Answer("limit", "is too large for this model's vocabulary") if matcher.is_error() else matcher
 
-    def _judged(self, form: OutputForm) -> Answer:
-        """What the helper says; one that went over a limit is ended, and the next form gets another."""
-        answer = Answer("ready")
-        if self._helper is None:
-            self._helper = Helper(JUDGE, self._limits)
-            answer = self._helper.start()
-        if answer.kind == "ready":
-            answer = self._helper.ask((form.kind, form.text))
-        if answer.kind == "limit":
-            self._end_helper()
-        return answer
+    @cached_property
+    def _engine(self) -> tuple[LLTokenizer, LLExecutor]:
+        return vocabulary_of(self._tokenizer), LLExecutor(self._num_threads)
 
-    def _end_helper(self) -> None:
-        if self._helper is not None:
-            self._helper.close()
-            self._helper = None
 
-    def _engine_parts(self) -> tuple[LLTokenizer, LLExecutor]:
-        if self._engine is None:
-            self._engine = vocabulary_of(self._tokenizer), LLExecutor(self._num_threads)
-        return self._engine
+def _error(form: OutputForm, answer: Answer) -> InvalidJob | GenerationError:
+    """Why there is no grammar of a form."""
+    if answer.is_over_limit:
+        message = f"{form.field}: the schema or grammar {answer.text}"
+        return GenerationError(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
+    return InvalidJob([FieldError(form.field, answer.text)])
 
 
 def _parser_limits() -> LLParserLimits:

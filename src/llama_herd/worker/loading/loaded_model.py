@@ -22,6 +22,7 @@ from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.grammars.form_judge import FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.chat_of_job import chat_of
 from llama_herd.worker.loading.free_memory import device_key
@@ -49,6 +50,7 @@ class LoadedModel(Closing):
         cache: Cache,
         plan: MemoryPlan,
         weights_s: float,
+        grammars: Grammars,
     ) -> None:
         self.llama = llama
         self.tokenizer = tokenizer
@@ -56,7 +58,7 @@ class LoadedModel(Closing):
         self.chat_complaint = chat_complaint  # why chats are refused, where there is no `chat`
         self.cache = cache
         self.plan = plan
-        self.grammars = Grammars(tokenizer, torch.get_num_threads())
+        self.grammars = grammars
         self.weights_s = weights_s  # that reading the weights and laying them out took
         self.max_length = plan.max_length
         self.steps_note = ""  # how the steps of its engine go, once there is one
@@ -91,7 +93,9 @@ class LoadedModel(Closing):
                 if not is_lack_of_memory(error):
                     raise
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
-        return cls(llama, servable.tokenizer, chat, complaint, cache, plan, weights_s)
+            judges = [FormJudge() for _ in range(servable.num_helpers)]
+            grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
+        return cls(llama, servable.tokenizer, chat, complaint, cache, plan, weights_s, grammars)
 
     @property
     def dtype_name(self) -> str:

@@ -61,18 +61,21 @@ class ServableModel:
         plan.check(self.settings.model.name)
         return plan
 
+    @property
+    def num_helpers(self) -> int:
+        """Helpers of a kind: one for each tenant's thread. More than cores would slow each other down."""
+        return min(len(self.settings.by_queue), num_cores())
+
     def chat_templates(self) -> ChatTemplates | None:
         """The chat templates, rendered in helper processes; None if the model has none.
 
-        Each tenant has one thread that renders. More helpers than cores would only slow each other down.
         Raises ModelFileError when one cannot be used: such a model is served, but refuses chats.
         """
         sources = self.tokenizer.chat_templates
         if not sources:
             return None
         names = self.file.read_control_tokens(self.tokenizer)
-        num_helpers = min(len(self.settings.by_queue), num_cores())
-        return ChatTemplates(sources, self.tokenizer, names, num_helpers=num_helpers)
+        return ChatTemplates(sources, self.tokenizer, names, num_helpers=self.num_helpers)
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used."""

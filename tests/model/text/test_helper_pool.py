@@ -11,14 +11,26 @@ import pytest
 
 from llama_herd.chaos.patience import wait_until
 from llama_herd.model.text.helper import Limits
+from llama_herd.model.text.helper_pool import HelperPool
 from llama_herd.model.text.renderer import Renderer
-from llama_herd.model.text.renderer_pool import RendererPool
 from llama_herd.model.text.template_files import DEFAULT
 from tests.model.text.helper_processes import helpers
 
 #: A helper that stands still is no reason to end it here.
 PATIENT = Limits(wall_s=60.0)
 GREETING = {DEFAULT: "{{ name }}"}
+
+
+def renderers(num: int) -> HelperPool[Renderer]:
+    """Of which one is started."""
+    made = [Renderer(GREETING, PATIENT) for _ in range(num)]
+    made[-1].start()
+    return HelperPool(made)
+
+
+def render(pool: HelperPool[Renderer], name: str) -> str:
+    with pool.lent() as renderer:
+        return renderer.render(DEFAULT, {"name": name})
 
 
 @pytest.fixture
@@ -28,10 +40,10 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_a_chat_is_rendered_while_another_one_takes_its_time(threads: ThreadPoolExecutor) -> None:
-    pool = RendererPool(GREETING, PATIENT, num_helpers=2)
+    pool = renderers(2)
     (standing,) = helpers()
     standing.send_signal(signal.SIGSTOP)
-    chats = [threads.submit(pool.render, DEFAULT, {"name": name}) for name in "ab"]
+    chats = [threads.submit(render, pool, name) for name in "ab"]
     done, others = wait(chats, return_when=FIRST_COMPLETED)
     assert (len(done), len(others)) == (1, 1)
     standing.send_signal(signal.SIGCONT)
@@ -41,9 +53,9 @@ def test_a_chat_is_rendered_while_another_one_takes_its_time(threads: ThreadPool
 
 
 def test_helpers_are_started_when_they_are_needed(threads: ThreadPoolExecutor) -> None:
-    pool = RendererPool(GREETING, PATIENT, num_helpers=8)
+    pool = renderers(8)
     for _ in range(20):
-        threads.submit(pool.render, DEFAULT, {"name": "a"}).result()
+        threads.submit(render, pool, "a").result()
     assert len(helpers()) == 1
     pool.close()
 
@@ -52,19 +64,19 @@ def test_who_waits_for_a_helper_gets_it_before_who_has_just_had_it(
     threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[object] = []
-    render = Renderer.render
+    unnoted = Renderer.render
 
     def note(renderer: Renderer, template: str, variables: Mapping[str, object]) -> str:
         names.append(variables["name"])
-        return render(renderer, template, variables)
+        return unnoted(renderer, template, variables)
 
     monkeypatch.setattr(Renderer, "render", note)
-    pool = RendererPool(GREETING, PATIENT, num_helpers=1)
+    pool = renderers(1)
     (standing,) = helpers()
     standing.send_signal(signal.SIGSTOP)
-    flood = threads.submit(lambda: [pool.render(DEFAULT, {"name": "flood"}) for _ in range(3)])
+    flood = threads.submit(lambda: [render(pool, "flood") for _ in range(3)])
     wait_until(lambda: names, "the flood has the helper")
-    others = [threads.submit(pool.render, DEFAULT, {"name": "other"}) for _ in range(2)]
+    others = [threads.submit(render, pool, "other") for _ in range(2)]
     wait_until(lambda: len(pool._waiting) == 2, "the others wait for it")
     standing.send_signal(signal.SIGCONT)
     flood.result()
@@ -74,10 +86,10 @@ def test_who_waits_for_a_helper_gets_it_before_who_has_just_had_it(
 
 
 def test_a_helper_that_is_at_work_ends_when_it_is_done(threads: ThreadPoolExecutor) -> None:
-    pool = RendererPool(GREETING, PATIENT, num_helpers=1)
+    pool = renderers(1)
     (standing,) = helpers()
     standing.send_signal(signal.SIGSTOP)
-    chat = threads.submit(pool.render, DEFAULT, {"name": "a"})
+    chat = threads.submit(render, pool, "a")
     wait_until(lambda: not pool._idle, "it is at work")
     pool.close()
     standing.send_signal(signal.SIGCONT)
