@@ -89,7 +89,7 @@ def test_a_client_needs_no_torch_and_a_worker_does(wheel: zipfile.ZipFile) -> No
 def test_a_client_brings_no_celery_and_no_command_line(wheel: zipfile.ZipFile) -> None:
     """A Celery shop keeps its own version of Celery, and its own redis-py."""
     plain = {re.split(r"[^a-z-]", need)[0] for need in needs_of(wheel) if "extra ==" not in need}
-    assert plain == {"pydantic", "pydantic-settings", "redis"}
+    assert plain == {"annotated-types", "pydantic", "pydantic-settings", "redis"}
 
 
 Done = subprocess.CompletedProcess[str]

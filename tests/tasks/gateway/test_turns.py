@@ -5,8 +5,9 @@ The time is that of the processor, so that it does not depend on what else runs 
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from math import inf
 from time import thread_time
 from typing import Any
 
@@ -56,6 +57,18 @@ def turns(gateway: GatewayThread) -> Iterator[Turns]:
     finally:
         asyncio.run_coroutine_threadsafe(found.pause(), gateway.loop).result()
         watching.cancel()
+
+
+def held_up_s(gateway: GatewayThread, ask: Callable[[], None]) -> float:
+    """The least of up to three times: this process may collect the garbage of all tests in the middle."""
+    least_s = inf
+    for _ in range(3):
+        with turns(gateway) as found:
+            ask()
+        least_s = min(least_s, found.longest_s)
+        if least_s < MOST_S:
+            break
+    return least_s
 
 
 def chat(**fields: Any) -> bytes:
@@ -111,40 +124,49 @@ LONGER = {
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_the_longest_jobs_hold_up_nobody(gateway: GatewayThread, herd: Herd, name: str) -> None:
-    with turns(gateway) as found:
+    def ask() -> None:
         assert gateway.ask("POST", "/v1/jobs", ACCEPTED[name]).status == 202
-    assert found.longest_s < MOST_S
+
+    assert held_up_s(gateway, ask) < MOST_S
 
 
 @pytest.mark.parametrize("name", ["messages", "parts", "calls", "documents", "options"])
 def test_the_longest_chats_hold_up_nobody(gateway: GatewayThread, herd: Herd, name: str) -> None:
     asked = ACCEPTED[name][:-1] + b',"model":"tales","stream":true}'
-    with turns(gateway) as found, gateway.send("POST", "/v1/chat/completions", asked) as answer:
-        assert answer.status == 200
-    assert found.longest_s < MOST_S
+
+    def ask() -> None:
+        with gateway.send("POST", "/v1/chat/completions", asked) as answer:
+            assert answer.status == 200
+
+    assert held_up_s(gateway, ask) < MOST_S
 
 
 @pytest.mark.parametrize("body", [pytest.param(REFUSED[name], id=name) for name in REFUSED])
 def test_what_is_refused_holds_up_nobody(gateway: GatewayThread, herd: Herd, body: bytes) -> None:
-    with turns(gateway) as found:
+    def ask() -> None:
         assert gateway.ask("POST", "/v1/jobs", body).status in (400, 422)
-    assert found.longest_s < MOST_S
+
+    assert held_up_s(gateway, ask) < MOST_S
 
 
 @pytest.mark.parametrize("name", LONGER)
 def test_what_is_far_too_much_holds_up_nobody(gateway: GatewayThread, herd: Herd, name: str) -> None:
-    with turns(gateway) as found:
+    def ask() -> None:
         refused = gateway.ask("POST", "/v1/chat/completions", LONGER[name])
-    assert (refused.status, refused.error["code"]) == (400, "too_many_values")
-    assert found.longest_s < MOST_S
+        assert (refused.status, refused.error["code"]) == (400, "too_many_values")
+
+    assert held_up_s(gateway, ask) < MOST_S
 
 
 def test_chunks_of_a_byte_each_hold_up_nobody(gateway: GatewayThread, herd: Herd) -> None:
     """All of them come at once."""
     body = b'{"prompt":"' + b"x" * 100_000 + b'"}'
     head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with turns(gateway) as found, closing(gateway.connect()) as connection:
-        connection.connect()
-        connection.sock.sendall(head + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
-        assert connection.sock.recv(99).startswith(b"HTTP/1.1 202 ")
-    assert found.longest_s < MOST_S
+
+    def ask() -> None:
+        with closing(gateway.connect()) as connection:
+            connection.connect()
+            connection.sock.sendall(head + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
+            assert connection.sock.recv(99).startswith(b"HTTP/1.1 202 ")
+
+    assert held_up_s(gateway, ask) < MOST_S
