@@ -3,8 +3,6 @@
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.initialization import no_init_weights
 
 from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
 from llama_herd.model.files.safetensors_model import hf_name
@@ -13,6 +11,10 @@ from llama_herd.model.kernels.dequantize import dequantize
 
 def load_peer(file: GGUFModel, dtype: torch.dtype = torch.float32) -> Any:
     """A LlamaForCausalLM with the weights of a model file."""
+    # Whoever only reads the names of benchmarks waits for two seconds less.
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.initialization import no_init_weights
+
     config = file.config
     with no_init_weights():
         peer = LlamaForCausalLM(
