@@ -1,7 +1,7 @@
 """Made-up vocabularies for files of random weights."""
 
 from collections.abc import Callable
-from itertools import islice, product
+from itertools import chain, islice, product
 
 import gguf
 from gguf import TokenType
@@ -30,11 +30,12 @@ def add_sentence_pieces(writer: gguf.GGUFWriter, vocab_size: int) -> None:
 
 
 def add_byte_pairs(writer: gguf.GGUFWriter, vocab_size: int) -> None:
-    """Byte-level BPE: all bytes, filled up with pairs of them."""
+    """Byte-level BPE: all bytes, filled up with pairs of them, then with threes."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = range(256, 512 - len(printable))  # where GPT-2 has all other bytes
     characters = [chr(code) for code in (*printable, *others)]
-    pairs = [*islice(product(characters, repeat=2), vocab_size - len(SPECIAL) - NUM_BYTES)]
+    longer = ((a + b, c) for a, b, c in product(characters, repeat=3))
+    pairs = [*islice(chain(product(characters, repeat=2), longer), vocab_size - len(SPECIAL) - NUM_BYTES)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("llama-bpe")
     writer.add_token_list([*SPECIAL, *characters, *map("".join, pairs)])

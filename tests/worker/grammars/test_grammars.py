@@ -15,6 +15,7 @@ import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
+from benchmarks.forms import made_up
 from llama_herd.chaos.patience import wait_until
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
@@ -25,7 +26,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.engine.sampling.masks import masks_of
+from llama_herd.worker.engine.sampling.masks import masks_of, unpacked
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.grammars.form_judge import JUDGE, FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
@@ -186,6 +187,22 @@ def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
     finally:
         elsewhere.close()
     assert ids
+
+
+@pytest.mark.parametrize("vocab_size", [319, 320, 321, 351, 352, 353])
+def test_a_vocabulary_may_have_any_number_of_tokens(vocab_size: int) -> None:
+    """Masks are words of 64 bits, of which llguidance fills those of 32 bits that it needs."""
+    tokenizer = made_up(vocab_size)
+    any_size = Grammars(tokenizer, 1, [FormJudge()])
+    last = tokenizer.pieces[-1].decode()
+    try:
+        asked = [OutputForm("choice", json.dumps(["a", last]), "f"), OutputForm("regex", "a", "f")] * 2
+        made = [any_size.constraints(form, 1)[0] for form in asked]
+        flags = unpacked(masks_of(made), vocab_size)
+        assert flags.shape == (4, vocab_size)
+        assert flags.sum(-1).tolist() == [len({"a", last[:1], last}), 1] * 2
+    finally:
+        any_size.close()
 
 
 def test_the_figures_count_what_was_asked_refused_and_built(tokenizer: Tokenizer) -> None:

@@ -21,6 +21,7 @@ from llama_herd.worker.engine.sampling.row import SamplingRow
 Masks: TypeAlias = NDArray[np.int64]
 
 WORD_BITS = 64
+HALF_BITS = 32
 
 
 def masks_for(rows: Rows[SamplingRow]) -> Masks:
@@ -34,10 +35,12 @@ def masks_for(rows: Rows[SamplingRow]) -> Masks:
 
 def masks_of(constraints: Rows[Constraint]) -> Masks:
     """Their masks, computed in parallel. One that has failed lets nothing follow."""
-    first = constraints[0]
-    masks = np.zeros((len(constraints), -(-first.vocab_size // WORD_BITS)), np.int64)
-    matchers = [(one.matcher, number) for number, one in enumerate(constraints)]
-    fill_next_token_bitmask_par(first.executor, matchers, masks.view(np.int32))
+    first, num = constraints[0], len(constraints)
+    halves = np.empty((num, -(-first.vocab_size // HALF_BITS)), np.int32)  # one more is refused
+    matchers = [(one.matcher, row) for row, one in enumerate(constraints)]
+    fill_next_token_bitmask_par(first.executor, matchers, halves)
+    masks = np.zeros((num, -(-first.vocab_size // WORD_BITS)), np.int64)
+    masks.view(np.int32)[:, : halves.shape[1]] = halves
     return masks
 
 
