@@ -21,9 +21,11 @@ from typing import Any
 
 import gguf
 import numpy as np
+from jsonschema import Draft202012Validator
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import ROOT, Report, Table, run_command
+from benchmarks.random_schemas import random_schema
 from benchmarks.speed.files import QUICK_FILES
 from benchmarks.vocabularies import add_byte_pairs
 from llama_herd.model.files.gguf_model import GGUFModel
@@ -33,6 +35,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.masks import masks_of, unpacked
+from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.grammars.form_judge import FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -43,6 +46,10 @@ ROWS = (1, 8, 32)
 MASKED_STEPS = 150
 DECODED_STEPS = 24
 ROUNDS = 5
+PROPERTIES = (3, 30, 300)
+BUILDS = 30
+TEMPERATURES = (0.0, 1.0, 2.0)
+ANSWERS = 1_000
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 
 
@@ -71,14 +78,50 @@ def measure() -> Report:
     return {
         "benchmark": "forms",
         "conditions": conditions(),
+        "builds": list(_builds()),
         "masks": [{"vocabulary": size, "rows": rows, **one} for size, rows, one in _masks()],
         "steps": list(_steps()),
+        "answers": list(_answers()),
     }
+
+
+def _builds() -> Iterator[dict[str, Any]]:
+    """Milliseconds from a schema that is new to its constraint, judged in the helper and built here."""
+    for tokenizer in _vocabularies():
+        grammars = Grammars(tokenizer, THREADS, [FormJudge()])
+        try:
+            grammars.constraints(_form({"type": "null"}), 1)  # starts the helper and reads the vocabulary
+            for num in PROPERTIES:
+                taken_ms = [1e3 * _build_s(grammars, num, number) for number in range(BUILDS)]
+                yield {"vocabulary": tokenizer.vocab_size, "properties": num, **_spread(taken_ms)}
+        finally:
+            grammars.close()
+
+
+def _build_s(grammars: Grammars, num_properties: int, number: int) -> float:
+    kinds = (_TEXT, _ADDRESS, {"type": "number"}, {"enum": ["a", "b"]}, {"type": "boolean"})
+    named = {f"{number}-{one}": kinds[one % len(kinds)] for one in range(num_properties)}
+    form, started_s = _form(_record(**named)), perf_counter()
+    grammars.constraints(form, 1)
+    return perf_counter() - started_s
+
+
+def _spread(values: Rows[float]) -> dict[str, float]:
+    return {
+        "p50": median(values),
+        "p99": quantiles(values, n=100, method="inclusive")[-1],
+        "max": max(values),
+    }
+
+
+def _vocabularies() -> Iterator[Tokenizer]:
+    yield _bundled()
+    yield from map(made_up, (32_000, 128_000))
 
 
 def _masks() -> Iterator[tuple[int, int, dict[str, float]]]:
     """Microseconds from ids to flags of the logits, of all rows of a step together."""
-    for tokenizer in (_bundled(), made_up(32_000), made_up(128_000)):
+    for tokenizer in _vocabularies():
         grammars = Grammars(tokenizer, THREADS, [FormJudge()])
         try:
             for rows in ROWS:
@@ -118,7 +161,7 @@ def _mask_us(grammars: Grammars, vocab_size: int, rows: int) -> dict[str, float]
             running[row].add(int(rng.choice(np.flatnonzero(allowed))))
             if running[row].is_over:
                 running[row] = grammars.constraints(forms[row % len(forms)], 1)[0]
-    return {"p50": median(taken_us), "mean": mean(taken_us), "p99": quantiles(taken_us, n=100)[-1]}
+    return {"mean": mean(taken_us), **_spread(taken_us)}
 
 
 def _form(schema: dict[str, Any]) -> OutputForm:
@@ -172,10 +215,49 @@ def _peer_steps(path: Path) -> Iterator[dict[str, Any]]:
     yield from json.loads(done.stdout.splitlines()[-1])
 
 
-_PARTS = ("p50", "mean", "p99")
+def _answers() -> Iterator[dict[str, Any]]:
+    """How the bundled model's answers by random schemas end, by temperature, and how many are valid."""
+    settings = WorkerSettings.read(model=BUNDLED_MODEL, threads=THREADS, slots=32, kv_cache_tokens=16_384)
+    model = LoadedModel.load(settings, "cpu")
+    try:
+        for temperature in TEMPERATURES:
+            rng = random.Random(0)
+            schemas = [random_schema(rng) for _ in range(ANSWERS)]
+            yield {"temperature": temperature, **_ends(model, settings, schemas, temperature)}
+    finally:
+        model.close()
+
+
+def _ends(
+    model: LoadedModel, settings: WorkerSettings, schemas: Rows[dict[str, Any]], temperature: float
+) -> dict[str, int]:
+    texts, ends = dict.fromkeys(range(len(schemas)), ""), dict[int, str]()
+
+    def note(outputs: Rows[StepOutput]) -> None:
+        for one in outputs:
+            number = int(one.sequence.job_id)
+            texts[number] += one.text
+            if one.finish_reason is not None:
+                ends[number] = one.finish_reason
+
+    engine = model.engine(settings, note)
+    sampling = SamplingParams(max_tokens=200, temperature=temperature)
+    for number, schema in enumerate(schemas):
+        job = GenerationJob(prompt="Once upon a time", sampling=sampling, structured_outputs={"json": schema})
+        engine.submit(*model.sequences(str(number), job, now_ms=0))
+    while engine.has_work:
+        engine.step()
+    ended = [number for number, reason in ends.items() if reason == "stop"]
+    valid = [one for one in ended if Draft202012Validator(schemas[one]).is_valid(json.loads(texts[one]))]
+    return {"answers": len(schemas), "ended": len(ended), "valid": len(valid)}
 
 
 def tables(report: Report) -> Iterator[Table]:
+    yield Table(
+        ("vocabulary", "properties", "p50 ms", "p99 ms", "max ms"),
+        [tuple(one.values()) for one in report["builds"]],
+        f"From a new schema to its constraint, {BUILDS} schemas each",
+    )
     masks: list[dict[str, Any]] = report["masks"]
     yield Table(
         ("vocabulary", "rows", "p50 us", "mean us", "p99 us"),
@@ -199,6 +281,11 @@ def tables(report: Report) -> Iterator[Table]:
             for one in report["steps"]
         ],
         "A step of 1.1B Q4_0, ms, by the rows that have a form",
+    )
+    yield Table(
+        ("temperature", "answers", "ended by themselves", "of these valid"),
+        [tuple(one.values()) for one in report["answers"]],
+        "Answers of the bundled model by random schemas; all others met `max_tokens` of 200",
     )
 
 

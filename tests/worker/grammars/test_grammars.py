@@ -16,6 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from benchmarks.forms import made_up
+from benchmarks.random_schemas import random_schema
 from llama_herd.chaos.patience import wait_until
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
@@ -36,7 +37,6 @@ from tests.examples import seeds
 from tests.model.text.helper_processes import helpers
 from tests.tiny import write_tiny_gguf
 from tests.worker.engine_run import run
-from tests.worker.grammars.random_schemas import random_schema
 
 RECORD = {
     "type": "object",
