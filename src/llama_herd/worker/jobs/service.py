@@ -143,7 +143,7 @@ class Service:
 
     def end(self, job_id: str, queue: str, *, has_expired: bool) -> None:
         """Note that Celery has revoked a job of this queue, or found it expired before it ran."""
-        self._tenancy_of(queue).end(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
+        self._tenancy_of(queue).take(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
 
     def status(self, queue: str = "") -> WorkerStatus:
         """The worker's status, as users of this queue may see it: without names or keys of other tenants."""

@@ -175,11 +175,9 @@ class Tenancy:
         for thread in (self._publisher, self._intake, self._heartbeat, self._sweeper, self._revoker):
             thread.start()
 
-    def take(self, delivery: Delivery) -> None:
-        self._intake.put(delivery)
-
-    def end(self, end: CeleryEnd) -> None:
-        self._intake.put(end)
+    def take(self, item: Delivery | CeleryEnd) -> None:
+        """Take a message, or note that Celery has ended a job; never blocks."""
+        self._intake.put(item)
 
     def publish(self, outputs: Rows[StepOutput]) -> None:
         """Publish the outputs of a step; blocks while too many steps wait for Redis."""
