@@ -202,10 +202,8 @@ class Tenancy:
         self._finisher.stop()
 
     def _release(self, attempts: list[Attempt]) -> None:
-        holder = self._holder
-        releases = [holder.ledger.release(a.job_id, holder.id, a.stream.epoch) for a in attempts]
         try:
-            run_many(holder.redis, releases)
+            run_many(self._holder.redis, [self._holder.release(attempt) for attempt in attempts])
             log.info("jobs released", num_jobs=len(attempts))
         except RedisError as error:
             log.warning(
