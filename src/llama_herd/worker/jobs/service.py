@@ -96,7 +96,7 @@ class Service:
             "model loaded",
             model=settings.served_model,
             device=settings.device,
-            dtype=model.dtype_name,
+            dtype=model.plan.dtype,
             weights=model.plan.form_note,
             kernels=model.plan.form.kernels.note,
             steps=model.steps_note,
@@ -176,7 +176,7 @@ class Service:
     def kind(self) -> dict[str, str]:
         """What kind of worker it is, beyond its status: the types of its numbers."""
         form = "blocks" if self._model.plan.keeps_blocks else "dense"
-        return {"dtype": self._model.dtype_name, "weights": form}
+        return {"dtype": self._model.plan.dtype, "weights": form}
 
     @property
     def facts(self) -> dict[str, Any]:

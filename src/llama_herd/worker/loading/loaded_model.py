@@ -93,11 +93,6 @@ class LoadedModel(Closing):
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
         return cls(llama, servable.tokenizer, chat, complaint, cache, plan, weights_s)
 
-    @property
-    def dtype_name(self) -> str:
-        """Of the arithmetic, as HERD_DTYPE calls it."""
-        return self.plan.dtype
-
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         runner, self.steps_note = chosen_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
         return Engine(
