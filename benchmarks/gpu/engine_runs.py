@@ -89,7 +89,7 @@ def memory(bench: Bench, format: Format) -> Iterator[Measurement]:
         peak_bytes = torch.cuda.max_memory_reserved()
     else:
         peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    extra = peak_bytes - run.settings.model.stat().st_size - run.model.cache.num_bytes
+    extra = peak_bytes - run.settings.model.stat().st_size - run.model.cache.storage.nbytes
     what = "peak reserved" if is_gpu else "resident set"
     yield run.measurement("W7", f"{what} - file - KV cache", "GB", [extra / GB], 0.0)
 

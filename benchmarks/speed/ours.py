@@ -50,7 +50,7 @@ class Ours:
         )
         self._model = LoadedModel.load(self._settings, "cpu")
         self.facts: dict[str, Any] = {
-            "dtype": self._model.dtype_name,
+            "dtype": self._model.plan.dtype,
             "form": self._model.plan.form_note,
             "weights_s": self._model.weights_s,
         }

@@ -242,7 +242,7 @@ def test_a_cache_that_does_not_fit_is_refused_with_both_numbers(tiny_file: Path)
 def test_a_cache_of_no_stated_size_takes_at_most_half_of_what_is_free(tiny_file: Path) -> None:
     free_bytes, _ = torch.cuda.mem_get_info()
     model = load(tiny_file, kv_cache_tokens=0, slots=1024)
-    assert 0 < model.cache.num_bytes <= free_bytes // 2
+    assert 0 < model.cache.storage.nbytes <= free_bytes // 2
 
 
 @pytest.mark.parametrize("form", ["dense", "quantized"])

@@ -59,7 +59,7 @@ def test_storage_is_allocated_once_in_pages() -> None:
     config = tiny_config()
     cache = Cache(config, num_pages=3, dtype=torch.bfloat16)
     assert cache.storage.shape == (2, config.num_layers, config.num_kv_heads, 3, PAGE_TOKENS, config.head_dim)
-    assert cache.num_bytes == 3 * PAGE_TOKENS * kv_bytes_per_token(config, BFLOAT16_BYTES)
+    assert cache.storage.nbytes == 3 * PAGE_TOKENS * kv_bytes_per_token(config, BFLOAT16_BYTES)
 
 
 def test_pages_take_no_memory_before_they_are_written() -> None:
@@ -67,7 +67,7 @@ def test_pages_take_no_memory_before_they_are_written() -> None:
     process = psutil.Process()
     before = process.memory_info().rss
     cache = Cache(config, num_pages=(1 << 30) // (PAGE_TOKENS * kv_bytes_per_token(config, FLOAT32_BYTES)))
-    assert cache.num_bytes == 1 << 30
+    assert cache.storage.nbytes == 1 << 30
     assert process.memory_info().rss - before < 1 << 27
 
 

@@ -77,11 +77,6 @@ class Cache:
         windows = {0, *config.windows} if self.pages.consecutive else ()
         self._masks = {window: _mask_table(self.max_length, window) for window in windows}
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the storage of keys and values."""
-        return self.storage.nbytes
-
     def write(self, layer: int, keys: Tensor, values: Tensor, batch: AnyBatch) -> None:
         """Keep the keys and values (T, K, D) of a batch, each token in its cell."""
         self._by_cell[0, layer].index_copy_(1, batch.cells, keys.transpose(0, 1))  # (K, N, D)

@@ -4,6 +4,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 
 #: Tokens whose keys and values one page holds, in every layer.
 PAGE_TOKENS = 64
@@ -123,7 +124,7 @@ class Pages:
         for page in pages:
             _count_down(self._num_holders, page)
             if page not in self._num_holders:
-                insort(self._free, range(page, page + 1), key=_start)
+                insort(self._free, range(page, page + 1), key=attrgetter("start"))
         self._free = _joined(self._free)
 
     def _take_run(self, num_pages: int) -> tuple[int, ...] | None:
@@ -154,10 +155,6 @@ def _count_down(counter: Counter[int], page: int) -> None:
     counter[page] -= 1
     if not counter[page]:
         del counter[page]
-
-
-def _start(run: range) -> int:
-    return run.start
 
 
 def _joined(runs: list[range]) -> list[range]:

@@ -18,10 +18,6 @@ class Histogram:
         """An empty one; the bounds rise."""
         return cls(bounds, (0,) * (len(bounds) + 1))
 
-    @property
-    def num_values(self) -> int:
-        return sum(self.counts)
-
     def plus(self, value: float, times: int = 1) -> "Histogram":
         """This one and a value that was measured, once or several times."""
         counts = list(self.counts)

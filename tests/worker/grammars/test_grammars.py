@@ -213,7 +213,7 @@ def test_the_figures_count_what_was_asked_refused_and_built(tokenizer: Tokenizer
         with pytest.raises(InvalidJob):
             counted.constraints(OutputForm("regex", "(", "f"), 1)
         figures = counted.figures
-        assert (figures.num_asked, figures.num_refused, figures.build_s.num_values) == (4, 1, 2)
+        assert (figures.num_asked, figures.num_refused, sum(figures.build_s.counts)) == (4, 1, 2)
     finally:
         counted.close()
 

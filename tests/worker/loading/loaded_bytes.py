@@ -17,7 +17,7 @@ def main() -> None:
     found = {
         "resident": psutil.Process().memory_info().rss,
         "peak": peak_bytes("self"),
-        "cache": model.cache.num_bytes,
+        "cache": model.cache.storage.nbytes,
         "weights": model.plan.weight_bytes,
     }
     print(json.dumps(found))

@@ -59,7 +59,7 @@ def test_a_plan_is_what_is_allocated(tmp_path: Path, tied: bool, dtype: str, typ
     settings = WorkerSettings.read(model=path, slots=3, dtype=dtype, threads=1, weights=form)
     planned, model = plan(settings), LoadedModel.load(settings, "cpu")
     assert planned.weight_bytes == sum(tensor.nbytes for tensor in weights(model.llama).values())
-    assert planned.kv_cache_bytes == model.cache.num_bytes
+    assert planned.kv_cache_bytes == model.cache.storage.nbytes
     assert planned.kv_cache_tokens == 3 * 512
     assert planned.max_length == model.max_length == 512
 

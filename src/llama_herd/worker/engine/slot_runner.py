@@ -93,11 +93,6 @@ class SlotRunner:
         self._free_buffers = deque(StagingBuffer(device, cache.device) for _ in range(2))
         self._buffer: StagingBuffer | None = None  # of the step that is being launched
 
-    @property
-    def complaint(self) -> str:
-        """Why steps are no longer captured; empty while they are."""
-        return self._graphs.complaint
-
     def check(self) -> str:
         """Why replayed steps cannot be trusted on this device; empty if they can."""
         return self._graphs.check()

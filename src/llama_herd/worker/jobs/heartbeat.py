@@ -43,10 +43,9 @@ class Heartbeat(threading.Thread):
         stall_s: float,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
+        self._holder = holder
         self._redis = holder.redis
-        self._ledger = holder.ledger
         self._reports = Reports(holder.ledger.tenant)
-        self._owner_id = holder.id
         self._claims = claims
         self._engine = engine
         self._status = status
@@ -75,7 +74,7 @@ class Heartbeat(threading.Thread):
     def _listen(self) -> None:
         """Beat; between two beats act on cancel notices at once."""
         with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
-            pubsub.subscribe(self._ledger.control_channel)
+            pubsub.subscribe(self._holder.ledger.control_channel)
             self.report_soon()
             while not self._is_stopping.is_set():
                 if monotonic() >= self._next_beat_s:
@@ -98,9 +97,7 @@ class Heartbeat(threading.Thread):
 
     def _renew(self) -> None:
         attempts = self._claims.in_hand()
-        answers = run_many(
-            self._redis, [self._ledger.renew(a.job_id, self._owner_id, a.stream.epoch) for a in attempts]
-        )
+        answers = run_many(self._redis, [self._holder.renew(attempt) for attempt in attempts])
         for attempt, answer in zip(attempts, answers, strict=True):
             if isinstance(answer, Renewed) and answer.kind is Renewal.CANCELLED:
                 self._cancel(attempt.job_id, answer.reason)

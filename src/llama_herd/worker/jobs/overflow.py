@@ -43,10 +43,8 @@ class Overflow:
         """`pause(True)` stops this worker from taking messages, within a second. `on_released` gets the
         released jobs, which have a new message in the queue.
         """
-        self._redis = holder.redis
-        self._ledger = holder.ledger
+        self._holder = holder
         self._reports = Reports(holder.ledger.tenant)
-        self._owner_id = holder.id
         self._claims = claims
         self._gate = gate
         self._status = status
@@ -73,10 +71,7 @@ class Overflow:
             self._release(leaving, "jobs released, a suspect must run alone")
 
     def _release(self, attempts: list[Attempt], log_event: str) -> None:
-        releases = [
-            self._ledger.release(one.job_id, self._owner_id, one.stream.epoch, push=True) for one in attempts
-        ]
-        answers = run_many(self._redis, releases)
+        answers = run_many(self._holder.redis, [self._holder.release(one, push=True) for one in attempts])
         released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
         if released:
             log.info(log_event, num_jobs=len(released))
@@ -87,7 +82,7 @@ class Overflow:
         mine = self._status()
         return sum(
             max(0, other.slots - other.running)
-            for other in run(self._redis, self._reports.workers())
+            for other in run(self._holder.redis, self._reports.workers())
             if other.name != mine.name
             and other.model == mine.model
             and other.state == "ready"

@@ -3,7 +3,6 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from time import monotonic, sleep
 from typing import Any, Self
 
@@ -19,14 +18,13 @@ from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
-from llama_herd.worker.jobs.event_log import Author
 from llama_herd.worker.jobs.eviction import EvictionWatch
 from llama_herd.worker.jobs.figures import WorkerFigures, joined
 from llama_herd.worker.jobs.intake import CeleryEnd
 from llama_herd.worker.jobs.loading_report import LoadingReport
 from llama_herd.worker.jobs.redis_check import check_redis
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
-from llama_herd.worker.jobs.tenancy import Tenancy
+from llama_herd.worker.jobs.tenancy import Shared, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
 from llama_herd.worker.loading.card_lock import take_card
@@ -64,23 +62,11 @@ class Service:
         self._engine = EngineThread(model.engine(settings, self._hand_on))
         self._grammars = model.grammars
         gate = SuspectGate.shared() if settings.tenants else SuspectGate()
-        ledger = Ledger.of(settings.of_first_tenant)
         self._eviction = EvictionWatch(redis, self._report_soon)
-        queues = list(settings.by_queue)
+        ledger, queues = Ledger.of(settings.of_first_tenant), list(settings.by_queue)
         self.watchdog = Watchdog(redis, ledger, queues, settings.silence_s, self._eviction)
-        self._by_queue = {
-            queue: Tenancy(
-                own,
-                redis,
-                author=Author(worker, settings.served_model, own.tenant, model.tokenizer.pieces),
-                model=model,
-                engine=self._engine,
-                gate=gate,
-                status=partial(self.status, queue),
-                pause=self._pause,
-            )
-            for queue, own in settings.by_queue.items()
-        }
+        shared = Shared(worker, redis, model, self._engine, gate, self.status, self._pause)
+        self._by_queue = {queue: Tenancy(own, shared) for queue, own in settings.by_queue.items()}
         self.tenancies = {tenancy.tenant: tenancy for tenancy in self._by_queue.values()}
         for tenancy in self.tenancies.values():
             self.watchdog.watch_parts(tenancy.parts)
@@ -110,7 +96,7 @@ class Service:
             "model loaded",
             model=settings.served_model,
             device=settings.device,
-            dtype=model.dtype_name,
+            dtype=model.plan.dtype,
             weights=model.plan.form_note,
             kernels=model.plan.form.kernels.note,
             steps=model.steps_note,
@@ -157,7 +143,7 @@ class Service:
 
     def end(self, job_id: str, queue: str, *, has_expired: bool) -> None:
         """Note that Celery has revoked a job of this queue, or found it expired before it ran."""
-        self._tenancy_of(queue).end(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
+        self._tenancy_of(queue).take(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
 
     def status(self, queue: str = "") -> WorkerStatus:
         """The worker's status, as users of this queue may see it: without names or keys of other tenants."""
@@ -190,7 +176,7 @@ class Service:
     def kind(self) -> dict[str, str]:
         """What kind of worker it is, beyond its status: the types of its numbers."""
         form = "blocks" if self._model.plan.keeps_blocks else "dense"
-        return {"dtype": self._model.dtype_name, "weights": form}
+        return {"dtype": self._model.plan.dtype, "weights": form}
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """One tenant's part of a worker: its ledger, its streams, its leases, its results."""
 
 from collections.abc import Callable, Mapping, Sequence as Rows
+from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from redis import Redis
@@ -38,73 +40,108 @@ from llama_herd.worker.settings import WorkerSettings
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What all tenancies of one worker use."""
+
+    worker: str
+    redis: Redis
+    model: LoadedModel
+    engine: EngineThread
+    gate: SuspectGate
+    #: The worker's status, as users of a queue may see it.
+    status: Callable[[str], WorkerStatus]
+    #: `pause(queue, True)` stops the worker from taking messages of the queue, within a second.
+    pause: Callable[[str, bool], None]
+
+
 class Tenancy:
     """All parts that use one tenant's ledger, around the engine and the gate that all tenants share.
 
-    delivery -> intake -> engine -> publisher -> finisher -> delivery
+    delivery -> intake -> preparer -> engine -> publisher -> finisher -> delivery
     """
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        redis: Redis,
-        *,
-        author: Author,
-        model: LoadedModel,
-        engine: EngineThread,
-        gate: SuspectGate,
-        status: Callable[[], WorkerStatus],
-        pause: Callable[[str, bool], None],
-    ) -> None:
-        """`settings` are this tenant's. `pause(queue, True)` stops the worker from taking its messages."""
-        ledger = Ledger.of(settings, author.worker)
+    def __init__(self, settings: WorkerSettings, shared: Shared) -> None:
+        """`settings` are this tenant's."""
         self.tenant = settings.tenant
         self.recent = RecentFigures()
-        self._engine = engine
-        self._holder = holder = LeaseHolder(redis, ledger)
-        revoked = RevokedIds()
-        reader = StreamReader(redis, ledger, StreamBounds(settings.max_tokens_limit, model.max_length))
-        self._finisher = Finisher(redis, ledger, celery_config.app_of(settings), reader)
+        self._settings = settings
+        self._shared = shared
+        self._holder = holder = LeaseHolder(shared.redis, Ledger.of(settings, shared.worker))
         self._claims = claims = ClaimedJobs(self._drop)
-        self._publisher = Publisher(
-            holder,
-            claims,
-            on_start=lambda attempt: engine.confirm(attempt.sequences),
+        self._revoked = RevokedIds()
+        bounds = StreamBounds(settings.max_tokens_limit, shared.model.max_length)
+        self._reader = StreamReader(holder.redis, holder.ledger, bounds)
+        self._status = partial(shared.status, settings.queue)
+        # From the end of a job's way to its beginning, as each part is handed those that come after it.
+        self._finisher = self._new_finisher()
+        self._publisher = self._new_publisher()
+        self._intake = self._new_intake()
+        # Beside it: parts that look at the jobs in hand, and at the ledger.
+        self._heartbeat = Heartbeat(
+            holder, claims=claims, engine=shared.engine, status=self._status, stall_s=settings.stall_s
+        )
+        self._revoker = self._new_revoker()
+        self._sweeper = Sweeper(holder.redis, holder.ledger, self._new_overflow())
+
+    def _new_intake(self) -> Intake:
+        shared, model = self._shared, self._settings.served_model
+        return Intake(
+            self._holder,
+            self._settings,
+            author=Author(shared.worker, model, self.tenant, shared.model.tokenizer.pieces),
+            claims=self._claims,
+            publisher=self._publisher,
+            preparer=self._new_preparer(),
+            finisher=self._finisher,
+            reader=self._reader,
+            revoked=self._revoked,
+        )
+
+    def _new_preparer(self) -> Preparer:
+        shared = self._shared
+        return Preparer(
+            self._holder,
+            self._settings,
+            shared.model,
+            publisher=self._publisher,
+            gate=shared.gate,
+            engine=shared.engine,
+        )
+
+    def _new_publisher(self) -> Publisher:
+        return Publisher(
+            self._holder,
+            self._claims,
+            on_start=lambda attempt: self._shared.engine.confirm(attempt.sequences),
             on_end=self._finish,
             on_lost=self._lose,
             on_released=self._acknowledge,
         )
-        self._intake = Intake(
-            holder,
-            settings,
-            author=author,
-            claims=claims,
-            publisher=self._publisher,
-            preparer=Preparer(holder, settings, model, publisher=self._publisher, gate=gate, engine=engine),
-            finisher=self._finisher,
-            reader=reader,
-            revoked=revoked,
-        )
-        self._revoker = Revoker(
-            holder,
-            author.worker,
-            revoked,
+
+    def _new_finisher(self) -> Finisher:
+        app = celery_config.app_of(self._settings)
+        return Finisher(self._holder.redis, self._holder.ledger, app, self._reader)
+
+    def _new_revoker(self) -> Revoker:
+        return Revoker(
+            self._holder,
+            self._shared.worker,
+            self._revoked,
             on_cancelled=lambda job_id: self._finisher.settle(job_id, []),
-            max_message_bytes=settings.max_message_bytes,
-            replies=not celery_config.has_mailbox(settings),
+            max_message_bytes=self._settings.max_message_bytes,
+            replies=not celery_config.has_mailbox(self._settings),
         )
-        self._heartbeat = Heartbeat(
-            holder, claims=claims, engine=engine, status=status, stall_s=settings.stall_s
-        )
-        overflow = Overflow(
-            holder,
-            claims=claims,
-            gate=gate,
-            status=status,
-            pause=lambda is_paused: pause(settings.queue, is_paused),
+
+    def _new_overflow(self) -> Overflow:
+        return Overflow(
+            self._holder,
+            claims=self._claims,
+            gate=self._shared.gate,
+            status=self._status,
+            pause=partial(self._shared.pause, self._settings.queue),
             on_released=lambda released: self._publisher.put(list(map(Released, released))),
         )
-        self._sweeper = Sweeper(redis, ledger, overflow)
 
     @property
     def has_jobs(self) -> bool:
@@ -138,11 +175,9 @@ class Tenancy:
         for thread in (self._publisher, self._intake, self._heartbeat, self._sweeper, self._revoker):
             thread.start()
 
-    def take(self, delivery: Delivery) -> None:
-        self._intake.put(delivery)
-
-    def end(self, end: CeleryEnd) -> None:
-        self._intake.put(end)
+    def take(self, item: Delivery | CeleryEnd) -> None:
+        """Take a message, or note that Celery has ended a job; never blocks."""
+        self._intake.put(item)
 
     def publish(self, outputs: Rows[StepOutput]) -> None:
         """Publish the outputs of a step; blocks while too many steps wait for Redis."""
@@ -167,10 +202,8 @@ class Tenancy:
         self._finisher.stop()
 
     def _release(self, attempts: list[Attempt]) -> None:
-        holder = self._holder
-        releases = [holder.ledger.release(a.job_id, holder.id, a.stream.epoch) for a in attempts]
         try:
-            run_many(holder.redis, releases)
+            run_many(self._holder.redis, [self._holder.release(attempt) for attempt in attempts])
             log.info("jobs released", num_jobs=len(attempts))
         except RedisError as error:
             log.warning(
@@ -192,4 +225,4 @@ class Tenancy:
     def _drop(self, attempt: Attempt) -> None:
         """Take a job out of the engine, if it still runs there."""
         if attempt.unended:
-            self._engine.abort(attempt.unended, "dropped")
+            self._shared.engine.abort(attempt.unended, "dropped")

@@ -1,9 +1,6 @@
 """A job's conversation as a chat template takes it."""
 
-from typing import Any
-
 from llama_herd.model.text.chat import Chat
-from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.job import GenerationJob
 
 
@@ -13,14 +10,10 @@ def chat_of(job: GenerationJob, now_ms: int | None = None) -> Chat:
     `now_ms` is the date that templates write; None: the present.
     """
     return Chat(
-        messages=[_turn(message) for message in job.messages or ()],
+        messages=[message.model_dump(exclude_none=True) for message in job.messages or ()],
         tools=job.tools,
         documents=job.documents,
         options=job.chat_template_kwargs or {},
         template=job.chat_template,
         now_ms=now_ms,
     )
-
-
-def _turn(message: ChatMessage) -> dict[str, Any]:
-    return message.model_dump(exclude_none=True)

@@ -16,6 +16,9 @@ from llama_herd.worker.loading.threads import num_threads
 from llama_herd.worker.loading.torch_dtype import torch_dtype
 from llama_herd.worker.settings import WorkerSettings
 
+_native = cache(load_kernels)
+_triton = cache(load_triton_kernels)
+
 
 def native_kernels(folder: Path, settings: WorkerSettings) -> Kernels | UnloadedKernels:
     """Those of a CPU that are built and compute right, with as many threads as a worker has."""
@@ -46,13 +49,3 @@ def needs_of(settings: WorkerSettings, device: str, file: ModelFile) -> Needs:
         hidden_size=config.hidden_size,
         ffn_size=config.ffn_size,
     )
-
-
-@cache
-def _triton(needs: Needs, device: torch.device) -> AnyKernels:
-    return load_triton_kernels(needs, device)
-
-
-@cache
-def _native(folder: Path) -> Kernels | UnloadedKernels:
-    return load_kernels(folder)

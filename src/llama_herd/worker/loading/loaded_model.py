@@ -97,11 +97,6 @@ class LoadedModel(Closing):
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
         return cls(llama, servable.tokenizer, chat, complaint, cache, plan, weights_s, grammars)
 
-    @property
-    def dtype_name(self) -> str:
-        """Of the arithmetic, as HERD_DTYPE calls it."""
-        return self.plan.dtype
-
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         runner, self.steps_note = chosen_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
         return Engine(

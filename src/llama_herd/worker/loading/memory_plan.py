@@ -51,7 +51,7 @@ class MemoryPlan:
     device: str
     config: LlamaConfig
     step: StepMemory
-    dtype: Dtype
+    dtype: Dtype  # of the arithmetic
     max_length: int  # tokens of the longest sequence
     form: Form  # of the weights
     weight_bytes: int  # laid out on the device

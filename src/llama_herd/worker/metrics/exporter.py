@@ -49,10 +49,6 @@ class Exporter:
         threading.Thread(target=serve, name="metrics", daemon=True).start()
         return exporter
 
-    @property
-    def port(self) -> int:
-        return self._server.server_port
-
     def show(self, figures: Collector) -> None:
         """Show the process's own figures too."""
         self._registry.register(figures)
