@@ -29,6 +29,11 @@ class ErrorCode(StrEnum):
         "the tokens so far do not follow the job's grammar as this worker reads it, so it cannot continue",
         _FINAL,
     )
+    OTHER_VOCABULARY = (
+        "other_vocabulary",
+        "the tokens so far stand for another text in this worker's model, so it cannot continue",
+        _FINAL,
+    )
     PREPARATION_ERROR = "preparation_error", "the worker failed while it prepared the job", _FINAL
     MODEL_ERROR = "model_error", "the worker failed while it computed the job", _RETRIABLE
     OUT_OF_MEMORY = "out_of_memory", "the device lacked memory for the job's next tokens", _RETRIABLE

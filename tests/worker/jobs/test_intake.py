@@ -35,14 +35,16 @@ pytestmark = pytest.mark.redis
 OTHER = "owner-of-a-larger-vocabulary"
 
 
-def record_id_of_another_vocabulary(redis: Redis, ledger: Ledger, model: LoadedModel, job_id: str) -> None:
+def record_id_of_another_vocabulary(
+    redis: Redis, ledger: Ledger, model: LoadedModel, job_id: str, token_id: int
+) -> None:
     """What a worker leaves behind that served another model by the same name."""
     claimed = run(redis, ledger.claim(job_id, OTHER))
     assert isinstance(claimed, Yours)
     stream = EventLog(job_id, claimed, Recorded.of([]), Author("other@test", "tiny"))
     started = stream.start(1, 3)
     [sequence] = model.sequences(job_id, JOB, now_ms=0)
-    stream.add(StepOutput(sequence.info, (SampledToken(10**6),), "x"))
+    stream.add(StepOutput(sequence.info, (SampledToken(token_id),), "another text"))
     run(redis, ledger.emit(OTHER, [started, *stream.flush()]))
     run(redis, ledger.release(job_id, OTHER, claimed.epoch))
 
@@ -103,20 +105,21 @@ def test_a_job_on_record_is_run_whatever_another_message_of_its_id_asks_for(
     assert end.finish_reason == "length"
 
 
+@pytest.mark.parametrize("token_id", [42, 10**6])
 def test_a_job_that_cannot_be_made_ready_ends_alone(
-    redis: Redis, service: Service, model: LoadedModel
+    redis: Redis, service: Service, model: LoadedModel, token_id: int
 ) -> None:
     ledger = Ledger()
     for job_id in ("broken", "sound"):
         run(redis, ledger.submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
-    record_id_of_another_vocabulary(redis, ledger, model, "broken")
+    record_id_of_another_vocabulary(redis, ledger, model, "broken", token_id)
     for job_id in ("broken", "sound"):
         service.take(SentMessage(job_id))
         wait_until(partial(end_of, redis, ledger, job_id), f"the end of {job_id}")
     broken, sound = end_of(redis, ledger, "broken"), end_of(redis, ledger, "sound")
     assert broken is not None
     assert broken.error is not None
-    assert broken.error.code == ErrorCode.PREPARATION_ERROR
+    assert broken.error.code == ErrorCode.OTHER_VOCABULARY
     assert sound is not None
     assert sound.finish_reason == "length"
 

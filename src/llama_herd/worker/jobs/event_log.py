@@ -31,19 +31,22 @@ KEPT_S = 10.0
 
 
 class Recorded(NamedTuple):
-    """What earlier attempts have written: ids by output, and a hash of all text in the order of events."""
+    """What earlier attempts have written: by output, and a hash of all text in the order of events."""
 
     ids: dict[int, list[int]]
+    texts: dict[int, str]
     text_hash: "hashlib._Hash"
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Self:
-        ids, text_hash = dict[int, list[int]](), hashlib.sha256()
+        ids, texts = dict[int, list[int]](), dict[int, list[str]]()
+        text_hash = hashlib.sha256()
         for event in events:
             if isinstance(event, Token):
                 ids.setdefault(event.choice or 0, []).extend(event.ids)
+                texts.setdefault(event.choice or 0, []).append(event.text)
                 text_hash.update(event.text.encode())
-        return cls(ids, text_hash)
+        return cls(ids, {choice: "".join(parts) for choice, parts in texts.items()}, text_hash)
 
 
 class Author(NamedTuple):

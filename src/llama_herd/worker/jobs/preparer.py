@@ -212,13 +212,20 @@ class Preparer:
         sequences = self._model.sequences(attempt.job_id, job, now_ms, claimed.due_ms)
         for sequence in sequences:
             sequence.time_limit_s = attempt.deliveries[0].time_limit_s
-            sequence.replay(recorded.ids.get(sequence.choice, ()))
+            self._resume(sequence, recorded)
             sequence.line = attempt.line
             sequence.is_confirmed = False  # until the job's start is on record
         attempt.stream.flush_s = job.flush_ms / 1000
         attempt.stream.num_choices = len(sequences)
         attempt.sequences = [sequence.info for sequence in sequences]
         self._submit(attempt, sequences)
+
+    def _resume(self, sequence: Sequence, recorded: Recorded) -> None:
+        """Bring an output to where its stream ends. Raises GenerationError if its ids say another text here."""
+        ids, text = recorded.ids.get(sequence.choice, []), recorded.texts.get(sequence.choice, "")
+        if max(ids, default=0) >= self._model.tokenizer.vocab_size or sequence.replay(ids) != text:
+            message = "the tokens so far stand for another text in this worker's model"
+            raise GenerationError(ErrorCode.OTHER_VOCABULARY, message)
 
     def _submit(self, attempt: Attempt, sequences: Rows[Sequence]) -> None:
         """Submit the sequences to the engine; those that have ended already go to the publisher."""
