@@ -341,3 +341,76 @@ def test_what_came_too_late_is_judged_again(tokenizer: Tokenizer) -> None:
         with pytest.raises(GenerationError, match="takes longer"):
             judged.constraints(FORMS["record"], 1)
         assert judged.constraints(FORMS["record"], 1)
+
+
+HEAVY = "(((a{50,100}){50,100}){50,100}){50,100}"
+MANY_RULES = "\n".join(f'r{one}: "a"~0..200 "{one}"' for one in range(3000))
+MANY_OBJECTS = [
+    {"type": "object", "properties": {f"k{one}": {"type": "string", "pattern": f".*{one}.*"}}}
+    for one in range(300)
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        pytest.param("regex", HEAVY, id="nested counts"),
+        pytest.param("json", json.dumps({"type": "string", "pattern": f"^{HEAVY}$"}), id="in a pattern"),
+        pytest.param("json", json.dumps({"anyOf": MANY_OBJECTS}), id="hundreds of objects"),
+        pytest.param(
+            "grammar",
+            f"start: {' | '.join(f'r{one}' for one in range(3000))}\n{MANY_RULES}",
+            id="thousands of rules",
+        ),
+    ],
+)
+def test_what_takes_too_much_for_a_token_is_refused_before_any(
+    grammars: Grammars, kind: Any, text: str
+) -> None:
+    with pytest.raises(GenerationError) as caught:
+        grammars.constraints(OutputForm(kind, text, "f"), 1)
+    assert caught.value.code == ErrorCode.GRAMMAR_TOO_COMPLEX
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        pytest.param("regex", "(a|b)*a(a|b){40}", id="states"),
+        pytest.param("regex", ".*a.{300}b.*c.{200}", id="far apart"),
+        pytest.param("regex", "(a+)+b", id="backtracking"),
+        pytest.param("choice", json.dumps([f"{one:06}" for one in range(20_000)]), id="long choice"),
+        pytest.param("grammar", 'start: s\ns: s s s | s s | "a"?', id="ambiguous"),
+        pytest.param("grammar", 'start: a\na: "(" a ")" | a a | "x"', id="recursive"),
+        pytest.param("json", '{"anyOf": [{"$ref": "#"}, {"type": "array"}]}', id="itself"),
+        pytest.param("json", '{"type": "string", "pattern": "^(.*a){30}.{100}$"}', id="pattern"),
+        pytest.param("json", '{"type": "array", "minItems": 100000}', id="items"),
+    ],
+)
+def test_what_looks_like_much_is_followed(grammars: Grammars, kind: Any, text: str) -> None:
+    (constraint,) = grammars.constraints(OutputForm(kind, text, "f"), 1)
+    rng = random.Random(0)
+    for _ in range(100):
+        if constraint.is_over:
+            break
+        constraint.add(rng.choice(allowed(constraint)))
+
+
+def test_a_form_that_becomes_too_much_while_it_runs_ends_its_job_alone(model: LoadedModel) -> None:
+    late = OutputForm("regex", "-{64}" + HEAVY.replace("50", "1"), "f")
+    only_a = {str(model.tokenizer.pieces.index(b"a")): 100}
+    mates = {name: FORMS[name] for name in ("record", "tree")}
+    made = [one for name, form in mates.items() for one in sequences(model, form, 1, name)]
+    together = run(model, settings(), [*sequences(model, late, 1, "late", logit_bias=only_a), *made])
+    assert together.ends["late"] == ["error"]
+    for name, form in mates.items():
+        assert together.ids[name] == run(model, settings(), sequences(model, form, 1, name)).ids[name]
+
+
+def test_any_text_may_be_a_choice(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    texts = ["a.*b", "\\x{41}", "[é]\n", "😀(", "a|", "<%>", "\t #&~-"]
+    form = OutputForm("choice", json.dumps(texts), "f")
+    for text in texts:
+        (constraint,) = grammars.constraints(form, 1)
+        for byte in text.encode():
+            constraint.add(tokenizer.pieces.index(bytes([byte])))
+        assert constraint.matcher.is_accepting()

@@ -6,7 +6,7 @@ from functools import cached_property
 from threading import Lock
 from time import monotonic
 
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
@@ -17,6 +17,7 @@ from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.grammars.form_judge import FormJudge
+from llama_herd.worker.grammars.judge import parser_limits
 from llama_herd.worker.grammars.vocabulary import vocabulary_of
 
 #: Forms whose grammars, or refusals, are kept for the next job with the same one.
@@ -80,7 +81,7 @@ class Grammars:
 
     def _matcher(self, grammar: str) -> LLMatcher | Answer:
         vocabulary, _ = self._engine
-        matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_parser_limits())
+        matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())
         return Answer("limit", "is too large for this model's vocabulary") if matcher.is_error() else matcher
 
     @cached_property
@@ -94,10 +95,3 @@ def _error(form: OutputForm, answer: Answer) -> InvalidJob | GenerationError:
         message = f"{form.field}: the schema or grammar {answer.text}"
         return GenerationError(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
     return InvalidJob([FieldError(form.field, answer.text)])
-
-
-def _parser_limits() -> LLParserLimits:
-    """What a grammar may take while it runs: some milliseconds a token, some megabytes an output."""
-    return LLParserLimits(
-        step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=20_000, verbose_errors=False
-    )

@@ -1,15 +1,17 @@
 """Makes grammars of forms and judges them: the program `python -m llama_herd.worker.grammars.judge FD`.
 
-What jobs bring can take time and memory without end. So it is tried here first, where the kernel sets limits.
-A request is a form's kind and its text.
+What jobs bring can take time and memory without end. So it is tried here first, where the kernel sets limits:
+read, built, and followed for some bytes. A request is a form's kind and its text.
 """
 
 import json
+import random
 import re
 from collections.abc import Iterator, Mapping
+from time import thread_time
 from typing import Any
 
-from llguidance import LLMatcher, grammar_from
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from llama_herd.model.text.helper import Answer, serve
 
@@ -31,6 +33,13 @@ _NAME = re.compile(r"\$?[A-Za-z0-9_]{1,64}")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
+#: A vocabulary of single bytes: what a grammar takes over it, it takes over a model's, too.
+_BYTES = LLTokenizer("byte")
+#: So many of them are tried, each drawn among those that may follow.
+TRIED_BYTES = 32
+#: CPU time for one of them at most; ordinary schemas take 0.2 ms.
+MAX_BYTE_S = 0.05
+
 #: To a value in a schema.
 Path = tuple[str | int, ...]
 
@@ -42,17 +51,49 @@ def judged(kind: str, text: str) -> Answer:
     except (ValueError, RecursionError) as error:
         return Answer("failed", _reason(str(error)))
     complaint = LLMatcher.validate_grammar(grammar)
-    if not complaint:
-        return Answer("text", grammar)
-    return Answer("failed", _schema_reason(complaint, text) if kind == "json" else _reason(complaint))
+    if complaint:
+        return Answer("failed", _schema_reason(complaint, text) if kind == "json" else _reason(complaint))
+    if not _is_bearable(grammar):
+        return Answer("limit", "takes too much work for a token")
+    return Answer("text", grammar)
+
+
+def parser_limits() -> LLParserLimits:
+    """What a grammar may take while it runs: some milliseconds a token, some megabytes an output."""
+    return LLParserLimits(
+        step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=20_000, verbose_errors=False
+    )
 
 
 def _grammar(kind: str, text: str) -> str:
-    if kind == "json":
-        return LLMatcher.grammar_from_json_schema(text, overrides=JSON_OPTIONS)
-    if kind == "regex":
-        return LLMatcher.grammar_from_regex(text)
-    return grammar_from("choice" if kind == "choice" else "grammar", text)
+    match kind:
+        case "json":
+            return LLMatcher.grammar_from_json_schema(text, overrides=JSON_OPTIONS)
+        case "regex":
+            return LLMatcher.grammar_from_regex(text)
+        case "choice":  # as an expression: the engine's own choices are parsed, and few thousand are too many
+            return LLMatcher.grammar_from_regex("|".join(map(_escaped, json.loads(text))))
+    return grammar_from("grammar", text)
+
+
+def _escaped(text: str) -> str:
+    """An expression that only this text matches."""
+    return "".join(one if one.isalnum() and one.isascii() else f"\\x{{{ord(one):x}}}" for one in text)
+
+
+def _is_bearable(grammar: str) -> bool:
+    """Whether it goes some bytes far within the limits."""
+    matcher = LLMatcher(_BYTES, grammar, log_level=0, limits=parser_limits())
+    rng = random.Random(0)
+    for _ in range(TRIED_BYTES):
+        started_s = thread_time()
+        mask = matcher.compute_bitmask()
+        if thread_time() - started_s > MAX_BYTE_S:
+            return False
+        allowed = [one for one in range(256) if mask[one // 8] >> one % 8 & 1]
+        if not allowed or not matcher.consume_token(rng.choice(allowed)) or matcher.is_stopped():
+            break
+    return not matcher.is_error()
 
 
 def _schema_reason(complaint: str, text: str) -> str:

@@ -221,7 +221,7 @@ class Preparer:
         self._submit(attempt, sequences)
 
     def _resume(self, sequence: Sequence, recorded: Recorded) -> None:
-        """Bring an output to where its stream ends. Raises GenerationError if its ids say another text here."""
+        """Bring an output to where its stream ends. Raises GenerationError if ids are not its text here."""
         ids, text = recorded.ids.get(sequence.choice, []), recorded.texts.get(sequence.choice, "")
         if max(ids, default=0) >= self._model.tokenizer.vocab_size or sequence.replay(ids) != text:
             message = "the tokens so far stand for another text in this worker's model"

@@ -5,6 +5,9 @@ from llguidance import LLExecutor, LLMatcher
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 
+#: In the engine's message of a token that may not follow; all its other messages are of limits.
+NOT_ALLOWED = "doesn't satisfy the grammar"
+
 
 class Constraint:
     """The way of one output through its grammar. Where it stands follows from the output's ids alone."""
@@ -32,8 +35,8 @@ class Constraint:
         """
         if not self.matcher.is_error():
             return
-        if self.matcher.stop_reason() in ("ParserTooComplex", "LexerTooComplex"):
-            message = "the schema or grammar takes too much work for one token"
-            raise GenerationError(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
-        message = "the output's tokens do not follow its schema or grammar as this worker reads it"
-        raise GenerationError(ErrorCode.GRAMMAR_MISMATCH, message)
+        if NOT_ALLOWED in self.matcher.get_error():
+            message = "the output's tokens do not follow its schema or grammar as this worker reads it"
+            raise GenerationError(ErrorCode.GRAMMAR_MISMATCH, message)
+        message = "the schema or grammar takes too much work for one token"
+        raise GenerationError(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
