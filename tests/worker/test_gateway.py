@@ -115,6 +115,18 @@ def test_a_class_is_parsed_by_openais_own_client(openai: "OpenAI") -> None:
         assert stream.get_final_completion().choices[0].message.parsed == chat.choices[0].message.parsed
 
 
+def test_a_class_is_parsed_by_langchain(url: str, key: str) -> None:
+    langchain = pytest.importorskip("langchain_openai")
+    model = langchain.ChatOpenAI(base_url=f"{url}/v1", api_key=key, model="tales", max_retries=0)
+    structured = model.with_structured_output(Animal)
+    answers = [
+        structured.invoke("Which?"),
+        *structured.batch(["Who?", "What?"]),
+        *structured.stream("Where?"),
+    ]
+    assert {type(answer) for answer in answers} == {Animal}
+
+
 def test_vllms_forms_are_taken_beside_openais_fields(openai: "OpenAI") -> None:
     found = openai.completions.create(**TALE, extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
     assert found.choices[0].text in ("yes", "no")
