@@ -1,10 +1,13 @@
 """kill -9 at every moment of a job's way: nothing is lost, nothing is there twice, another worker goes on."""
 
+import json
+import random
 from itertools import islice
 from pathlib import Path
 from statistics import median
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from llama_herd.chaos import mix
 from llama_herd.chaos.faults.death import dying, kill, poisoned
@@ -21,6 +24,16 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 #: Longer than the lease of 3 s and two sweeps; the goal is 5 s on a machine that is not busy.
 RECOVERY_LIMIT_S = 15.0
+
+ROW = {
+    "type": "object",
+    "properties": {
+        "é": {"type": "integer", "minimum": -99, "maximum": 99},
+        "b": {"enum": ["😀", 'q"', None]},
+    },
+    "required": ["é", "b"],
+    "additionalProperties": False,
+}
 
 
 @pytest.mark.parametrize("moment", ["prefill", "before_result", "before_ack", "popped"])
@@ -99,6 +112,32 @@ def test_any_number_of_kills_blames_no_job_that_comes_far_enough_between_them(
         assert (result.finish_reason, len(result.ids)) == ("length", max_tokens)
         assert result.attempts == num_kills + 1
         assert herd.verdict().violations == ()
+
+
+@pytest.mark.parametrize(
+    "num_kills", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_an_answer_that_has_a_form_is_killed_inside_it_and_goes_on_there(
+    server: FragileRedis, tmp_path: Path, num_kills: int
+) -> None:
+    """In the middle of names, numbers and characters: ids are those of a run without kills."""
+    rng = random.Random(num_kills)
+    model = write_tiny_gguf(tmp_path / "tales.gguf", eos=False, context_length=4096)
+    rows = {"type": "array", "minItems": num_kills, "maxItems": num_kills, "items": ROW}
+    fields = {"prompt": "a tale", "sampling": {**SAMPLED, "max_tokens": 2000}}
+    with Herd(server, model, tmp_path, lease_ms=1500, max_attempts=num_kills + 1) as herd:
+        herd.workers(2, step_s=0.02)
+        job_id = herd.jobs.accept({**fields, "structured_outputs": {"json": rows}})
+        for _ in range(num_kills):
+            herd.jobs.wait_for_progress([job_id], rng.randint(1, 10))
+            victim = herd.jobs.owner(job_id)
+            next(worker for worker in herd.alive if worker.name == victim).kill()
+            herd.worker(step_s=0.02)
+        (result,) = herd.jobs.results()
+        assert (result.finish_reason, result.attempts) == ("stop", num_kills + 1)
+        Draft202012Validator(rows).validate(json.loads(result.text))
+        verdict = herd.verdict()
+        assert (verdict.violations, verdict.num_compared) == ((), 1)
 
 
 @pytest.mark.parametrize("kind", POISONS)
