@@ -1,5 +1,6 @@
 """The examples run as they stand, and the README shows one as it is."""
 
+import csv
 import json
 import os
 import re
@@ -19,7 +20,10 @@ from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
+from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess, wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -96,6 +100,43 @@ def test_a_chain_gets_an_object_of_its_class(url: str) -> None:
     with shop(url, "extraction"):
         (line,) = run(url, "extraction.py").splitlines()
     assert re.fullmatch(r"(fox|owl|otter): [0-8] legs", line)
+
+
+def documented(language: str) -> str:
+    """The last code in this language on the page of forms."""
+    page = (ROOT / "docs" / "structured_outputs.md").read_text()
+    *_, last = re.finditer(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    return last[1]
+
+
+def test_each_row_of_a_file_gets_an_object(url: str, tmp_path: Path) -> None:
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(
+        ["sh", "-ec", documented("sh")],
+        cwd=tmp_path,
+        env=environment(url) | path,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    with (tmp_path / "out.csv").open() as file:
+        animals = [json.loads(row["text"]) for row in csv.DictReader(file)]
+    assert [animal.keys() for animal in animals] == [{"kind", "legs"}] * 2
+    assert {animal["kind"] for animal in animals} <= {"fox", "owl"}
+
+
+def test_openais_client_gets_an_object(url: str, tmp_path: Path) -> None:
+    with GatewayProcess(url, tmp_path / "gateway.log") as gateway, Redis.from_url(url) as redis:
+        key = run_dialogue(redis, create_key("example", "default", KeyRole.PRODUCER))
+        done = subprocess.run(
+            [sys.executable, "-c", documented("python")],
+            env=os.environ | {"OPENAI_BASE_URL": f"{gateway.url}/v1", "OPENAI_API_KEY": key},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert re.fullmatch(r"kind='(fox|owl)' legs=-?\d+\n", done.stdout)
 
 
 @contextmanager
