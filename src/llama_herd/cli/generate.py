@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_herd.cli.named_value import named_value
+from llama_herd.cli.job_options import (
+    Chat,
+    MaxTokens,
+    Others,
+    SchemaFile,
+    System,
+    Temperature,
+    response_format,
+    sampling_of,
+)
 from llama_herd.cli.queue_note import tell_note
-from llama_herd.cli.schema_file import SchemaFile, response_format
 from llama_herd.cli.span import seconds
 from llama_herd.errors import BadInput, UnservedModel
 
@@ -17,18 +25,9 @@ if TYPE_CHECKING:
 
 
 Prompt = Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")]
-Chat = Annotated[
-    bool, typer.Option("--chat", help="Send PROMPT as a message, through the model's chat template.")
-]
-System = Annotated[str | None, typer.Option(help="System message before it; implies --chat.")]
 Model = Annotated[
     str | None,
     typer.Option(help="Name of the model; with --local its file or folder, absent: HERD_MODEL."),
-]
-# Absent, a field is not sent; the defaults shown are the job's own, whose import would take time here.
-MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.", show_default="256")]
-Temperature = Annotated[
-    float | None, typer.Option(help="0 always takes the most likely token.", show_default="1.0")
 ]
 TopK = Annotated[int | None, typer.Option(help="Keep the k most likely tokens. 0: all.", show_default="0")]
 TopP = Annotated[
@@ -39,14 +38,6 @@ TopP = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same text; absent: derived from the job's id.")]
 Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the output; may be repeated.")]
-Others = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Any other sampling field, its value as JSON; may be repeated.",
-    ),
-]
 Priority = Annotated[int | None, typer.Option(help="-10 to 10; higher goes first.", show_default="0")]
 NotBefore = Annotated[
     int | None, typer.Option(help="Do not run it before this time, in milliseconds since 1970.")
@@ -115,7 +106,7 @@ def generate(
         "timeout_s": None if timeout is None else seconds(timeout, "--timeout"),
         "idempotency_key": idempotency_key,
         "response_format": response_format(schema),
-        "sampling": _given(sampling) | dict(map(named_value, others or ())),
+        "sampling": sampling_of(sampling, others),
     }
     transcript = Transcript("result" if as_json else "text")
     if local:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.batch.output_format import OutputFormat
-from llama_herd.cli.schema_file import SchemaFile, response_format
+from llama_herd.cli.job_options import (
+    Chat,
+    MaxTokens,
+    Others,
+    SchemaFile,
+    System,
+    Temperature,
+    response_format,
+    sampling_of,
+)
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
@@ -55,26 +64,6 @@ Priority = Annotated[int, typer.Option(help="-10 to 10; higher goes first.")]
 Seed = Annotated[
     int | None, typer.Option(help="Same seed, same text for each row; absent: another seed in each run.")
 ]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(help="Most tokens to generate, for rows that do not set it.", show_default="256"),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(help="For rows that do not set it; 0 takes the likeliest token.", show_default="1.0"),
-]
-Others = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Any other sampling field, for rows that do not set it; its value as JSON.",
-    ),
-]
-Chat = Annotated[
-    bool, typer.Option("--chat", help="Send a bare prompt as a message, through the model's chat template.")
-]
-System = Annotated[str | None, typer.Option(help="System message before such a prompt; implies --chat.")]
 PromptColumn = Annotated[str, typer.Option(help="Column of the prompt in a table.")]
 IdColumn = Annotated[
     str | None,
@@ -116,8 +105,9 @@ def batch(
 ) -> None:
     """Run every row of a file, and continue where a killed run stopped.
 
-    Reads OpenAI's batch lines, objects with a prompt or messages, plain text, and tables. Exit code 0 when
-    all rows are done, 1 when some failed, 2 for bad input, 130 or 143 when it was interrupted.
+    Reads OpenAI's batch lines, objects with a prompt or messages, plain text, and tables. Options of a job
+    are for rows that do not set its field; --model is for all. Exit code 0 when all rows are done, 1 when
+    some failed, 2 for bad input, 130 or 143 when it was interrupted.
     """
     if watch is not None:
         raise typer.Exit(_watch(watch, as_json=as_json))
@@ -129,11 +119,9 @@ def batch(
         )
     from llama_herd.cli.batch.plan import Plan
     from llama_herd.cli.batch.tables import Columns
-    from llama_herd.cli.named_value import named_value
     from llama_herd.tasks.batch.row_options import RowOptions
 
     sampling = {"max_tokens": max_tokens, "temperature": temperature}
-    given = {name: value for name, value in sampling.items() if value is not None}
     plan = Plan(
         input,
         output,
@@ -144,7 +132,7 @@ def batch(
             priority=priority,
             seed=seed,
             response_format=response_format(schema),
-            sampling=given | dict(map(named_value, others or ())),
+            sampling=sampling_of(sampling, others),
         ),
         Columns(prompt_column, id_column),
         window,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.cli.schema_file import response_format
+from llama_herd.cli.job_options import response_format
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.request import RequestReader
 from llama_herd.tasks.batch.row_options import RowOptions

@@ -1,0 +1,59 @@
+"""Options of every command that makes jobs."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llama_herd.errors import BadInput
+
+# Absent, a field is not sent; the defaults shown are the job's own, whose import would take time here.
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.", show_default="256")]
+Temperature = Annotated[
+    float | None, typer.Option(help="0 always takes the most likely token.", show_default="1.0")
+]
+Others = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other sampling field, its value as JSON; may be repeated.",
+    ),
+]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option("--schema", metavar="FILE", help="JSON schema of the output: nothing else is drawn."),
+]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Send a prompt as a message, through the model's chat template.")
+]
+System = Annotated[str | None, typer.Option(help="System message before it; implies --chat.")]
+
+
+def sampling_of(given: Mapping[str, Any], others: Iterable[str] | None) -> dict[str, Any]:
+    """The fields of sampling that were given, by options of their own or by --set. Raises BadInput."""
+    named = {name: value for name, value in given.items() if value is not None}
+    return named | dict(map(_named_value, others or ()))
+
+
+def response_format(schema: Path | None) -> dict[str, Any] | None:
+    """What a job asks for by the schema in a file. Raises BadInput if it cannot be read."""
+    if schema is None:
+        return None
+    try:
+        read = json.loads(schema.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"--schema {schema}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise BadInput(f"--schema {schema}: is no JSON. Fix: give a file with one JSON schema") from None
+    return {"type": "json_schema", "json_schema": {"schema": read}}
+
+
+def _named_value(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise BadInput(f"--set {name}: must be followed by = and a value in JSON, as in min_p=0.1") from None
