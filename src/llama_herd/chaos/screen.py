@@ -8,6 +8,7 @@ from rich.table import Table
 
 from llama_herd.chaos.report import Report
 from llama_herd.chaos.run import Progress
+from llama_herd.live_console import is_live
 
 #: Most broken laws that are shown; --json shows all.
 MAX_SHOWN = 20
@@ -17,7 +18,7 @@ MAX_SHOWN = 20
 def progress(is_quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
     """How to show a run's progress on standard error: on a terminal in place of the last line."""
     console = Console(stderr=True, highlight=False, quiet=is_quiet)
-    if console.is_terminal:
+    if is_live(console):
         with console.status("starting", spinner="dots") as status:
             yield lambda progress: status.update(_line(progress))
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.console import table_console
+from llama_herd.live_console import is_live
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -74,7 +75,7 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status | JobStatus], None]]":
     if as_json:
         adapter = TypeAdapter[Status | JobStatus](Status | JobStatus)
         yield lambda found: print(adapter.dump_json(found).decode(), flush=True)
-    elif console.is_terminal:
+    elif is_live(console):
         with Live(console=console, auto_refresh=False) as live:
             yield lambda found: live.update(shown(found), refresh=True)
     else:

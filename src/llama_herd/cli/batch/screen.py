@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn
 from rich.text import Text
 
 from llama_herd.cli.batch.summary import Summary, progress_line
+from llama_herd.live_console import is_live
 from llama_herd.tasks.batch_status import BatchStatus
 
 #: How often a line is written if the output is not a terminal.
@@ -44,7 +45,7 @@ def open_screen(*, as_json: bool) -> Screen:
     if as_json:
         return JsonScreen()
     console = Console(highlight=False, markup=False)
-    return Bar(console) if console.is_terminal and not console.is_dumb_terminal else Lines()
+    return Bar(console) if is_live(console) else Lines()
 
 
 class Lines:

@@ -76,8 +76,9 @@ def _screen(as_json: bool) -> "Screen":
 
     from llama_herd.cli.demo.live_screen import LiveScreen
     from llama_herd.cli.demo.screen import Screen
+    from llama_herd.live_console import is_live
 
     terminal = Console(highlight=False)
-    if terminal.is_terminal and not terminal.is_dumb_terminal and not as_json:
+    if is_live(terminal) and not as_json:
         return LiveScreen(terminal)
     return Screen(Console(highlight=False, color_system=None, force_terminal=False, quiet=as_json))

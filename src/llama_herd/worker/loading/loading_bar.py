@@ -8,6 +8,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from llama_herd.live_console import is_live
+
 #: A model that is loaded sooner needs no bar.
 DELAY_S = 0.5
 
@@ -27,7 +29,7 @@ class LoadingBar:
         self._progress: Progress | None = None
 
     def note(self, num_done: int, num_bytes: int) -> None:
-        if self._progress is None and self._console.is_terminal and monotonic() >= self._show_at_s:
+        if self._progress is None and is_live(self._console) and monotonic() >= self._show_at_s:
             columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
             self._progress = Progress(*columns, console=self._console, transient=True)
             self._progress.add_task(f"loading {self._name}", total=num_bytes)
