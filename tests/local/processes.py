@@ -28,7 +28,11 @@ class ForkedWorker(worker_process.WorkerProcess):
 
 
 class WorkerProcess(ForkedWorker):
-    """The same; `settings` are fields of WorkerSettings, strings or not."""
+    """The same; `settings` are fields of WorkerSettings, strings or not.
+
+    held_by: a folder by which `tests.worker.standstill` holds parts of it up. step_s: how long
+    each of its steps then lasts at least.
+    """
 
     def __init__(
         self,
@@ -39,8 +43,13 @@ class WorkerProcess(ForkedWorker):
         *,
         include: str = "",
         env: Mapping[str, str] | None = None,
+        held_by: Path | None = None,
+        step_s: float = 0.0,
         **settings: object,
     ) -> None:
+        if held_by is not None:
+            include = ",".join(filter(None, (include, "tests.worker.standstill")))
+            env = {**(env or {}), "STANDSTILL": str(held_by), "STANDSTILL_STEP_S": str(step_s)}
         read = WorkerSettings.read(redis_url=redis_url, model=model, **settings)
         super().__init__(read, f"{name}@test", log, include=include, env=env)
 

@@ -1,6 +1,7 @@
 """A worker whose GPU is lost ends by a code of its own, and its jobs go on in another."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,10 @@ def test_jobs_go_on_elsewhere_and_only_those_it_computed_count_the_death(
 ) -> None:
     model = write_tiny_gguf(tmp_path / "lost-card.gguf", eos=False)
     fault, log = tmp_path / "fault", tmp_path / "log"
-    environment = {"LOST_CARD": str(fault), "STANDSTILL": str(tmp_path)}
-    include = "tests.worker.lost_card,tests.worker.standstill"
+    breaks: dict[str, Any] = {"include": "tests.worker.lost_card", "env": {"LOST_CARD": str(fault)}}
     with (
         Client(server.url, model="lost-card") as client,
-        WorkerProcess(server.url, model, "lost", log, include=include, env=environment, slots=1) as lost,
+        WorkerProcess(server.url, model, "lost", log, held_by=tmp_path, slots=1, **breaks) as lost,
     ):
         with held(tmp_path, num_tokens=3):
             computed = client.submit(prompt="one", sampling={"max_tokens": 100, "temperature": 0.0})

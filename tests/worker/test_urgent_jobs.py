@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -22,10 +21,9 @@ OVER = "herd:default:tokens:over"
 @pytest.fixture
 def client(redis_url: str, tmp_path: Path) -> Iterator[Client]:
     model = write_tiny_gguf(tmp_path / "m.gguf", eos=False, context_length=8192)
-    may_be_held: dict[str, Any] = {"include": "tests.worker.standstill", "env": {"STANDSTILL": str(tmp_path)}}
     with (
         Client(redis_url, model="m") as client,
-        WorkerProcess(redis_url, model, "one", tmp_path / "log", slots=SLOTS, **may_be_held),
+        WorkerProcess(redis_url, model, "one", tmp_path / "log", slots=SLOTS, held_by=tmp_path),
     ):
         yield client
 

@@ -13,15 +13,6 @@ from tests.tasks.herd import Herd, end, started, token
 pytestmark = pytest.mark.redis
 
 
-@pytest.fixture
-def running(herd: Herd) -> Herd:
-    """Job `a`, owned by worker one, with a start and two tokens recorded."""
-    herd.submit("a")
-    herd.claim("a", "one")
-    assert herd.kinds("one", started("a"), token("a", 2, 0, 5, 6)) == ["ok", "ok"]
-    return herd
-
-
 def everything(herd: Herd) -> dict[bytes, Any]:
     """All that Redis holds, but for leases, which time alone may move."""
     dump = {}

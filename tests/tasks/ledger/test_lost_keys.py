@@ -5,18 +5,9 @@ import pytest
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.answers import Emission, Emitted, Ended, Unknown
-from tests.tasks.herd import Herd, end, started, sweep, token
+from tests.tasks.herd import Herd, end, sweep, token
 
 pytestmark = pytest.mark.redis
-
-
-@pytest.fixture
-def running(herd: Herd) -> Herd:
-    """Job `a`, owned by worker one, with a start and two tokens recorded."""
-    herd.submit("a")
-    herd.claim("a", "one")
-    assert herd.kinds("one", started("a"), token("a", 2, 0, 5, 6)) == ["ok", "ok"]
-    return herd
 
 
 def lose_record(herd: Herd) -> None:

@@ -32,16 +32,10 @@ pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 def worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     folder = tmp_path_factory.mktemp("worker")
     model = write_tiny_gguf(folder / "m.gguf", eos=False, context_length=8192)
-    with WorkerProcess(
-        server.url,
-        model,
-        "w",
-        folder / "log",
-        include="tests.worker.standstill",
-        env={"STANDSTILL": str(folder), "STANDSTILL_STEP_S": "0.005"},
-        slots=1,
-        remote_control=True,
-    ) as worker:
+    worker = WorkerProcess(
+        server.url, model, "w", folder / "log", held_by=folder, step_s=0.005, slots=1, remote_control=True
+    )
+    with worker:
         yield worker
 
 

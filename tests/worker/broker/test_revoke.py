@@ -49,8 +49,7 @@ def worker(
         model,
         "boxed" if request.param else "w",
         folder / "log",
-        include="tests.worker.standstill",
-        env={"STANDSTILL": str(folder)},
+        held_by=folder,
         slots=1,
         remote_control=request.param,
     ) as worker:
