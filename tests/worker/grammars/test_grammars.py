@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -303,11 +303,11 @@ def test_a_form_that_takes_too_much_ends_alone(tokenizer: Tokenizer, limits: Lim
 def standing_judge(grammars: Grammars) -> Iterator[psutil.Process]:
     """The helper of these, stopped within the block."""
     before = set(helpers(JUDGE))
-    grammars.constraints(FORMS["choice"], 1)
-    (helper,) = set(helpers(JUDGE)) - before
-    helper.send_signal(signal.SIGSTOP)
-    yield helper
-    grammars.close()
+    with closing(grammars):
+        grammars.constraints(FORMS["choice"], 1)
+        (helper,) = set(helpers(JUDGE)) - before
+        helper.send_signal(signal.SIGSTOP)
+        yield helper
 
 
 def test_a_form_that_takes_its_time_holds_up_nobody_else(tokenizer: Tokenizer) -> None:
