@@ -16,11 +16,11 @@ from pyarrow.parquet import write_table
 
 from llama_herd.cli.batch.arriving import Arriving
 from llama_herd.cli.batch.json_lines import StandardInput
-from llama_herd.cli.batch.lines import MAX_LINE_BYTES, Line, read_lines
 from llama_herd.cli.batch.source_file import open_source
 from llama_herd.cli.batch.tables import Columns
 from llama_herd.errors import BadInput
 from llama_herd.extras import install_command
+from llama_herd.tasks.batch.lines import MAX_LINE_BYTES, Line, read_lines
 from llama_herd.tasks.batch.source_row import SourceRow
 
 ROWS = [{"prompt": "a"}, {"prompt": "ä\n"}]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llama_herd.cli.batch.lines import MAX_LINE_BYTES, Line, read_lines
 from llama_herd.cli.batch.source import opened
+from llama_herd.tasks.batch.lines import MAX_LINE_BYTES, Line, read_lines
 from llama_herd.tasks.batch.source_row import SourceRow
 
 
