@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.redis_call import Call
-from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.ledger.replies import fields_of, text
 
 #: Redis key of the hash. Its fields are fingerprints. No tenant's key has this name, which has one colon.
 API_KEYS = "herd:keys"
@@ -98,5 +98,4 @@ def drop_key(fingerprint: str) -> Call[bool]:
 
 
 def _read_keys(reply: dict[bytes, bytes] | list[bytes]) -> StoredKeys:
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return StoredKeys.of(pairs)
+    return StoredKeys.of(fields_of(reply).items())

@@ -16,6 +16,13 @@ herd:<tenant>:workers         zset    the workers' names, by the time their repo
 herd:<tenant>:served          zset    queues, by the last report of a worker that serves them
 herd:<tenant>:batch:<run>     hash    the last report of a batch
 herd:<tenant>:batches         zset    the batches' runs, by the time their reports expire
+herd:<tenant>:{<id>}:file     hash    a file that was uploaded, or made of a batch's answers; not its bytes
+herd:<tenant>:{<id>}:batch    hash    a batch over HTTP: what was asked for, state, epoch, counts, parts
+herd:<tenant>:stored_files    zset    ids of files, by the time they were made
+herd:<tenant>:stored_batches  zset    ids of batches, by the time they were made
+herd:<tenant>:quota           hash    files, bytes, rows of the tenant; <what>:<fingerprint>: of a key
+herd:files@<storage>          zset    <tenant>/<id> of files, by when they expire or are to be deleted
+herd:batches@<storage>        zset    <tenant>/<id> of batches that need a feeder, by the end of their lease
 herd:<tenant>:dead            stream  the dead letters: messages that could not be read
 herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
 herd:<tenant>:unacked         hash    Celery's: messages in workers' hands; ..._index, ..._mutex: since when

@@ -55,6 +55,11 @@ def score(value: bytes) -> int:
     return int(found) if isfinite(found) else 0
 
 
+def fields_of(reply: dict[bytes, bytes] | list[bytes]) -> dict[bytes, bytes]:
+    """A hash as a command or a script answers it."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
 def read_submitted(reply: list[Any]) -> Submitted:
     kind, num_jobs, num_tokens, num_taken, span_ms, *served = reply
     # A span of less than a second gives no useful rate.

@@ -1,0 +1,14 @@
+-- BATCH_CLAIM: take a batch that is due. The new epoch fences whoever had it.
+-- KEYS: 1 the batch, 2 the storage's due batches
+-- ARGV: 1 member, 2 lease (ms)
+-- Answers: {'busy'} | {'gone'} | {'yours', now, its record}
+local now = now_ms()
+local due = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]))
+if not due or (due > now and due <= now + ARGV[2]) then return {'busy'} end
+if not redis.call('HGET', KEYS[1], 'id') then
+  redis.call('ZREM', KEYS[2], ARGV[1])
+  return {'gone'}
+end
+redis.call('HINCRBY', KEYS[1], 'epoch', 1)
+redis.call('ZADD', KEYS[2], now + ARGV[2], ARGV[1])
+return {'yours', now, redis.call('HGETALL', KEYS[1])}

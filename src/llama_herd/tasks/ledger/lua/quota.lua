@@ -1,0 +1,18 @@
+-- What a tenant has: `files`, `bytes` and `rows` under way; and of it what each key has: `files:<fingerprint>` ...
+local function of_key(what, key) return what .. ':' .. key end
+
+-- Adds to what a tenant, and a key of it, has. key: '' for none.
+local function add_to_quota(quota, key, what, num)
+  redis.call('HINCRBY', quota, what, num)
+  if key == '' then return end
+  if redis.call('HINCRBY', quota, of_key(what, key), num) <= 0 then redis.call('HDEL', quota, of_key(what, key)) end
+end
+
+-- Returns {'full', what, whose, has, limit} if so many more would be too many; nothing if not. 0: no limit.
+local function beyond_quota(quota, key, what, num, most, most_of_key)
+  local has = tonumber(redis.call('HGET', quota, what)) or 0
+  if tonumber(most) > 0 and has + num > tonumber(most) then return {'full', what, 'tenant', has, most} end
+  if key == '' or tonumber(most_of_key) == 0 then return end
+  has = tonumber(redis.call('HGET', quota, of_key(what, key))) or 0
+  if has + num > tonumber(most_of_key) then return {'full', what, 'key', has, most_of_key} end
+end

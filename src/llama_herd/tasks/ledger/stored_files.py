@@ -1,0 +1,194 @@
+"""The records of files. Their bytes lie in a storage, which has an id of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.replies import fields_of, text
+
+_ADD = Script("file_add", "clock", "quota", "file")
+_DROP = Script("file_drop", "clock", "quota")
+_DELAY = Script("delay", "clock")
+_DUE = Script("due", "clock")
+_LISTING = Script("listing", "clock")
+SCRIPTS = (_ADD, _DROP, _DELAY, _DUE, _LISTING)
+
+#: Purposes of files: what came in, and what was made of it.
+INPUT, OUTPUT = "batch", "batch_output"
+#: Most records of a page, whatever is asked for.
+MAX_PAGE = 1000
+#: How long an upload may take before its bytes count as left behind.
+UPLOAD_MS = 86_400_000
+#: How long to wait before an expired file that a batch reads is looked at again.
+IN_USE_MS = 60_000
+
+Order = Literal["asc", "desc"]
+Dropped = Literal["dropped", "unknown", "in_use", "kept"]
+
+
+class Quota(NamedTuple):
+    """Most of something that a tenant may have, and a single key of it. 0: no limit."""
+
+    of_tenant: int
+    of_key: int
+
+
+class Full(NamedTuple):
+    """A quota that would be exceeded. what: files, bytes or rows. whose: tenant or key."""
+
+    what: str
+    whose: str
+    has: int
+    limit: int
+
+    @classmethod
+    def of(cls, reply: list[Any]) -> "Full":
+        what, whose, has, limit = reply
+        return cls(text(what), text(whose), int(has), int(limit))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file's record. owner: fingerprint of the key that brought it. expires_ms None: never."""
+
+    id: str
+    name: str
+    purpose: str
+    storage: str
+    num_bytes: int
+    owner: str
+    created_ms: int
+    expires_ms: int | None
+
+    @classmethod
+    def of(cls, fields: Mapping[bytes, bytes]) -> "StoredFile":
+        words = {name: text(fields[name.encode()]) for name in ("id", "name", "purpose", "storage", "owner")}
+        expires = fields[b"expires_ms"]
+        return cls(
+            num_bytes=int(fields[b"num_bytes"]),
+            created_ms=int(fields[b"created_ms"]),
+            expires_ms=int(expires) if expires else None,
+            **words,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file whose bytes are stored. life_ms None: for ever."""
+
+    id: str
+    name: str
+    purpose: str
+    num_bytes: int
+    owner: str = ""
+    life_ms: int | None = None
+
+
+class Page(NamedTuple):
+    """Some records, as they are stored, and whether more follow."""
+
+    records: tuple[Mapping[bytes, bytes], ...]
+    has_more: bool
+
+
+class Due(NamedTuple):
+    """Something that a storage has to see to."""
+
+    tenant: str
+    id: str
+
+    @property
+    def member(self) -> str:
+        return f"{self.tenant}/{self.id}"
+
+    @classmethod
+    def of(cls, member: bytes) -> "Due":
+        tenant, _, name = text(member).partition("/")
+        return cls(tenant, name)
+
+
+@dataclass(frozen=True)
+class StoredFiles(Keys):
+    """All calls for one tenant's files in one storage. storage: its id."""
+
+    storage: str = ""
+
+    def file_key(self, file_id: str) -> str:
+        return self.key(f"{{{file_id}}}:file")
+
+    @property
+    def due_key(self) -> str:
+        return f"herd:files@{self.storage}"
+
+    def _member(self, file_id: str) -> str:
+        return Due(self.tenant, file_id).member
+
+    def begin(self, file_id: str) -> Call[None]:
+        """Note that bytes are being written: without a record they are deleted after a day."""
+        return Call(_DELAY, (self.due_key,), (self._member(file_id), UPLOAD_MS), lambda reply: None)
+
+    def add(self, file: NewFile, files: Quota, num_bytes: Quota) -> Call[StoredFile | Full]:
+        """Record a file whose bytes are stored, within these quotas."""
+        life_ms = "" if file.life_ms is None else file.life_ms
+        facts = (file.id, self._member(file.id), file.name, file.purpose, self.storage, file.num_bytes)
+        return Call(
+            _ADD,
+            (self.file_key(file.id), self.key("stored_files"), self.key("quota"), self.due_key),
+            (*facts, file.owner, life_ms, *files, *num_bytes),
+            _read_added,
+        )
+
+    def get(self, file_id: str) -> Call[StoredFile | None]:
+        """A file's record, also of one that has expired."""
+        return Call("HGETALL", (self.file_key(file_id),), (), _read_file)
+
+    def page(self, after: str, limit: int, order: Order, purpose: str = "") -> Call[Page | None]:
+        """Files after one of them, without those that have expired; None if there is no such one."""
+        return listing(self, "stored_files", "file", (after, min(limit, MAX_PAGE), order, purpose, 1))
+
+    def drop(self, file_id: str, *, expired: bool = False) -> Call[Dropped]:
+        """Forget a file, unless a batch reads it. expired: only if it is."""
+        return Call(
+            _DROP,
+            (self.file_key(file_id), self.key("stored_files"), self.key("quota"), self.due_key),
+            (file_id, self._member(file_id), "expired" if expired else "", IN_USE_MS),
+            text,  # type: ignore[arg-type]  # one of these words
+        )
+
+    def deleted(self, file_id: str) -> Call[None]:
+        """Note that a file's bytes are gone, too."""
+        return Call("ZREM", (self.due_key,), (self._member(file_id),), lambda reply: None)
+
+
+def due_members(key: str, limit: int, farthest_ms: int | str = "") -> Call[tuple[Due, ...]]:
+    """What a storage has to see to now. farthest_ms: what lies further ahead is of a clock put back."""
+    return Call(_DUE, (key,), (limit, farthest_ms), lambda reply: tuple(map(Due.of, reply)))
+
+
+def now_ms() -> Call[int]:
+    """The time by the clock of Redis, in unix milliseconds."""
+    return Call("TIME", (), (), lambda reply: 1000 * int(reply[0]) + int(reply[1]) // 1000)
+
+
+def listing(keys: Keys, index: str, kind: str, args: tuple[str | int, ...]) -> Call[Page | None]:
+    """A page of records of a kind."""
+    start, _, end = keys.key(f"{{\0}}:{kind}").partition("\0")
+    return Call(_LISTING, (keys.key(index),), (start, end, *args), _read_page)
+
+
+def _read_page(reply: list[Any]) -> Page | None:
+    if reply[0] == b"unknown":
+        return None
+    return Page(tuple(map(fields_of, reply[2:])), bool(reply[1]))
+
+
+def _read_added(reply: list[Any]) -> StoredFile | Full:
+    kind, *rest = reply
+    return StoredFile.of(fields_of(rest[0])) if kind == b"ok" else Full.of(rest)
+
+
+def _read_file(reply: Any) -> StoredFile | None:
+    fields = fields_of(reply)
+    return StoredFile.of(fields) if fields else None
