@@ -14,6 +14,8 @@ HerdError
 ├── QueueFull           the queue's limit of jobs or tokens is reached; `retry_after_s` says when to try again
 ├── JobNotFound         no such job, or its record has been forgotten
 ├── JobRunning          a worker runs the job, which must end first
+├── StorageUnavailable  files of a gateway cannot be stored or read
+│   └── FileLost        the bytes of a file are not where they were stored
 ├── RecordUnreadable    a job's data in Redis is incomplete, or was not written by llama-herd
 ├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
 └── DeadlineExceeded    a job was not finished by its deadline
@@ -176,6 +178,14 @@ class JobNotFound(HerdError):
 
 class JobRunning(HerdError):
     """A worker is running the job. Cancel it, or wait for its end."""
+
+
+class StorageUnavailable(HerdError):
+    """The files of a gateway cannot be stored or read at the moment. The message says why, and the fix."""
+
+
+class FileLost(StorageUnavailable):
+    """The bytes of a file are not where they were stored."""
 
 
 class RecordUnreadable(HerdError, ValueError):

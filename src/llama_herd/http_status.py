@@ -7,6 +7,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import (
     BadInput,
     DeadlineExceeded,
+    FileLost,
     GenerationError,
     InvalidJob,
     JobConflict,
@@ -15,6 +16,7 @@ from llama_herd.errors import (
     NotPermitted,
     QueueFull,
     RedisUnavailable,
+    StorageUnavailable,
 )
 
 #: The first that an error is an instance of counts; any other error is a 500.
@@ -27,6 +29,8 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (QueueFull, 429),
     (NotPermitted, 403),
     (RedisUnavailable, 503),
+    (FileLost, 410),
+    (StorageUnavailable, 503),
     (DeadlineExceeded, 504),
     (TimeoutError, 504),
 )
@@ -35,7 +39,9 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
 _STATUS_OF_CODE: Mapping[str, int] = {
     **{code: 422 for code in ErrorCode if code.is_bad_input},
     ErrorCode.CANCELLED: 409,
+    ErrorCode.BATCH_CANCELLED: 409,
     ErrorCode.DEADLINE: 504,
+    ErrorCode.BATCH_EXPIRED: 504,
     ErrorCode.FORGOTTEN: 410,
     ErrorCode.UNSERVED: 404,
 }

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from llama_herd.cli.batch.answer_file import AnswerFile, CannotWrite
 from llama_herd.cli.batch.output_format import OutputFormat
+from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
 
 #: Rows that are in memory at a time.
 _LOT = 1024

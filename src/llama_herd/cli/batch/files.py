@@ -6,12 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from llama_herd.cli.batch.answer_file import AnswerFile
 from llama_herd.cli.batch.answer_table import write_answer_table
 from llama_herd.cli.batch.output_format import OutputFormat
 from llama_herd.cli.batch.plan import Plan
 from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.cli.batch.source_file import open_source
+from llama_herd.tasks.batch.answer_file import AnswerFile
 from llama_herd.tasks.batch.done_lines import DoneLines
 from llama_herd.tasks.batch.reply import error_line, output_line
 from llama_herd.tasks.batch.request import RequestReader

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.cli.batch.answer_file import AnswerFile, CannotWrite
 from llama_herd.cli.batch.files import BatchFiles
 from llama_herd.cli.batch.plan import Plan
 from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.errors import BadInput
+from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
 from llama_herd.tasks.batch.done_lines import DoneLines
 from llama_herd.tasks.batch.line_id import line_id
 from llama_herd.tasks.batch.row_options import RowOptions

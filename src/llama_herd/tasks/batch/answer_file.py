@@ -56,7 +56,7 @@ class AnswerFile:
 
     def repair(self) -> None:
         """Remove a last line that was cut off when its writer died."""
-        self._num_bytes = self._whole_bytes()
+        self._num_bytes = whole_bytes(self._number)
         os.ftruncate(self._number, self._num_bytes)
 
     def lines(self, run_id: str) -> Iterator[int]:
@@ -90,13 +90,14 @@ class AnswerFile:
             ) from None
         self._num_bytes += sum(map(len, lines))
 
-    def _whole_bytes(self) -> int:
-        """The length of the file up to its last line feed."""
-        end = os.fstat(self._number).st_size
-        while end > 0:
-            start = max(0, end - _CHUNK_BYTES)
-            feed = os.pread(self._number, end - start, start).rfind(b"\n")
-            if feed >= 0:
-                return start + feed + 1
-            end = start
-        return 0
+
+def whole_bytes(number: int) -> int:
+    """The length of an open file up to its last line feed."""
+    end = os.fstat(number).st_size
+    while end > 0:
+        start = max(0, end - _CHUNK_BYTES)
+        feed = os.pread(number, end - start, start).rfind(b"\n")
+        if feed >= 0:
+            return start + feed + 1
+        end = start
+    return 0

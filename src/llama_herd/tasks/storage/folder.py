@@ -1,0 +1,151 @@
+"""Files in a folder of this machine, or of a file system that several share."""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+from llama_herd.errors import FileLost, StorageUnavailable
+from llama_herd.tasks.batch.answer_file import AnswerFile, whole_bytes
+from llama_herd.tasks.storage.storage import Place
+
+#: The name of the file with the folder's id. No tenant's folder has a dot.
+ID_FILE = "folder.id"
+
+
+class Folder:
+    """A folder with a folder for each tenant. A file that is being written has a name of its own."""
+
+    flush_s = 0.0
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def is_there(self) -> bool:
+        return (self._root / ID_FILE).exists()
+
+    @cached_property
+    def id(self) -> str:
+        """Drawn when the folder is first used."""
+        path = self._root / ID_FILE
+        with self._named_errors():
+            self._root.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                self._draw_id(path)
+            return path.read_text("ascii").strip()
+
+    def _draw_id(self, path: Path) -> None:
+        draft = path.with_name(f"{uuid.uuid4().hex}.new")
+        draft.write_text(uuid.uuid4().hex)
+        with suppress(FileExistsError):  # another gateway has drawn one
+            os.link(draft, path)
+        draft.unlink()
+        _sync_folder(self._root)
+
+    @contextmanager
+    def draft(self, place: Place) -> Iterator["_Draft"]:
+        path = self._path(place)
+        with self._named_errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f"{path.name}.new")
+            with draft.open("wb") as file:
+                writing = _Draft(file, path)
+                try:
+                    yield writing
+                finally:
+                    if not writing.is_kept:
+                        draft.unlink(missing_ok=True)
+
+    @contextmanager
+    def read(self, place: Place) -> Iterator[BinaryIO]:
+        with self._named_errors(), self._path(place).open("rb") as file:
+            yield file
+
+    def delete(self, place: Place) -> None:
+        path = self._path(place)
+        with self._named_errors():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+                path.with_name(f"{path.name}.new").unlink(missing_ok=True)
+
+    @contextmanager
+    def journal(self, place: Place) -> Iterator["_Journal"]:
+        path = self._path(place)
+        with self._named_errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with AnswerFile(path) as file:
+            _sync_folder(path.parent)
+            yield _Journal(file)
+
+    def extent(self, place: Place) -> int:
+        """In bytes."""
+        with self._named_errors(), suppress(FileNotFoundError), self._path(place).open("rb") as file:
+            return whole_bytes(file.fileno())
+        return 0
+
+    def lines(self, place: Place, extent: int) -> Iterator[bytes]:
+        if not extent:
+            return
+        with self.read(place) as file:
+            while extent > 0 and (line := file.readline()):
+                extent -= len(line)
+                yield line
+
+    def _path(self, place: Place) -> Path:
+        return self._root / place.tenant / place.name
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise FileLost(f"a file is gone from {self._root}") from error
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise StorageUnavailable(
+                f"files cannot be stored in {self._root}: {reason}. "
+                "Fix: make room or give the rights there, or set HERD_GATEWAY_FILES"
+            ) from error
+
+
+class _Draft:
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self.num_bytes = 0
+        self.is_kept = False
+        self._file = file
+        self._path = path
+
+    def write(self, part: bytes) -> None:
+        self._file.write(part)
+        self.num_bytes += len(part)
+
+    def keep(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self._file.name, self._path)
+        _sync_folder(self._path.parent)
+        self.is_kept = True
+
+
+class _Journal:
+    def __init__(self, file: AnswerFile) -> None:
+        self._file = file
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        self._file.append(lines)
+
+
+def _sync_folder(path: Path) -> None:
+    """Let the names in a folder outlast a loss of power, too."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,67 @@
+"""What a storage can do. The bytes of a file appear whole or not at all; a journal grows line by line."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something lies: a tenant, and ids that we have made. No name of a client's is part of it."""
+
+    tenant: str
+    name: str
+
+    def __truediv__(self, part: str) -> "Place":
+        return Place(self.tenant, f"{self.name}/{part}")
+
+
+class Draft(Protocol):
+    """A file that is being written. Without `keep` its bytes are dropped at the end of the block."""
+
+    num_bytes: int
+
+    def write(self, part: bytes) -> None: ...
+
+    def keep(self) -> None:
+        """Let the file appear, whole and safe."""
+
+
+class Journal(Protocol):
+    """Lines that are safe once `append` returns. It has one writer, which began it."""
+
+    def append(self, lines: Sequence[bytes]) -> None: ...
+
+
+class Storage(Protocol):
+    """Raises StorageUnavailable if it cannot be reached or written.
+
+    id: the same for all who share it. flush_s: how long lines should be gathered for one `append`.
+    """
+
+    flush_s: float
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anything was ever stored."""
+
+    @property
+    def id(self) -> str: ...
+
+    def draft(self, place: Place) -> AbstractContextManager[Draft]: ...
+
+    def read(self, place: Place) -> AbstractContextManager[BinaryIO]:
+        """The bytes of a file. Raises FileLost."""
+
+    def delete(self, place: Place) -> None:
+        """Delete a file, its draft, or everything under a place. Nothing may be there."""
+
+    def journal(self, place: Place) -> AbstractContextManager[Journal]:
+        """Begin a journal that is not there."""
+
+    def extent(self, place: Place) -> int:
+        """How much of a journal there is now, in whole lines, by this storage's own measure; 0: nothing."""
+
+    def lines(self, place: Place, extent: int) -> Iterator[bytes]:
+        """The lines of a journal up to an extent of it."""
