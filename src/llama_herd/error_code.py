@@ -10,7 +10,7 @@ class ErrorCode(StrEnum):
     """A code, what it means, and whether the same job may succeed later."""
 
     INVALID_JOB = "invalid_job", "the job, or the message that brought it, cannot be accepted", _FINAL
-    INVALID_LINE = "invalid_line", "only in `herd batch`: the line of the file is not a valid request", _FINAL
+    INVALID_LINE = "invalid_line", "only of a batch's row: its line is not a valid request", _FINAL
     PROMPT_TOO_LONG = (
         "prompt_too_long",
         "the model's context or its KV cache is too small for prompt and output",
@@ -46,6 +46,16 @@ class ErrorCode(StrEnum):
     )
     CANCELLED = "cancelled", "only of a batch's row: its job was cancelled, or was never submitted", _FINAL
     DEADLINE = "deadline", "only of a batch's row: its job was not finished by its deadline", _FINAL
+    BATCH_CANCELLED = (
+        "batch_cancelled",
+        "only of a batch's row: the batch was cancelled before it was done",
+        _FINAL,
+    )
+    BATCH_EXPIRED = (
+        "batch_expired",
+        "only of a batch's row: the batch's `completion_window` was over before it was done",
+        _FINAL,
+    )
     NOT_RECORDED = "not_recorded", "Redis does not accept an event or the record of the job", _FINAL
     UNREADABLE = "unreadable", "the job's data in Redis is damaged, or was not written by llama-herd", _FINAL
     FORGOTTEN = "forgotten", "the job is over, and Redis no longer has its events", _FINAL

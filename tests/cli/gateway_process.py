@@ -18,6 +18,7 @@ class GatewayProcess:
     def __init__(self, redis_url: str, log_path: Path, **variables: str) -> None:
         self.log_path = log_path
         own = {"HERD_GATEWAY_PORT": "0", "HERD_GATEWAY_OPEN": "true"}
+        own["HERD_GATEWAY_FILES"] = str(log_path.parent / "files")
         self._env = environment(HERD_REDIS_URL=redis_url, **{**own, **variables})
 
     def __enter__(self) -> Self:

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPResponse
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -59,7 +60,14 @@ class GatewayThread:
         **settings: object,
     ) -> None:
         fields = {f"gateway_{name}": value for name, value in settings.items()}
-        own = {"gateway_port": 0, "gateway_grace_s": 0.0, "gateway_open": True, "gateway_request_log": "off"}
+        self._files = TemporaryDirectory()
+        own = {
+            "gateway_files": self._files.name,
+            "gateway_port": 0,
+            "gateway_grace_s": 0.0,
+            "gateway_open": True,
+            "gateway_request_log": "off",
+        }
         fields = {**own, **fields, "tenant": tenant, "model_name": model_name, "models": models}
         read = GatewaySettings.read(redis_url=redis_url, **fields)
         self._app = make_app(read, answers)
@@ -76,6 +84,7 @@ class GatewayThread:
         self._server.should_exit = True
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
+        self._files.cleanup()
 
     @property
     def door(self) -> Door:

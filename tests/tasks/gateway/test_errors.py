@@ -6,6 +6,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import (
     DeadlineExceeded,
     FieldError,
+    FileLost,
     GenerationError,
     HerdError,
     InvalidJob,
@@ -18,6 +19,7 @@ from llama_herd.errors import (
     RecordUnreadable,
     RedisUnavailable,
     SettingsError,
+    StorageUnavailable,
 )
 from llama_herd.http_status import http_status
 from llama_herd.tasks.gateway.errors import ROWS, Problem, row_of
@@ -33,6 +35,8 @@ TOLD = (
     NotPermitted("Redis at secret"),
     NotReplicated("a", 1, 2, 0.5),
     RedisUnavailable("Redis at secret"),
+    FileLost("/secret"),
+    StorageUnavailable("/secret"),
     DeadlineExceeded(),
     RecordUnreadable("key secret"),
     SettingsError("a setting"),

@@ -72,6 +72,12 @@ COMMANDS: dict[str, set[Role]] = {
     "XADD herd:{t}:dead * raw x": {W, O, G},
     "HGET herd:{t}:unacked tag": {W, O, G},
     "SET herd:{t}:unacked_mutex x": {W},
+    # files and batches of the gateway
+    "HGETALL {j}:file": {W, O, G},
+    "HSET {j}:batch state x": {W, O, G},
+    "ZRANGE herd:{t}:stored_files 0 -1": {W, O, G},
+    "ZADD herd:{t}:stored_batches 1 x": {W, O, G},
+    "HINCRBY herd:{t}:quota rows 1": {W, O, G},
     # its queue
     "LPUSH {q} x": {P, W, O, G},
     "BRPOP {q} 0.01": {W},
@@ -272,6 +278,12 @@ def test_a_gateway_looks_up_its_callers_keys_and_makes_none(
 ) -> None:
     allowed = {role for role, user in users.items() if may(user, command)}
     assert allowed == ({G} if ON_KEYS[command] or dialect is Dialect.FLAT else set())
+
+
+@pytest.mark.parametrize("name", ["files", "batches"])
+def test_only_a_gateway_sees_to_what_is_due_in_a_storage(name: str, users: dict[Role, Redis]) -> None:
+    for command in (f"ZADD herd:{name}@disk 1 x", f"ZRANGEBYSCORE herd:{name}@disk 0 1"):
+        assert {role for role, user in users.items() if may(user, command)} == {G}
 
 
 def test_workers_and_operators_see_whether_redis_evicts(users: dict[Role, Redis]) -> None:

@@ -13,8 +13,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.error_place import place_of
 from llama_herd.tasks.gateway import (
+    batch_routes,
     docs_page,
+    file_routes,
     health,
     herd_routes,
     job_routes,
@@ -25,7 +28,6 @@ from llama_herd.tasks.gateway import (
 from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.door import Door
 from llama_herd.tasks.gateway.errors import Problem
-from llama_herd.tasks.gateway.failure import place_of
 from llama_herd.tasks.gateway.notes import notes_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.watched import Watched
@@ -43,6 +45,15 @@ ROUTES = (
     Route("/v1/models/{model}", openai_routes.model, methods=["GET"]),
     Route("/v1/completions", openai_routes.completions, methods=["POST"]),
     Route("/v1/chat/completions", openai_routes.chat_completions, methods=["POST"]),
+    Route("/v1/files", file_routes.create, methods=["POST"]),
+    Route("/v1/files", file_routes.show_all, methods=["GET"]),
+    Route("/v1/files/{id}", file_routes.show, methods=["GET"]),
+    Route("/v1/files/{id}", file_routes.delete, methods=["DELETE"]),
+    Route("/v1/files/{id}/content", file_routes.content, methods=["GET"]),
+    Route("/v1/batches", batch_routes.create, methods=["POST"]),
+    Route("/v1/batches", batch_routes.show_all, methods=["GET"]),
+    Route("/v1/batches/{id}", batch_routes.show, methods=["GET"]),
+    Route("/v1/batches/{id}/cancel", batch_routes.cancel, methods=["POST"]),
     Route("/v1/jobs", job_routes.submit, methods=["POST"]),
     Route("/v1/jobs/{id}", job_routes.show, methods=["GET"]),
     Route("/v1/jobs/{id}", job_routes.cancel, methods=["DELETE"]),

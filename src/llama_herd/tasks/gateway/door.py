@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.feeder.feeder import Feeder
+from llama_herd.tasks.feeder.limits import Limits
 from llama_herd.tasks.gateway.body import object_of
 from llama_herd.tasks.gateway.desk import Desk, Desks
 from llama_herd.tasks.gateway.ending import end
@@ -16,7 +18,9 @@ from llama_herd.tasks.gateway.limits import Places, read_body
 from llama_herd.tasks.gateway.patient_read import OUTAGE_S
 from llama_herd.tasks.gateway.rates import BODY_BYTES, Rates
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.ledger.stored_files import Quota
 from llama_herd.tasks.security.api_keys import KeyRole
+from llama_herd.tasks.storage.open_storage import open_storage
 
 T = TypeVar("T")
 
@@ -32,6 +36,8 @@ class Door:
         self.desks = Desks(settings)
         self.gate = Gate(settings, self.desks.line)
         self.places = Places(settings)
+        self.storage = open_storage(settings.gateway_files)
+        self.feeder = Feeder(settings, self.storage, _limits(settings))
         self._rates = Rates(settings)
         self._reading = asyncio.Lock()
         #: Set once the gateway is to end: streams that can be picked up elsewhere end at once.
@@ -40,11 +46,13 @@ class Door:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Hold the connections to Redis."""
+        """Hold the connections to Redis, and run batches."""
         hub = asyncio.create_task(self.desks.line.hub.run())
+        self.feeder.start()
         try:
             yield
         finally:
+            await asyncio.to_thread(self.feeder.stop)
             if self._chores:
                 await asyncio.wait(self._chores, timeout=RETRY_S)
             await end(hub, *self._chores)
@@ -73,6 +81,15 @@ class Door:
         task = asyncio.create_task(_cancel(desk, job_id))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
+
+
+def _limits(settings: GatewaySettings) -> Limits:
+    return Limits(
+        settings.gateway_batches,
+        settings.gateway_batch_rows,
+        Quota(settings.gateway_max_tenant_rows, settings.gateway_max_key_rows),
+        settings.gateway_batch_lease_s,
+    )
 
 
 def door_of(request: Request) -> Door:

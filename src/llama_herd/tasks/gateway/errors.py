@@ -8,6 +8,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import (
     BadInput,
     DeadlineExceeded,
+    FileLost,
     GenerationError,
     HerdError,
     InvalidJob,
@@ -19,6 +20,7 @@ from llama_herd.errors import (
     QueueFull,
     RecordUnreadable,
     RedisUnavailable,
+    StorageUnavailable,
 )
 from llama_herd.http_status import RETRY_S, http_headers, http_status
 from llama_herd.tasks.chat import ChatMessage
@@ -150,6 +152,8 @@ ROWS = (
     Row(NotPermitted, "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl", "{e}"),
     Row(NotReplicated, "not_replicated", cause="{e}"),
     Row(RedisUnavailable, "queue_unavailable", "the queue is away", "{e}"),
+    Row(FileLost, "file_lost", "the bytes of this file are gone", "{e}"),
+    Row(StorageUnavailable, "files_unavailable", "files cannot be stored or read here", "{e}"),
     Row(DeadlineExceeded, ErrorCode.DEADLINE, "the job was not finished by its deadline"),
     Row(RecordUnreadable, ErrorCode.UNREADABLE, "the data of this job is not what we wrote", "{e}"),
     Row(BadInput, "bad_input"),

@@ -11,14 +11,14 @@ from llama_herd.tasks.gateway.errors import PASSES, Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 
 #: Nobody waits for the rest of a body that is not wanted.
-_CLOSE = {"Connection": "close"}
+CLOSE = {"Connection": "close"}
 
 
 async def read_body(request: Request, settings: GatewaySettings) -> bytes:
     """The body of a request. Raises Problem."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(
-            415, "unsupported_encoding", "the body must not be compressed", "Content-Encoding", _CLOSE
+            415, "unsupported_encoding", "the body must not be compressed", "Content-Encoding", CLOSE
         )
     limit = settings.gateway_max_body_bytes
     declared = request.headers.get("content-length", "")
@@ -34,14 +34,14 @@ async def read_body(request: Request, settings: GatewaySettings) -> bytes:
                     raise _too_large(limit)
                 parts.append(part)
     except TimeoutError:
-        raise Problem(408, "timeout", "the body did not come in time", headers=_CLOSE) from None
+        raise Problem(408, "timeout", "the body did not come in time", headers=CLOSE) from None
     except ClientDisconnect:
         raise bad_request("the body is not whole") from None
     return b"".join(parts)
 
 
 def _too_large(limit: int) -> Problem:
-    return Problem(413, "body_too_large", f"the body must be at most {limit} bytes", headers=_CLOSE)
+    return Problem(413, "body_too_large", f"the body must be at most {limit} bytes", headers=CLOSE)
 
 
 class Places:

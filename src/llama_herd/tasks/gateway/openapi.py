@@ -25,11 +25,14 @@ from llama_herd.tasks.openai.answer_schema import (
     Model,
     ModelList,
 )
+from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
 from llama_herd.tasks.openai.body_schema import REF, body_schema
+from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS
 from llama_herd.tasks.security.api_keys import KeyRole
 
 MODELS: tuple[type[BaseModel], ...] = (
+    *(FileObject, FileList, FileDeleted, BatchBody, BatchObject, BatchList),
     *(GenerationJob, Accepted, JobView, Cancelled, HerdView),
     *(Queued, Started, Token, End),
     *(Completion, ChatCompletion, ChatCompletionChunk, Model, ModelList, ErrorAnswer, Health),
@@ -40,7 +43,7 @@ class Operation(NamedTuple):
     """What one method of one path does.
 
     body, answer: names of schemas; events: that of each event of the answer, if it is, or may be, a stream;
-    otherwise: another status that comes with the same answer.
+    otherwise: another status that comes with the same answer. queries, headers: names, and what they say.
     """
 
     method: str
@@ -52,14 +55,32 @@ class Operation(NamedTuple):
     events: str = ""
     otherwise: int = 0
     role: str = ""
+    queries: tuple[tuple[str, str], ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
 
 
 KEY = ("Idempotency-Key", "A name of your own. The same request under the same name is the same job.")
 GONE = ("X-On-Disconnect", "cancel or stay: what becomes of the job if you go away before its end.")
 SEEN = ("Last-Event-ID", "Number of the last event that you have seen. The query `after` says the same.")
+AFTER = ("after", "The id after which the page begins.")
 JSON, STREAM = "application/json", "text/event-stream"
-_JOB = "/v1/jobs/{id}"
+FORM, BYTES = "multipart/form-data", "application/octet-stream"
+_JOB, _FILE, _BATCH = "/v1/jobs/{id}", "/v1/files/{id}", "/v1/batches/{id}"
+
+#: What comes in or goes out otherwise than as JSON.
+_MEDIA = {"FileForm": FORM, "Bytes": BYTES}
+_TEXT = {"type": "string"}
+_SEEN_FROM = "From when the time counts: `created_at`."
+FILE_FORM = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {
+        "file": {**_TEXT, "format": "binary", "description": "The file: a JSON object on each line."},
+        "purpose": {"const": "batch", "description": "Always `batch`."},
+        "expires_after[anchor]": {"const": "created_at", "description": _SEEN_FROM},
+        "expires_after[seconds]": {**_TEXT, "description": "For how long it is kept: 3600 to 2592000."},
+    },
+}
 
 OPERATIONS = (
     Operation(
@@ -108,6 +129,73 @@ OPERATIONS = (
     Operation("delete", _JOB, "End a job early. Its text is kept.", 202, answer="Cancelled", role="producer"),
     Operation("post", f"{_JOB}/purge", "Forget a job that is over, or waits.", 204, role="operator"),
     Operation(
+        "post",
+        "/v1/files",
+        "Store a file for a batch, as it comes.",
+        body="FileForm",
+        answer="FileObject",
+        role="producer",
+    ),
+    Operation(
+        "get",
+        "/v1/files",
+        "The tenant's files.",
+        answer="FileList",
+        role="producer",
+        queries=(
+            AFTER,
+            ("limit", "Most files of a page: up to 10,000 may be asked for, and at most 1,000 come."),
+            ("order", "asc or desc, by the time they were stored."),
+            ("purpose", "batch or batch_output: only these."),
+        ),
+    ),
+    Operation(
+        "get",
+        _FILE,
+        "What is known of a file. Only producers see what was uploaded.",
+        answer="FileObject",
+        role="subscriber",
+    ),
+    Operation(
+        "delete",
+        _FILE,
+        "Delete a file, unless a batch reads it.",
+        answer="FileDeleted",
+        role="producer",
+    ),
+    Operation(
+        "get",
+        f"{_FILE}/content",
+        "The bytes of a file. Only producers see what was uploaded.",
+        answer="Bytes",
+        role="subscriber",
+    ),
+    Operation(
+        "post",
+        "/v1/batches",
+        "Run the rows of a file.",
+        body="BatchBody",
+        answer="BatchObject",
+        role="producer",
+        headers=(KEY,),
+    ),
+    Operation(
+        "get",
+        "/v1/batches",
+        "The tenant's batches, the newest first.",
+        answer="BatchList",
+        role="producer",
+        queries=(AFTER, ("limit", "Most batches of a page: 1 to 100.")),
+    ),
+    Operation("get", _BATCH, "How far a batch is.", answer="BatchObject", role="subscriber"),
+    Operation(
+        "post",
+        f"{_BATCH}/cancel",
+        "End a batch early. What is done is kept.",
+        answer="BatchObject",
+        role="producer",
+    ),
+    Operation(
         "get",
         "/v1/herd",
         "The queues, the workers, and who waits how long. Ids of jobs are for operators only.",
@@ -135,16 +223,19 @@ ERRORS = {
     400: "the body or a header is wrong, or the model cannot take the prompt",
     401: "no key, or a wrong one",
     403: "the key's role is too small, another site's page calls, or the gateway lacks a right in Redis",
-    404: "no such job in this tenant, no such model, no such route",
+    404: "no such job, file or batch in this tenant, no such model, no such route",
     408: "the body did not come in time",
-    409: "another job has this Idempotency-Key; the job was cancelled; or a worker runs it",
-    413: "the body is too long",
+    409: "another job has this Idempotency-Key; the job was cancelled; a worker runs it; a batch reads the "
+    "file; or the batch is over",
+    410: "the bytes of the file are gone",
+    413: "the body, or the file, is too long",
     415: "the body is compressed",
     422: "the job has wrong fields",
-    429: "the queue is full, the key asks too often, or too many answers are under way: see Retry-After",
+    429: "the queue is full, the key asks too often, too many answers are under way, or a quota is full",
     431: "the head of the request is too long",
     500: "the job failed, and would fail again",
-    503: "there are no keys, Redis is away, no worker is up, or the job may succeed later: see Retry-After",
+    503: "there are no keys, Redis or the files are away, no worker is up, or the job may succeed later: see "
+    "Retry-After",
     504: "the job was not finished by its deadline",
 }
 
@@ -161,6 +252,8 @@ def document() -> dict[str, Any]:
     own = {
         "CompletionBody": body_schema(COMPLETIONS),
         "ChatBody": body_schema(CHAT),
+        "FileForm": FILE_FORM,
+        "Bytes": {**_TEXT, "format": "binary"},
         "Event": {"oneOf": events, "description": "One of these, by the name of the event."},
     }
     paths: dict[str, dict[str, Any]] = {}
@@ -180,11 +273,13 @@ def document() -> dict[str, Any]:
 def _described(operation: Operation) -> dict[str, Any]:
     in_path = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
     path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in in_path]
-    header = [
-        {"name": name, "in": "header", "description": what, "schema": {"type": "string"}}
-        for name, what in operation.headers
+    told = [
+        {"name": name, "in": place, "description": what, "schema": {"type": "string"}}
+        for place, given in (("query", operation.queries), ("header", operation.headers))
+        for name, what in given
     ]
-    kinds = {JSON: operation.answer, STREAM: operation.events}
+    kinds = {_kind_of(operation.answer): operation.answer, STREAM: operation.events}
+    body = {_kind_of(operation.body): operation.body}
     answer = _content({kind: schema for kind, schema in kinds.items() if schema})
     errors = {
         str(status): {"description": what, **_content({JSON: "ErrorAnswer"})}
@@ -195,8 +290,8 @@ def _described(operation: Operation) -> dict[str, Any]:
     return {
         "summary": operation.what,
         "description": operation.what + needs,
-        "parameters": [*path, *header],
-        **({"requestBody": {"required": True, **_content({JSON: operation.body})}} if operation.body else {}),
+        "parameters": [*path, *told],
+        **({"requestBody": {"required": True, **_content(body)}} if operation.body else {}),
         "responses": {
             str(status): {"description": what, **answer}
             for status, what in ((operation.status, "as asked"), (operation.otherwise, "not so"))
@@ -205,6 +300,10 @@ def _described(operation: Operation) -> dict[str, Any]:
         | errors,
         **({"security": [{"key": []}]} if operation.role else {}),
     }
+
+
+def _kind_of(schema: str) -> str:
+    return _MEDIA.get(schema, JSON)
 
 
 def _content(schemas: Mapping[str, str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from llama_herd.tasks.gateway.failure import place_of
+from llama_herd.tasks.error_place import place_of
 from llama_herd.tasks.gateway.notes import Notes
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from llama_herd.tasks.gateway.address import is_loopback
-from llama_herd.tasks.settings import ReadableFile, Settings
+from llama_herd.tasks.settings import MAX_TTL_S, ReadableFile, Settings
 
 
 class GatewaySettings(Settings):
@@ -76,6 +76,59 @@ class GatewaySettings(Settings):
         default=10.0, ge=0, le=3600, description="How long answers may go on after SIGTERM."
     )
 
+    gateway_files: str = Field(
+        default="",
+        description="Folder for the files of batches. All gateways of a Redis should share it. Empty: "
+        "~/.local/share/llama-herd/files.",
+    )
+    gateway_file_bytes: int = Field(
+        default=209_715_200, ge=1024, le=1 << 44, description="Longest file that may be uploaded."
+    )
+    gateway_file_life_s: int = Field(
+        default=2_592_000,
+        ge=0,
+        le=MAX_TTL_S,
+        description="How long a file is kept that does not say so itself. 0: until it is deleted.",
+    )
+    gateway_batches: int = Field(
+        default=8, ge=0, le=1000, description="Most batches that this gateway runs at a time."
+    )
+    gateway_batch_rows: int = Field(
+        default=50_000, ge=1, le=10**8, description="Most rows of a batch over HTTP."
+    )
+    gateway_batch_lease_s: float = Field(
+        default=10.0,
+        ge=0.3,
+        le=3600,
+        description="A gateway that is silent for this long loses its batches to others.",
+    )
+    gateway_max_tenant_files: int = Field(
+        default=10_000, ge=0, le=10**8, description="Most files that a tenant may have. 0: no limit."
+    )
+    gateway_max_key_files: int = Field(
+        default=0, ge=0, le=10**8, description="Most files that came in by one key. 0: no limit."
+    )
+    gateway_max_tenant_bytes: int = Field(
+        default=107_374_182_400,
+        ge=0,
+        le=1 << 50,
+        description="Most bytes of all files of a tenant. 0: no limit.",
+    )
+    gateway_max_key_bytes: int = Field(
+        default=0, ge=0, le=1 << 50, description="Most bytes of all files of one key. 0: no limit."
+    )
+    gateway_max_tenant_rows: int = Field(
+        default=2_000_000,
+        ge=0,
+        le=10**9,
+        description="Most rows of all batches of a tenant that have not ended. 0: no limit.",
+    )
+    gateway_max_key_rows: int = Field(
+        default=0,
+        ge=0,
+        le=10**9,
+        description="Most rows of all batches of one key that have not ended. 0: no limit.",
+    )
     gateway_request_log: Literal["all", "errors", "off"] = Field(
         default="all",
         description="Which requests are logged, as one JSON line each: all, errors, which are failures of "

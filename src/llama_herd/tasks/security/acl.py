@@ -24,14 +24,17 @@ from importlib import resources
 from typing import Any, Self
 
 from llama_herd.errors import BadInput
+from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys, find_key, num_keys
+from llama_herd.tasks.ledger.batch_records import Asked, BatchRecord, BatchRecords
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import joined
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
 from llama_herd.tasks.ledger.redis_call import Call, Script, commands_of
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.stored_files import NewFile, Quota, StoredFiles, due_members, now_ms
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES, SEPARATOR
 
@@ -68,6 +71,8 @@ _LOOK = _names("INFO")
 
 #: Celery's sets of the queues of an exchange.
 _BINDINGS = ("_kombu.binding", "_kombu.binding_permanent")
+#: What a storage has to see to.
+_DUE = ("herd:files@", "herd:batches@")
 #: Celery's names of results and of chords.
 _RESULT_NAMES = ("celery-task-meta-*", "celery-taskset-meta-*", "chord-unlock-*")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -94,6 +99,8 @@ class Kind(StrEnum):
 
 #: The kinds of the tenant's keys, by the part of their names after the tenant.
 _KINDS = {
+    **dict.fromkeys(("{*}:file", "{*}:batch", "quota"), Kind.HASH),
+    **dict.fromkeys(("stored_files", "stored_batches"), Kind.SORTED_SET),
     **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked"), Kind.HASH),
     **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), Kind.SORTED_SET),
@@ -107,7 +114,7 @@ _OF_KIND = {
     Kind.LIST: _names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
     Kind.SET: _names("SADD SREM SMEMBERS"),
     Kind.SORTED_SET: _names(
-        "ZADD ZREM ZSCORE ZRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"
+        "ZADD ZREM ZSCORE ZRANK ZREVRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"
     ),
     Kind.STREAM: _names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
     Kind.STRING: _names("GET MGET SET SETEX INCR"),
@@ -238,6 +245,7 @@ class Acl:
             *(ledger.num_pending(), ledger.num_running()),
             *(reports.workers(), reports.batches()),
             *(find_key(ANY), all_keys(), num_keys()),
+            *self._batch_calls,
         )
         # What scripts find by names that they read, and what a purge searches.
         found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
@@ -246,6 +254,26 @@ class Acl:
             _CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT, self._lists | self._lines | found, channels
         )
         return Rights.to_run(*calls) + others
+
+    @property
+    def _batch_calls(self) -> Iterable[Call[Any]]:
+        """What a gateway does with files and batches, in any storage."""
+        files, batches = StoredFiles(self.tenant, ANY), BatchRecords(self.tenant, ANY)
+        file, none, reports = NewFile(ANY, ANY, ANY, 0), Quota(0, 0), Reports(self.tenant)
+        asked = Asked(ANY, ANY, ANY)
+        record = BatchRecord(ANY, asked, "validating", ANY, 0, 0, 0)
+        status = BatchStatus(run_id=ANY, state=ANY, input_name=ANY)
+        yield from (files.begin(ANY), files.add(file, none, none), files.get(ANY), files.page(ANY, 1, "asc"))
+        yield from (files.drop(ANY), files.deleted(ANY), due_members(files.due_key, 1), now_ms())
+        yield from (
+            batches.create(ANY, asked, 1),
+            batches.get(ANY),
+            batches.page(ANY, 1),
+            batches.cancel(ANY),
+        )
+        yield from (batches.claim(ANY, 1), batches.note(ANY, 1, 1), batches.start(record, 1, 1, ANY, none))
+        yield from (batches.end(record, "completed", [file]), batches.cleaned(ANY))
+        yield from (self._ledger.state(ANY), reports.report_batch(status))
 
     def _everything(self, commands: frozenset[str]) -> Rights:
         """All keys and channels of the tenant, with our scripts' commands and `commands`."""
@@ -303,6 +331,8 @@ def _kinds_of(key: str) -> Collection[Kind]:
         return {Kind.STRING, Kind.SORTED_SET}
     if key == API_KEYS:
         return {Kind.API_KEYS}
+    if key.startswith(_DUE):
+        return {Kind.SORTED_SET}
     if key.startswith("herd."):
         return {Kind.LIST}
     kind = _KINDS[key.split(":", 2)[2]]

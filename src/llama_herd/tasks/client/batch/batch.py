@@ -25,11 +25,14 @@ class Batch:
         self._url = url
         self._items: deque[BatchItem] = deque()
 
-    def poll(self) -> list[BatchItem]:
-        """Pause shortly, run one round, and return its items; often none. Raises RedisUnavailable."""
+    def poll(self, *, forgets: bool = True) -> list[BatchItem]:
+        """Pause shortly, run one round, and return its items; often none. Raises RedisUnavailable.
+
+        forgets: whether the items of earlier rounds are safe, so that Redis may forget their jobs.
+        """
         sleep(self.window.pause_s)
         with redis_errors(self._url):
-            return run_dialogue(self._connection, self.window.round(monotonic()))
+            return run_dialogue(self._connection, self.window.round(monotonic(), forgets=forgets))
 
     def cancel(self) -> None:
         """End all jobs under way; their items say so. Raises RedisUnavailable."""

@@ -129,12 +129,14 @@ class BatchWindow:
         self._waiting.clear()
         yield Apart([self._core.ledger.cancel(job_id) for job_id in self._under_way])
 
-    def round(self, now_s: float) -> Dialogue[list[BatchItem]]:
+    def round(self, now_s: float, *, forgets: bool = True) -> Dialogue[list[BatchItem]]:
         """Delete the jobs handed out, submit jobs while there is room, and return the items of ended jobs.
 
-        Each step takes effect only when its answers have come, so a lost connection costs nothing.
+        forgets: whether the items so far are safe; if not, a later round deletes their jobs. Each step takes
+        effect only when its answers have come, so a lost connection costs nothing.
         """
-        yield from self._forget()
+        if forgets:
+            yield from self._forget()
         if now_s >= self._measure_at_s:
             yield from self._measure(now_s)
         self._fill()

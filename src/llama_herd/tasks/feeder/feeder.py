@@ -1,0 +1,144 @@
+"""Takes batches that need somebody, and runs each in a thread of its own."""
+
+import logging
+import threading
+from contextlib import suppress
+from time import monotonic
+
+from llama_herd.errors import HerdError
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.error_place import place_of
+from llama_herd.tasks.feeder.feed import Feed
+from llama_herd.tasks.feeder.feeding import Left
+from llama_herd.tasks.feeder.janitor import delete_due_files
+from llama_herd.tasks.feeder.lease import Fenced, Lease
+from llama_herd.tasks.feeder.limits import Limits
+from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.redis_call import Call, run
+from llama_herd.tasks.ledger.stored_files import Due, StoredFiles, due_members
+from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.storage.storage import Storage
+
+log = logging.getLogger(__name__)
+
+#: How often it looks for batches.
+LOOK_S = 1.0
+#: How long a batch rests whose storage fails.
+REST_S = 10.0
+#: How long the end of this process waits for its threads.
+STOP_S = 5.0
+
+
+class Feeder:
+    """The batches that this process runs, from `start` to `stop`."""
+
+    def __init__(self, settings: Settings, storage: Storage, limits: Limits) -> None:
+        self._settings = settings
+        self._storage = storage
+        self._limits = limits
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._threads: dict[Due, threading.Thread] = {}
+        self._clients: dict[str, Client] = {}
+        self._looking = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
+        self._making = threading.Lock()
+        self._redis = connect(settings.redis_url)
+        self._complaint = ""
+
+    def start(self) -> None:
+        self._looking.start()
+
+    def look_soon(self) -> None:
+        """Look for batches now: there may be a new one."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let other feeders have the batches. Their jobs go on meanwhile."""
+        self._stopping.set()
+        self._wake.set()
+        until_s = monotonic() + STOP_S
+        for thread in (self._looking, *self._threads.values()):
+            thread.join(max(0.0, until_s - monotonic()))
+        for client in self._clients.values():
+            client.close()
+        self._redis.close()
+
+    def _look_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._look()
+                self._complaint = ""
+            except HerdError as error:
+                self._complain(str(error))
+            except Exception as error:
+                self._complain(place_of(error))
+            self._wake.wait(LOOK_S)
+            self._wake.clear()
+
+    def _look(self) -> None:
+        """Take batches that are due, as long as there is room, and delete the files that are."""
+        if not self._storage.is_there:
+            return
+        self._threads = {due: thread for due, thread in self._threads.items() if thread.is_alive()}
+        num_free = self._limits.max_batches - len(self._threads)
+        with redis_errors(self._settings.redis_url):
+            if num_free > 0:
+                for due in run(self._redis, self._due(num_free + len(self._threads))):
+                    self._take(due)
+            delete_due_files(self._redis, self._storage)
+
+    def _due(self, most: int) -> Call[tuple[Due, ...]]:
+        key = BatchRecords(storage=self._storage.id).due_key
+        return due_members(key, most, int(1000 * self._limits.lease_s))
+
+    def _take(self, due: Due) -> None:
+        """Run a batch in a thread, unless another feeder was faster."""
+        if due in self._threads or len(self._threads) >= self._limits.max_batches:
+            return
+        records = BatchRecords(due.tenant, self._storage.id)
+        claimed = run(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
+        if claimed is not None:
+            lease = Lease(self._redis, self._settings.redis_url, records, claimed, self._limits.lease_s)
+            thread = threading.Thread(target=self._run, args=(due, lease), name=due.id, daemon=True)
+            self._threads[due] = thread
+            thread.start()
+
+    def _run(self, due: Due, lease: Lease) -> None:
+        try:
+            self._feed(due, lease).run()
+        except Fenced:
+            log.warning("batch %s: another feeder has it", due.id)
+        except Left:
+            self._give_back(lease, 0.0)
+        except HerdError as error:
+            log.warning("batch %s rests: %s", due.id, error)
+            self._give_back(lease, REST_S)
+        except Exception as error:
+            log.error("batch %s rests: %s", due.id, place_of(error))
+            self._give_back(lease, REST_S)
+        else:
+            log.info("batch %s: %s", due.id, lease.state)
+
+    def _feed(self, due: Due, lease: Lease) -> Feed:
+        settings = self._settings.model_copy(update={"tenant": due.tenant})
+        files = StoredFiles(due.tenant, self._storage.id)
+        client = self._client_of(settings)
+        return Feed(lease, client, settings, self._storage, files, self._limits, self._stopping)
+
+    def _client_of(self, settings: Settings) -> Client:
+        with self._making:
+            if settings.tenant not in self._clients:
+                self._clients[settings.tenant] = Client(settings=settings)
+            return self._clients[settings.tenant]
+
+    def _give_back(self, lease: Lease, delay_s: float) -> None:
+        """If Redis is away, the lease runs out."""
+        with suppress(HerdError):
+            lease.give_back(delay_s)
+
+    def _complain(self, what: str) -> None:
+        """Log what is wrong once."""
+        if what != self._complaint:
+            self._complaint = what
+            log.warning("batches wait: %s", what)

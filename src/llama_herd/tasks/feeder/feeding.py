@@ -1,0 +1,94 @@
+"""The rows of a batch on their way through the queue."""
+
+from contextlib import suppress
+from threading import Event as Flag
+from time import monotonic
+
+from llama_herd.errors import RedisUnavailable
+from llama_herd.tasks.batch.run import BatchRun
+from llama_herd.tasks.client.batch.batch import Batch
+from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.feeder.lease import Lease
+from llama_herd.tasks.feeder.parts import Parts
+
+#: Pause before Redis is tried again.
+RETRY_S = 0.5
+#: How long the jobs of a batch that ends early may take to end.
+DRAIN_S = 30.0
+#: How often a batch is reported to `herd status`.
+REPORT_S = 1.0
+#: Most items that wait to be written.
+MAX_UNWRITTEN = 4096
+
+_NEVER = float("inf")
+
+
+class Left(Exception):
+    """This process is to end: another feeder goes on."""
+
+
+class Feeding:
+    """Runs the rows until all are answered, or until the batch is to end early.
+
+    Answers are safe before the round after them, which lets Redis forget their jobs. So a kill at any moment
+    loses nothing and repeats nothing.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        run: BatchRun,
+        parts: Parts,
+        lease: Lease,
+        client: Client,
+        *,
+        flush_s: float,
+        stopping: Flag,
+    ) -> None:
+        self._batch = batch
+        self._run = run
+        self._parts = parts
+        self._lease = lease
+        self._client = client
+        self._flush_s = flush_s
+        self._stopping = stopping
+        self._unwritten: list[BatchItem] = []
+        self._flushed_s = monotonic()
+        self._give_up_s = _NEVER
+        self._report_at_s = 0.0
+
+    def run(self) -> None:
+        """Raises Fenced, Left, and what writing raises. Waits for a Redis that is away."""
+        while not self._batch.window.is_over and monotonic() < self._give_up_s:
+            if self._stopping.is_set():
+                raise Left
+            try:
+                self._advance()
+            except RedisUnavailable:
+                self._stopping.wait(RETRY_S)
+
+    def _advance(self) -> None:
+        self._lease.keep(num_done=self._parts.num_done, num_failed=self._parts.num_failed)
+        if self._lease.is_to_end and self._give_up_s == _NEVER:
+            self._batch.cancel()
+            self._give_up_s = monotonic() + DRAIN_S
+        items = self._batch.poll(forgets=not self._unwritten)
+        self._unwritten += self._run.answers(items)
+        if len(self._unwritten) >= MAX_UNWRITTEN or monotonic() - self._flushed_s >= self._flush_s:
+            self._flush()
+        self.report("running")
+
+    def _flush(self) -> None:
+        self._parts.write(self._unwritten)
+        self._unwritten = []
+        self._flushed_s = monotonic()
+
+    def report(self, state: str) -> None:
+        """Tell `herd status` how far it is. Who asks it to end there cancels the batch."""
+        if state == "running" and monotonic() < self._report_at_s:
+            return
+        self._report_at_s = monotonic() + REPORT_S
+        with suppress(RedisUnavailable):
+            if self._client.report_batch(self._run.status(state)):
+                self._lease.cancel()

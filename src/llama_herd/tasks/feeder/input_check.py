@@ -1,0 +1,58 @@
+"""Checks the input of a batch before any of its rows runs: all of them are valid, or none runs."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.tasks.batch.request import RequestReader
+from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.client.batch.row import BatchRow
+from llama_herd.tasks.ledger.batch_records import LineError
+
+#: Most errors that are told of an input.
+MAX_ERRORS = 100
+
+
+@dataclass(slots=True)
+class InputCheck:
+    """What was found. models: of all rows that name one."""
+
+    num_rows: int = 0
+    errors: list[LineError] = field(default_factory=list)
+    models: set[str] = field(default_factory=set)
+
+    def refuse(self, code: str, message: str, line: int | None = None, param: str | None = None) -> None:
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(LineError(code, message, line, param))
+
+
+def check_input(
+    rows: Iterable[SourceRow],
+    reader: RequestReader,
+    endpoint: str,
+    max_rows: int,
+    keep: Callable[[], object],
+) -> InputCheck:
+    """Read every row. keep: is called often."""
+    found = InputCheck()
+    for row in rows:
+        keep()
+        found.num_rows += 1
+        if found.num_rows > max_rows:
+            message = f"the file has more than {max_rows:,} rows. Fix: split it, or HERD_GATEWAY_BATCH_ROWS"
+            found.refuse("too_many_rows", message, row.line)
+            return found
+        _check_row(reader.read(row), endpoint, found)
+    if not found.num_rows:
+        found.refuse("empty_file", "the file has no rows")
+    return found
+
+
+def _check_row(row: BatchRow, endpoint: str, found: InputCheck) -> None:
+    if row.failure is not None:
+        found.refuse(row.failure.code, row.failure.message, row.index)
+    elif row.tag.endpoint != endpoint:
+        message = f"must be {endpoint}, the endpoint of the batch, got {row.tag.endpoint}"
+        found.refuse(ErrorCode.INVALID_LINE, message, row.index, "url")
+    elif row.job is not None and len(found.models) < 2:
+        found.models.add(str(getattr(row.job, "model", None) or ""))

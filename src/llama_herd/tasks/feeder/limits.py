@@ -1,0 +1,15 @@
+"""What the feeder of a process may do at a time."""
+
+from dataclasses import dataclass
+
+from llama_herd.tasks.ledger.stored_files import Quota
+
+
+@dataclass(frozen=True)
+class Limits:
+    """max_batches: at a time. max_rows: of a batch. rows: under way in all batches. lease_s: see Lease."""
+
+    max_batches: int
+    max_rows: int
+    rows: Quota
+    lease_s: float

@@ -1,0 +1,138 @@
+"""OpenAI's endpoints of files."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Literal, cast
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from llama_herd.tasks.gateway.door import Door, door_of
+from llama_herd.tasks.gateway.errors import Problem, bad_request
+from llama_herd.tasks.gateway.stores import checked_file_id, elsewhere, files_of, no_file
+from llama_herd.tasks.gateway.upload import upload
+from llama_herd.tasks.ledger.redis_call import Dialogue, ask
+from llama_herd.tasks.ledger.stored_files import INPUT, StoredFile, StoredFiles, now_ms
+from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
+from llama_herd.tasks.security.api_keys import KeyRole
+from llama_herd.tasks.storage.storage import Place, Storage
+
+#: Bytes that are read together.
+PIECE_BYTES = 1 << 18
+#: Most files that a page may be asked to hold.
+MAX_LIMIT = 10_000
+
+
+async def create(request: Request) -> Response:
+    """Take a file in."""
+    door = door_of(request)
+    caller, desk = await door.admit(request, KeyRole.PRODUCER)
+    with door.places.taken(caller.tenant):
+        file = await upload(request, caller, desk, door.storage)
+    return JSONResponse(FileObject.of(file).model_dump())
+
+
+async def show_all(request: Request) -> Response:
+    """A page of the tenant's files."""
+    door = door_of(request)
+    caller, desk = await door.admit(request, KeyRole.PRODUCER)
+    files = await asyncio.to_thread(files_of, door.storage, caller.tenant)
+    after, limit = after_of(request), limit_of(request, MAX_LIMIT, MAX_LIMIT)
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise bad_request("must be asc or desc", param="order")
+    purpose = request.query_params.get("purpose", "")
+    page = await desk.run(ask(files.page(after, limit, cast(Literal["asc", "desc"], order), purpose)))
+    if page is None:
+        raise bad_request("no such file", param="after")
+    return JSONResponse(FileList.of(page).model_dump())
+
+
+async def show(request: Request) -> Response:
+    """What is known of a file."""
+    _, _, file = await _file_of(request)
+    return JSONResponse(FileObject.of(file).model_dump())
+
+
+async def delete(request: Request) -> Response:
+    """Delete a file."""
+    door, files, file = await _file_of(request, KeyRole.PRODUCER)
+    desk = door.desks.of(files.tenant)
+    match await desk.run(ask(files.drop(file.id))):
+        case "in_use":
+            message = "a batch reads this file. Fix: wait for its end, or cancel it"
+            raise Problem(409, "file_in_use", message)
+        case "unknown":
+            raise no_file()
+    await asyncio.to_thread(door.storage.delete, Place(files.tenant, file.id))
+    await desk.run(ask(files.deleted(file.id)))
+    return JSONResponse(FileDeleted(id=file.id).model_dump())
+
+
+async def content(request: Request) -> Response:
+    """The bytes of a file."""
+    door, files, file = await _file_of(request)
+    headers = {
+        "content-length": str(file.num_bytes),
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
+        "x-content-type-options": "nosniff",
+    }
+    if request.method == "HEAD":
+        return Response(headers=headers, media_type="application/octet-stream")
+    parts = _parts(door.storage, Place(files.tenant, file.id))
+    first = await anext(parts, b"")  # so that a file that is lost is told in the status
+    return StreamingResponse(_after(first, parts), headers=headers, media_type="application/octet-stream")
+
+
+async def _parts(storage: Storage, place: Place) -> AsyncIterator[bytes]:
+    context = storage.read(place)
+    file = await asyncio.to_thread(context.__enter__)
+    try:
+        while part := await asyncio.to_thread(file.read, PIECE_BYTES):
+            yield part
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+async def _after(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in parts:
+        yield part
+
+
+async def _file_of(
+    request: Request, needs: KeyRole = KeyRole.SUBSCRIBER
+) -> tuple[Door, StoredFiles, StoredFile]:
+    """The file in the path. Only producers see what came in; other tenants' files are not there."""
+    door = door_of(request)
+    caller, desk = await door.admit(request, needs)
+    file_id = checked_file_id(request.path_params["id"])
+    files = await asyncio.to_thread(files_of, door.storage, caller.tenant)
+    file, at_ms = await desk.run(_look(files, file_id))
+    if file is None or (file.expires_ms is not None and file.expires_ms <= at_ms):
+        raise no_file()
+    if file.storage != files.storage:
+        raise elsewhere()
+    if file.purpose == INPUT and not caller.role.may(KeyRole.PRODUCER):
+        raise Problem(403, "forbidden", "a key of the role subscriber reads answers alone")
+    return door, files, file
+
+
+def _look(files: StoredFiles, file_id: str) -> Dialogue[tuple[StoredFile | None, int]]:
+    """A dialogue: the record, and the time in milliseconds."""
+    file, at_ms = yield [files.get(file_id), now_ms()]
+    return file, at_ms
+
+
+def after_of(request: Request) -> str:
+    """The id after which a page is to begin."""
+    return request.query_params.get("after", "")[:64]
+
+
+def limit_of(request: Request, default: int, most: int) -> int:
+    """How much a page may hold. Raises Problem."""
+    text = request.query_params.get("limit", str(default))
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
+        raise bad_request(f"must be a number from 1 to {most:,}", param="limit")
+    return int(text)

@@ -1,0 +1,196 @@
+"""OpenAI's objects of batches, and the request that makes one."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.ledger.batch_records import STATES, Asked, BatchRecord, State
+from llama_herd.tasks.ledger.stored_files import Page
+from llama_herd.tasks.openai.answer_schema import Answered
+from llama_herd.tasks.openai.request import Endpoint
+from llama_herd.tasks.strict_model import StrictModel, at_most
+from llama_herd.tasks.wrong_fields import field_errors
+
+#: Bounds of OpenAI's.
+MAX_METADATA = 16
+MIN_LIFE_S, MAX_LIFE_S = 3600, 2_592_000
+
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+Key = Annotated[str, StringConstraints(max_length=64)]
+Value = Annotated[str, StringConstraints(max_length=512)]
+
+
+class ExpiresAfter(StrictModel):
+    """When a file is deleted."""
+
+    anchor: Literal["created_at"] = Field(description="From when the time counts: when the file is made.")
+    seconds: int = Field(ge=MIN_LIFE_S, le=MAX_LIFE_S, description="For how long it is kept.")
+
+
+class BatchBody(StrictModel):
+    """What a batch is to do."""
+
+    input_file_id: str = Field(max_length=64, description="Id of a file that was uploaded for `batch`.")
+    endpoint: Endpoint = Field(description="Where each of its rows would be sent alone.")
+    completion_window: str = Field(
+        pattern=r"^[1-9][0-9]{0,4}[smhd]$",
+        description="How long the batch may take: `24h`, or another number of s, m, h or d. Rows that are "
+        "not done by then get a line that says so.",
+    )
+    metadata: Annotated[dict[Key, Value] | None, at_most(MAX_METADATA)] = Field(
+        default=None, description="Names and values of your own, up to 16."
+    )
+    output_expires_after: ExpiresAfter | None = Field(
+        default=None, description="When the files of its answers and errors are deleted."
+    )
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Self:
+        """Raises InvalidJob with every wrong field."""
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise InvalidJob(field_errors(error, cls.model_fields)) from None
+
+    @property
+    def window_ms(self) -> int:
+        return int(self.completion_window[:-1]) * _UNIT_MS[self.completion_window[-1]]
+
+    def asked(self, owner: str, life_s: int) -> Asked:
+        """What the record keeps of it. life_s: how long files are kept that do not say it; 0: for ever."""
+        if self.output_expires_after is not None:
+            life_s = self.output_expires_after.seconds
+        return Asked(
+            self.input_file_id,
+            self.endpoint,
+            self.completion_window,
+            self.metadata,
+            1000 * life_s or None,
+            owner,
+        )
+
+
+class BatchLineError(Answered):
+    """Why a batch did not begin."""
+
+    code: str = Field(description="A word for programs.")
+    line: int | None = Field(description="Line of the input file; null if it is none's fault.")
+    message: str = Field(description="What is wrong.")
+    param: str | None = Field(description="The field that is wrong, if it is one.")
+
+
+class BatchErrors(Answered):
+    """All of that."""
+
+    object: Literal["list"] = Field(default="list", description="Always `list`.")
+    data: tuple[BatchLineError, ...] = Field(description="The first hundred.")
+
+
+class RequestCounts(Answered):
+    """How many rows are in which state."""
+
+    total: int = Field(description="Rows of the input; 0 until it has been checked.")
+    completed: int = Field(description="Rows with an answer.")
+    failed: int = Field(description="Rows with an error.")
+
+
+class CachedTokens(Answered):
+    """Of the tokens of prompts."""
+
+    cached_tokens: int = Field(default=0, description="Always 0: it is not counted by row.")
+
+
+class ReasoningTokens(Answered):
+    """Of the tokens of answers."""
+
+    reasoning_tokens: int = Field(default=0, description="Always 0: it is not counted by row.")
+
+
+class BatchUsage(Answered):
+    """Tokens of all rows with an answer; 0 until the batch has ended."""
+
+    input_tokens: int = Field(description="Tokens of prompts.")
+    input_tokens_details: CachedTokens = Field(default=CachedTokens(), description="Of these.")
+    output_tokens: int = Field(description="Tokens of answers.")
+    output_tokens_details: ReasoningTokens = Field(default=ReasoningTokens(), description="Of these.")
+    total_tokens: int = Field(description="Both together.")
+
+
+_AT = "In unix seconds; null unless it is or was so."
+
+
+class BatchObject(Answered):
+    """A batch."""
+
+    id: str = Field(description="Its id.")
+    object: Literal["batch"] = Field(default="batch", description="Always `batch`.")
+    endpoint: str = Field(description="Where each of its rows would be sent alone.")
+    model: str | None = Field(description="The model of all rows; null if not known, or if there are more.")
+    errors: BatchErrors | None = Field(description="Why it did not begin.")
+    input_file_id: str = Field(description="Its input.")
+    completion_window: str = Field(description="How long it may take.")
+    status: State = Field(description="What it is at.")
+    output_file_id: str | None = Field(description="The answers; null until it has ended.")
+    error_file_id: str | None = Field(description="The rows without one; null if there are none.")
+    created_at: int = Field(description="When it was accepted, in unix seconds.")
+    in_progress_at: int | None = Field(description=_AT)
+    expires_at: int = Field(description="When its completion_window is over, in unix seconds.")
+    finalizing_at: int | None = Field(description=_AT)
+    completed_at: int | None = Field(description=_AT)
+    failed_at: int | None = Field(description=_AT)
+    expired_at: int | None = Field(description=_AT)
+    cancelling_at: int | None = Field(description=_AT)
+    cancelled_at: int | None = Field(description=_AT)
+    request_counts: RequestCounts = Field(description="Its rows.")
+    usage: BatchUsage = Field(description="Its tokens.")
+    metadata: dict[str, str] | None = Field(description="As it was given.")
+
+    @classmethod
+    def of(cls, record: BatchRecord) -> Self:
+        asked = record.asked
+        lines = tuple(BatchLineError(**one._asdict()) for one in record.errors)
+        return cls(
+            id=record.id,
+            endpoint=asked.endpoint,
+            model=record.model or None,
+            errors=BatchErrors(data=lines) if lines else None,
+            input_file_id=asked.input_file_id,
+            completion_window=asked.window,
+            status=record.state,
+            output_file_id=record.output_file_id or None,
+            error_file_id=record.error_file_id or None,
+            created_at=record.created_ms // 1000,
+            expires_at=record.expires_ms // 1000,
+            request_counts=RequestCounts(
+                total=record.num_rows, completed=record.num_done, failed=record.num_failed
+            ),
+            usage=BatchUsage(
+                input_tokens=record.prompt_tokens,
+                output_tokens=record.completion_tokens,
+                total_tokens=record.prompt_tokens + record.completion_tokens,
+            ),
+            metadata=None if asked.metadata is None else dict(asked.metadata),
+            **{
+                f"{state}_at": record.times[state] // 1000 if state in record.times else None
+                for state in STATES
+            },
+        )
+
+
+class BatchList(Answered):
+    """A page of batches."""
+
+    object: Literal["list"] = Field(default="list", description="Always `list`.")
+    data: tuple[BatchObject, ...] = Field(description="The batches, the newest first.")
+    first_id: str | None = Field(description="Id of the first of them.")
+    last_id: str | None = Field(description="Id of the last of them, after which the next page begins.")
+    has_more: bool = Field(description="Whether there is a next page.")
+
+    @classmethod
+    def of(cls, page: Page) -> Self:
+        data = tuple(BatchObject.of(BatchRecord.of(fields)) for fields in page.records)
+        ids: list[str | None] = [one.id for one in data] or [None]
+        return cls(data=data, first_id=ids[0], last_id=ids[-1], has_more=page.has_more)

@@ -1,0 +1,57 @@
+"""OpenAI's objects of files."""
+
+from typing import Literal, Self
+
+from pydantic import Field
+
+from llama_herd.tasks.ledger.stored_files import Page, StoredFile
+from llama_herd.tasks.openai.answer_schema import Answered
+
+
+class FileObject(Answered):
+    """A file."""
+
+    id: str = Field(description="Its id.")
+    object: Literal["file"] = Field(default="file", description="Always `file`.")
+    bytes: int = Field(description="Its length.")
+    created_at: int = Field(description="When it was stored, in unix seconds.")
+    expires_at: int | None = Field(description="When it is deleted, in unix seconds; null: never.")
+    filename: str = Field(description="Its name, as the client said.")
+    purpose: Literal["batch", "batch_output"] = Field(description="Input of batches, or made of answers.")
+    status: Literal["processed"] = Field(default="processed", description="Always `processed`.")
+    status_details: None = Field(default=None, description="Always null.")
+
+    @classmethod
+    def of(cls, file: StoredFile) -> Self:
+        return cls(
+            id=file.id,
+            bytes=file.num_bytes,
+            created_at=file.created_ms // 1000,
+            expires_at=None if file.expires_ms is None else file.expires_ms // 1000,
+            filename=file.name,
+            purpose=file.purpose,
+        )
+
+
+class FileList(Answered):
+    """A page of files."""
+
+    object: Literal["list"] = Field(default="list", description="Always `list`.")
+    data: tuple[FileObject, ...] = Field(description="The files.")
+    first_id: str | None = Field(description="Id of the first of them.")
+    last_id: str | None = Field(description="Id of the last of them, after which the next page begins.")
+    has_more: bool = Field(description="Whether there is a next page.")
+
+    @classmethod
+    def of(cls, page: Page) -> Self:
+        data = tuple(FileObject.of(StoredFile.of(fields)) for fields in page.records)
+        ids: list[str | None] = [one.id for one in data] or [None]
+        return cls(data=data, first_id=ids[0], last_id=ids[-1], has_more=page.has_more)
+
+
+class FileDeleted(Answered):
+    """That a file is gone."""
+
+    id: str = Field(description="Its id.")
+    object: Literal["file"] = Field(default="file", description="Always `file`.")
+    deleted: Literal[True] = Field(default=True, description="Always true.")

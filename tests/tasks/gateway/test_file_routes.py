@@ -1,0 +1,266 @@
+"""Files over HTTP: in by a form, out as they were, gone when they are deleted or their time is over."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from benchmarks.stand_in import StandIn
+from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.security.api_keys import KeyRole, create_key
+from tests.batch_api import BatchApi, form, lines, rows
+from tests.tasks.gateway.gateway_thread import GatewayThread
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def api(gateway: GatewayThread) -> BatchApi:
+    return BatchApi(lambda: gateway.url)
+
+
+@pytest.fixture
+def holder(redis: Redis, gateway: GatewayThread) -> Callable[..., BatchApi]:
+    """A client with a new key."""
+
+    def made(tenant: str = "default", role: KeyRole = KeyRole.PRODUCER) -> BatchApi:
+        key = run_dialogue(redis, create_key(f"{tenant}-{role}", tenant, role))
+        return BatchApi(lambda: gateway.url, key)
+
+    return made
+
+
+@pytest.fixture
+def narrow(redis: Redis, redis_url: str) -> Iterator[GatewayThread]:
+    """A gateway with small limits."""
+    limits: dict[str, Any] = {
+        "max_tenant_files": 2,
+        "max_tenant_bytes": 3500,
+        "max_tenant_rows": 10,
+        "file_bytes": 3000,
+    }
+    with GatewayThread(redis_url, batch_rows=8, **limits) as gateway:
+        yield gateway
+
+
+def files_in(gateway: GatewayThread) -> set[str]:
+    """Names of all files in the storage, but for its id."""
+    found = Path(gateway.door.settings.gateway_files).rglob("*")
+    return {path.name for path in found if path.is_file()} - {"folder.id"}
+
+
+def test_a_file_comes_out_as_it_went_in(api: BatchApi) -> None:
+    content = bytes(range(256)) * 5000 + b"\r\n--x\r\n"
+    file = api.upload(content, "a \u00e9.jsonl").json
+    assert (file["bytes"], file["filename"], file["purpose"]) == (len(content), "a \u00e9.jsonl", "batch")
+    assert file["expires_at"] - file["created_at"] == 30 * 86_400
+    assert api.ask("GET", f"/v1/files/{file['id']}").json == file
+    assert api.ask("GET", f"/v1/files/{file['id']}/content").raw == content
+
+
+def test_a_deleted_file_is_gone(api: BatchApi, gateway: GatewayThread) -> None:
+    before = files_in(gateway)
+    file_id = api.upload(b"{}\n").json["id"]
+    assert files_in(gateway) - before == {file_id}
+    deleted = api.ask("DELETE", f"/v1/files/{file_id}")
+    assert deleted.json == {"id": file_id, "object": "file", "deleted": True}
+    assert files_in(gateway) == before
+    for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
+        assert api.ask(method, f"/v1/files/{file_id}{path}").status == 404
+
+
+def test_an_expired_file_is_gone_before_anybody_deletes_it(
+    api: BatchApi, gateway: GatewayThread, redis: Redis
+) -> None:
+    file_id = api.upload(b"{}\n").json["id"]
+    redis.hset(f"herd:default:{{{file_id}}}:file", "expires_ms", 1)  # it is due a month from now
+    assert api.ask("GET", f"/v1/files/{file_id}/content").status == 404
+    assert api.create(file_id).status == 404
+    assert file_id not in {file["id"] for file in api.ask("GET", "/v1/files").json["data"]}
+    (due,) = redis.keys("herd:files@*")
+    redis.zadd(due, {f"default/{file_id}": 1})
+    gateway.door.feeder.look_soon()
+    wait_until(lambda: file_id not in files_in(gateway), "its bytes are deleted")
+    wait_until(lambda: redis.zscore(due, f"default/{file_id}") is None, "nothing is left to do")
+    assert redis.hget("herd:default:quota", "files") == b"0"
+
+
+def test_bytes_without_a_record_are_deleted(api: BatchApi, gateway: GatewayThread, redis: Redis) -> None:
+    """As an upload leaves them behind whose gateway has died."""
+    file_id = api.upload(b"{}\n").json["id"]
+    redis.delete(f"herd:default:{{{file_id}}}:file")
+    (due,) = redis.keys("herd:files@*")
+    redis.zadd(due, {f"default/{file_id}": 1})
+    gateway.door.feeder.look_soon()
+    wait_until(lambda: file_id not in files_in(gateway), "its bytes are deleted")
+
+
+def test_a_file_that_a_batch_reads_stays(api: BatchApi, stand_in: StandIn) -> None:
+    stand_in.hold()
+    file_id = api.upload(lines(rows(3))).json["id"]
+    batch_id = api.create(file_id).json["id"]
+    refused = api.ask("DELETE", f"/v1/files/{file_id}")
+    assert (refused.status, refused.error["code"]) == (409, "file_in_use")
+    stand_in.go_on()
+    api.end_of(batch_id)
+    assert api.ask("DELETE", f"/v1/files/{file_id}").status == 200
+
+
+def test_files_are_listed_by_pages_in_either_order(api: BatchApi) -> None:
+    made = [api.upload(b"{}\n").json["id"] for _ in range(5)]
+    for order, expected in (("asc", made), ("desc", made[::-1])):
+        seen: list[str] = []
+        after = ""
+        while True:
+            page = api.ask("GET", f"/v1/files?limit=2&order={order}&purpose=batch{after}").json
+            seen += [file["id"] for file in page["data"]]
+            if not page["has_more"]:
+                break
+            after = f"&after={page['last_id']}"
+        assert seen == expected
+    assert api.ask("GET", "/v1/files?purpose=batch_output").json["data"] == []
+    for query in ("limit=0", "limit=x", "order=up", "after=file-1"):
+        answer = api.ask("GET", f"/v1/files?{query}")
+        assert (answer.status, answer.error["param"]) == (400, query.partition("=")[0])
+
+
+def test_tenants_see_only_their_own(holder: Callable[..., BatchApi]) -> None:
+    own, other = holder("acme"), holder("globex")
+    file_id = own.upload(b"{}\n").json["id"]
+    assert other.ask("GET", "/v1/files").json["data"] == []
+    for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
+        assert other.ask(method, f"/v1/files/{file_id}{path}").status == 404
+    assert other.create(file_id).status == 404
+    assert own.ask("GET", f"/v1/files/{file_id}").status == 200
+
+
+def test_a_subscriber_reads_answers_and_no_prompts(
+    holder: Callable[..., BatchApi], stand_in: StandIn
+) -> None:
+    producer, subscriber = holder(), holder(role=KeyRole.SUBSCRIBER)
+    batch = producer.end_of(producer.begin(rows(2)))
+    assert subscriber.show(batch["id"])["status"] == "completed"
+    assert len(subscriber.content(batch["output_file_id"])) == 2
+    assert subscriber.ask("GET", f"/v1/files/{batch['input_file_id']}/content").status == 403
+    assert subscriber.ask("GET", "/v1/files").status == 403
+    assert subscriber.upload(b"{}\n").status == 403
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "a\u0000b", "..", "x" * 4000, ""])
+def test_a_name_is_never_a_path(api: BatchApi, gateway: GatewayThread, name: str) -> None:
+    before = files_in(gateway)
+    answer = api.upload(b"{}\n", name)
+    if answer.status == 200:
+        assert files_in(gateway) - before == {answer.json["id"]}
+        assert answer.json["filename"].isprintable()
+    else:  # no such form
+        assert (answer.status, answer.error["code"]) == (400, "invalid_form")
+    root = Path(gateway.door.settings.gateway_files)
+    assert all(re.fullmatch(r"file-[0-9a-f]{24}", path.name) for path in (root / "default").iterdir())
+
+
+WRONG_FORMS = {
+    "no purpose": ({}, "purpose"),
+    "another purpose": ({"purpose": "fine-tune"}, "purpose"),
+    "unknown field": ({"purpose": "batch", "colour": "blue"}, "colour"),
+    "too soon": (
+        {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "9"},
+        "seconds",
+    ),
+    "no number": (
+        {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "soon"},
+        "seconds",
+    ),
+    "long field": ({"purpose": "b" * 5000}, "purpose"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_FORMS)
+def test_a_wrong_form_leaves_nothing(api: BatchApi, gateway: GatewayThread, case: str) -> None:
+    before = files_in(gateway)
+    fields, param = WRONG_FORMS[case]
+    body, kind = form(b"{}\n", fields)
+    answer = api.ask("POST", "/v1/files", body, {"Content-Type": kind})
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert files_in(gateway) == before
+
+
+def test_what_is_no_form_is_refused(api: BatchApi, gateway: GatewayThread) -> None:
+    before = files_in(gateway)
+    body, kind = form(b"{}\n", {"purpose": "batch"})
+    cut = body[:-20]
+    without = body.replace(b'name="file"', b'name="purpose2"')
+    for raw, of in ((body, "text/plain"), (cut, kind), (b"", kind), (b"x", kind), (without, kind)):
+        answer = api.ask("POST", "/v1/files", raw, {"Content-Type": of})
+        assert answer.status == 400, (raw, answer.raw)
+    assert files_in(gateway) == before
+
+
+def test_a_file_lives_as_long_as_was_asked(api: BatchApi, stand_in: StandIn) -> None:
+    asked = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "7200"}
+    file = api.upload(lines(rows(1)), **asked).json
+    assert file["expires_at"] - file["created_at"] == 7200
+    made = api.create(file["id"], output_expires_after={"anchor": "created_at", "seconds": 3600}).json
+    output = api.ask("GET", f"/v1/files/{api.end_of(made['id'])['output_file_id']}").json
+    assert output["expires_at"] - output["created_at"] == 3600
+
+
+def test_limits_are_told_with_both_numbers(narrow: GatewayThread, stand_in: StandIn) -> None:
+    api = BatchApi(lambda: narrow.url)
+    too_long = api.upload(b"x" * 3001)
+    assert (too_long.status, too_long.error["code"]) == (413, "file_too_large")
+    assert "3,000" in too_long.error["message"]
+    (error,) = api.end_of(api.begin(rows(9)))["errors"]["data"]
+    assert (error["code"], error["line"]) == ("too_many_rows", 9)
+    full = api.upload(b"x" * 2900)
+    assert (full.status, full.error["code"]) == (429, "quota_exceeded")
+    assert "3,500" in full.error["message"]
+    assert "bytes" in full.error["message"]
+    assert api.upload(b"x").status == 200
+    third = api.upload(b"x")
+    assert (third.status, third.error["message"].split(",")[0]) == (429, "this tenant has 2 files")
+    assert len(files_in(narrow)) == 2
+
+
+def test_rows_under_way_are_bounded(narrow: GatewayThread, stand_in: StandIn) -> None:
+    api = BatchApi(lambda: narrow.url)
+    stand_in.hold()
+    first = api.begin(rows(8))
+    wait_until(lambda: api.show(first)["status"] == "in_progress", "it runs")
+    (error,) = api.end_of(api.begin(rows(3)))["errors"]["data"]
+    assert error["code"] == "too_many_rows_under_way"
+    assert "10" in error["message"]
+    stand_in.go_on()
+    api.end_of(first)
+
+
+def test_a_storage_that_cannot_be_written_is_told(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with GatewayThread(redis_url, files=str(tmp_path / "file" / "folder")) as gateway:
+        api = BatchApi(lambda: gateway.url)
+        answer = api.upload(b"{}\n")
+        assert (answer.status, answer.error["code"]) == (503, "files_unavailable")
+        assert str(tmp_path) not in answer.error["message"]
+
+
+def test_a_file_in_another_gateways_storage_is_told(
+    api: BatchApi, redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    file_id = api.upload(b"{}\n").json["id"]
+    with GatewayThread(redis_url, files=str(tmp_path)) as gateway:
+        other = BatchApi(lambda: gateway.url)
+        for answer in (other.ask("GET", f"/v1/files/{file_id}/content"), other.create(file_id)):
+            assert (answer.status, answer.error["code"]) == (503, "files_elsewhere")
+
+
+def test_lost_bytes_are_told(api: BatchApi, gateway: GatewayThread, stand_in: StandIn) -> None:
+    file_id = api.upload(lines(rows(1))).json["id"]
+    (Path(gateway.door.settings.gateway_files) / "default" / file_id).unlink()
+    answer = api.ask("GET", f"/v1/files/{file_id}/content")
+    assert (answer.status, answer.error["code"]) == (410, "file_lost")
+    (error,) = api.end_of(api.create(file_id).json["id"])["errors"]["data"]
+    assert error["code"] == "file_lost"
