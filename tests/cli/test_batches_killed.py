@@ -14,7 +14,6 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.fragile_redis import FragileRedis
 from llama_herd.chaos.patience import wait_until
-from llama_herd.local.redis_server import EmbeddedRedis
 from tests.batch_api import BatchApi, rows
 from tests.cli.batch.killing import deterministic_workers
 from tests.cli.gateway_process import GatewayProcess
