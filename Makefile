@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 KERNELS = $(VENV)-kernels
+S3      = $(VENV)-s3
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 # Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
 TORCH_INDEX_URL ?=
@@ -13,7 +14,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-programs test-faults test-kernels chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
+.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +23,7 @@ demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
-quick test test-programs test-faults test-kernels: export PYTHONDONTWRITEBYTECODE =
+quick test test-programs test-faults test-kernels test-s3: export PYTHONDONTWRITEBYTECODE =
 
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not (worker or long or slow or gpu or fault or program)"
@@ -40,6 +41,9 @@ test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every faul
 # An interpreter takes minutes for a whole model on a busy machine.
 test-kernels: $(KERNELS)/.ready ## run the GPU's kernels in Triton's interpreter, and compile them for a card that need not be there
 	@$(KERNELS)/bin/python -m pytest -q -n 2 --dist worksteal --timeout 600 tests/model/kernels/gpu
+
+test-s3: $(S3)/.ready ## run files and batches on a real S3 server process (45 more packages, in an environment of their own)
+	@$(S3)/bin/python -m pytest -q tests/s3
 
 chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; keeps a report in benchmarks/results
 	@$(BIN)/python -m benchmarks.chaos half-hour --write
@@ -133,6 +137,13 @@ $(KERNELS)/.ready: pyproject.toml | $(VENV)/.ready
 	@$(BIN)/python -m venv $(KERNELS)
 	@echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" > $$($(KERNELS)/bin/python $(PACKAGES))/base.pth
 	@$(KERNELS)/bin/python -m pip --disable-pip-version-check install -q -e '.[kernels-test]'
+	@touch $@
+
+$(S3)/.ready: pyproject.toml | $(VENV)/.ready
+	@echo "Installing s3fs and moto in $(S3) ..."
+	@$(BIN)/python -m venv $(S3)
+	@echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" > $$($(S3)/bin/python $(PACKAGES))/base.pth
+	@$(S3)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[s3-test]'
 	@touch $@
 
 # Without g++ there are no kernels; with it, an error of it is ours.

@@ -50,7 +50,7 @@ class EmbeddedRedis:
 
     def __init__(self, port: int | None = None, *, appendonly: bool = False) -> None:
         """Without a `port` it takes any free one."""
-        self.port = _free_port() if port is None else port
+        self.port = free_port() if port is None else port
         self._appendonly = appendonly
         self._folder = tempfile.TemporaryDirectory(prefix="herd-redis-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -152,7 +152,7 @@ def find_server() -> str:
     )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -78,8 +78,8 @@ class GatewaySettings(Settings):
 
     gateway_files: str = Field(
         default="",
-        description="Folder for the files of batches. All gateways of a Redis should share it. Empty: "
-        "~/.local/share/llama-herd/files.",
+        description="Folder for the files of batches, or s3://bucket/prefix. All gateways of a Redis should "
+        "share it. Empty: ~/.local/share/llama-herd/files.",
     )
     gateway_file_bytes: int = Field(
         default=209_715_200, ge=1024, le=1 << 44, description="Longest file that may be uploaded."

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from llama_herd.tasks.storage.bucket import SCHEME, Bucket
 from llama_herd.tasks.storage.folder import Folder
 from llama_herd.tasks.storage.storage import Storage
 
@@ -10,5 +11,10 @@ DEFAULT = ".local/share/llama-herd/files"
 
 
 def open_storage(name: str) -> Storage:
-    """A storage by the path of a folder; empty: the one below the user's home. Nothing is touched yet."""
+    """A storage by the path of a folder, or by s3://bucket/prefix; empty: a folder below the user's home.
+
+    Nothing is touched yet. Raises BadInput.
+    """
+    if name.startswith(SCHEME):
+        return Bucket(name)
     return Folder(Path(name) if name else Path.home() / DEFAULT)

@@ -1,0 +1,49 @@
+"""Files and journals in a folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from llama_herd.errors import StorageUnavailable
+from llama_herd.tasks.storage.folder import Folder
+from llama_herd.tasks.storage.open_storage import open_storage
+from tests.tasks.storage.storage_laws import FILE, JOURNAL, LENGTHS, check_files, check_journals, written
+
+
+@pytest.mark.parametrize("num_bytes", LENGTHS)
+def test_files(tmp_path: Path, num_bytes: int) -> None:
+    check_files(Folder(tmp_path), num_bytes)
+
+
+def test_journals(tmp_path: Path) -> None:
+    check_journals(Folder(tmp_path))
+
+
+def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    with folder.journal(JOURNAL) as journal:
+        journal.append([b"one\n", b"two\n"])
+    path = tmp_path / JOURNAL.tenant / JOURNAL.name
+    os.truncate(path, 6)
+    assert folder.extent(JOURNAL) == 4
+    assert list(folder.lines(JOURNAL, folder.extent(JOURNAL))) == [b"one\n"]
+
+
+def test_a_folder_has_one_id_for_all_who_share_it(tmp_path: Path) -> None:
+    assert not Folder(tmp_path / "new").is_there
+    first, second = Folder(tmp_path / "new").id, Folder(tmp_path / "new").id
+    assert first == second
+    assert first != Folder(tmp_path / "other").id
+    assert Folder(tmp_path / "new").is_there
+
+
+def test_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / f"{FILE.name}.new").symlink_to("/dev/full")
+    with pytest.raises(StorageUnavailable, match=r"No space left on device\. Fix: make room"):
+        written(Folder(tmp_path), FILE, b"x" * 100_000)
+
+
+def test_the_setting_names_a_folder(tmp_path: Path) -> None:
+    assert isinstance(open_storage(str(tmp_path)), Folder)
