@@ -1,0 +1,186 @@
+"""Batches and files in the ledger: one feeder at a time, each end once, quotas that add up."""
+
+import random
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.ledger.batch_records import Asked, BatchRecord, BatchRecords, Claimed
+from llama_herd.tasks.ledger.redis_call import Call, run
+from llama_herd.tasks.ledger.stored_files import (
+    Full,
+    NewFile,
+    Quota,
+    StoredFile,
+    StoredFiles,
+    due_members,
+)
+
+pytestmark = pytest.mark.redis
+
+FILES, BATCHES = StoredFiles("acme", "disk"), BatchRecords("acme", "disk")
+NONE = Quota(0, 0)
+BATCH = "batch_1"
+LEASE_MS = 60_000
+
+
+class Records:
+    """The calls with a connection."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis: Any = redis
+
+    def __call__(self, call: Call[Any]) -> Any:
+        return run(self.redis, call)
+
+    def add(self, name: str, num_bytes: int = 1, owner: str = "", life_ms: int | None = None) -> Any:
+        return self(FILES.add(NewFile(name, "in.jsonl", "batch", num_bytes, owner, life_ms), NONE, NONE))
+
+    def create(self, owner: str = "") -> BatchRecord:
+        self.add("file-1")
+        asked = Asked("file-1", "/v1/completions", "24h", {"a": "b"}, None, owner)
+        made = self(BATCHES.create(BATCH, asked, 86_400_000))
+        assert isinstance(made, BatchRecord)
+        return made
+
+    def claimed(self) -> Claimed:
+        """Taken by a new feeder, whoever has it."""
+        self.redis.zadd(BATCHES.due_key, {f"acme/{BATCH}": 1})
+        found = self(BATCHES.claim(BATCH, LEASE_MS))
+        assert isinstance(found, Claimed)
+        return found
+
+    def due(self) -> list[str]:
+        return [one.id for one in self(due_members(BATCHES.due_key, 10, LEASE_MS))]
+
+    def quota(self) -> dict[str, int]:
+        found = self.redis.hgetall("herd:acme:quota")
+        return {name.decode(): int(num) for name, num in found.items() if int(num)}
+
+
+@pytest.fixture
+def records(redis: Redis) -> Records:
+    return Records(redis)
+
+
+def test_a_batch_is_what_was_asked_for(records: Records) -> None:
+    made = records.create(owner="key")
+    assert (made.state, made.input_name, made.run_id, made.epoch) == ("validating", "in.jsonl", "1", 0)
+    assert made.asked == Asked("file-1", "/v1/completions", "24h", {"a": "b"}, None, "key")
+    assert made.expires_ms - made.created_ms == 86_400_000
+    assert records(BATCHES.get(BATCH)) == made
+
+
+def test_one_feeder_has_it_at_a_time(records: Records) -> None:
+    records.create()
+    assert records.due() == [BATCH]
+    first = records(BATCHES.claim(BATCH, LEASE_MS))
+    assert (first.record.epoch, records.due()) == (1, [])
+    assert records(BATCHES.claim(BATCH, LEASE_MS)) is None
+    second = records.claimed().record
+    assert second.epoch == 2
+    assert records(BATCHES.note(BATCH, 1, LEASE_MS)) is None
+    assert records(BATCHES.start(first.record, LEASE_MS, 5, "m", NONE)) is None
+    assert not records(BATCHES.end(first.record, "completed"))
+    assert records(BATCHES.note(BATCH, 2, LEASE_MS, "in_progress", {"num_done": 3})) == "in_progress"
+    assert records(BATCHES.get(BATCH)).num_done == 3
+
+
+def test_a_feeder_may_give_it_back(records: Records) -> None:
+    records.create()
+    epoch = records.claimed().record.epoch
+    records(BATCHES.note(BATCH, epoch, 0))
+    assert records.due() == [BATCH]
+
+
+def test_a_lease_of_a_clock_that_was_put_back_is_no_lease(records: Records) -> None:
+    records.create()
+    records.redis.zadd(BATCHES.due_key, {f"acme/{BATCH}": 9e15})
+    assert records.due() == [BATCH]
+    assert records(BATCHES.claim(BATCH, LEASE_MS)) is not None
+
+
+def test_who_cancels_is_not_overruled(records: Records) -> None:
+    records.create()
+    epoch = records.claimed().record.epoch
+    assert records(BATCHES.cancel(BATCH)).state == "cancelling"
+    assert records(BATCHES.note(BATCH, epoch, LEASE_MS, "finalizing")) == "cancelling"
+    assert records(BATCHES.cancel(BATCH)).state == "cancelling"
+
+
+def test_an_outcome_is_not_cancelled_any_more(records: Records) -> None:
+    records.create()
+    epoch = records.claimed().record.epoch
+    records(BATCHES.note(BATCH, epoch, LEASE_MS, "finalizing", {"outcome": "completed"}))
+    assert records(BATCHES.cancel(BATCH)) == "finalizing"
+    assert records(BATCHES.cancel("batch_2")) is None
+
+
+def test_it_ends_once_with_its_files(records: Records) -> None:
+    records.create(owner="key")
+    record = records.claimed().record
+    assert records(BATCHES.start(record, LEASE_MS, 7, "m", NONE)) == "in_progress"
+    assert records.quota() == {"files": 1, "bytes": 1, "rows": 7, "rows:key": 7}
+    assert records(FILES.drop("file-1")) == "in_use"
+    out = NewFile("file-2", "out.jsonl", "batch_output", 10, "key")
+    for _ in range(2):  # the answer to the first one may be lost
+        assert records(BATCHES.end(record, "completed", [out], {"num_done": 7}))
+    assert records.quota() == {"files": 2, "files:key": 1, "bytes": 11, "bytes:key": 10}
+    ended = records(BATCHES.get(BATCH))
+    assert (ended.state, ended.num_done, "completed" in ended.times) == ("completed", 7, True)
+    assert records(FILES.get("file-2")).purpose == "batch_output"
+    assert records(FILES.drop("file-1")) == "dropped"
+    assert records.due() == [BATCH]  # until its parts are deleted
+    assert records(BATCHES.cancel(BATCH)) == "completed"
+    records(BATCHES.cleaned(BATCH))
+    assert records.due() == []
+
+
+def test_a_start_is_counted_once(records: Records) -> None:
+    records.create()
+    for _ in range(2):
+        assert records(BATCHES.start(records.claimed().record, LEASE_MS, 7, "m", NONE)) == "in_progress"
+    assert records.quota()["rows"] == 7
+
+
+def test_rows_beyond_a_quota_do_not_start(records: Records) -> None:
+    records.create(owner="key")
+    record = records.claimed().record
+    assert records(BATCHES.start(record, LEASE_MS, 7, "m", Quota(0, 6))) == Full("rows", "key", 0, 6)
+    assert records(BATCHES.start(record, LEASE_MS, 7, "m", Quota(6, 0))) == Full("rows", "tenant", 0, 6)
+    assert records(BATCHES.start(record, LEASE_MS, 7, "m", Quota(7, 7))) == "in_progress"
+
+
+def test_quotas_are_the_sum_of_what_is_there(records: Records) -> None:
+    draw = random.Random(1)
+    there: dict[str, tuple[int, str]] = {}
+    for number in range(200):
+        if there and draw.random() < 0.4:
+            name = draw.choice([*there])
+            assert records(FILES.drop(name)) == "dropped"
+            del there[name]
+        else:
+            name, num_bytes, owner = f"file-{number}", draw.randrange(1000), draw.choice(["", "a", "b"])
+            first, again = (records.add(name, num_bytes, owner) for _ in range(2))
+            assert isinstance(first, StoredFile)
+            assert first == again
+            there[name] = (num_bytes, owner)
+    expected = {"files": len(there), "bytes": sum(num_bytes for num_bytes, _ in there.values())}
+    for owner in ("a", "b"):
+        of_owner = [num_bytes for num_bytes, of in there.values() if of == owner]
+        expected |= {f"files:{owner}": len(of_owner), f"bytes:{owner}": sum(of_owner)}
+    assert records.quota() == {name: num for name, num in expected.items() if num}
+    page = records(FILES.page("", 1000, "asc"))
+    assert {fields[b"id"].decode() for fields in page.records} == there.keys()
+
+
+def test_only_what_has_expired_is_dropped_for_that(records: Records) -> None:
+    records.add("file-1", life_ms=60_000)
+    records.add("file-2")
+    assert records(FILES.drop("file-1", expired=True)) == "kept"
+    assert records(FILES.drop("file-2", expired=True)) == "kept"
+    assert records(FILES.drop("file-3", expired=True)) == "unknown"
+    records.redis.hset(FILES.file_key("file-1"), "expires_ms", 1)
+    assert records(FILES.page("", 9, "asc")).records[0][b"id"] == b"file-2"
+    assert records(FILES.drop("file-1", expired=True)) == "dropped"
