@@ -28,6 +28,7 @@ from benchmarks.conditions import conditions
 from benchmarks.measured import ROOT, Report, Table, for_readers, run_command
 from llama_herd.local.child_environment import child_environment
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
 STAND_IN_ROWS, MODEL_ROWS, PEER_ROWS = 100_000, 2000, 200
@@ -101,7 +102,7 @@ def write_rows(path: Path, num_rows: int) -> None:
 
 
 @contextmanager
-def child(command: list[str], settings: WorkerSettings, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def child(command: list[str], settings: Settings, folder: Path) -> Iterator[subprocess.Popen[str]]:
     with (folder / "child.log").open("w") as log:
         process = subprocess.Popen(
             command, cwd=ROOT, env=child_environment(settings), stdout=log, stderr=log, text=True

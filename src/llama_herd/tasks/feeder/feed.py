@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event as Flag
-from time import sleep
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FileLost
@@ -20,7 +19,8 @@ from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Failure
-from llama_herd.tasks.feeder.feeding import Feeding, Left
+from llama_herd.tasks.feeder.breath import Breath
+from llama_herd.tasks.feeder.feeding import Feeding
 from llama_herd.tasks.feeder.input_check import check_input
 from llama_herd.tasks.feeder.joining import Joined, file_id, join
 from llama_herd.tasks.feeder.lease import Lease
@@ -84,7 +84,7 @@ class Feed:
         """Let the rows run if all of them are valid, and if there may be so many. Returns why not."""
         endpoint, max_rows = self.lease.record.asked.endpoint, self.limits.max_rows
         with self._rows() as rows:
-            found = check_input(rows, self._reader(), endpoint, max_rows, self._breathe)
+            found = check_input(rows, self._reader(), endpoint, max_rows, self._breath())
         if found.errors:
             return found.errors
         model = found.models.pop() if len(found.models) == 1 else ""
@@ -143,14 +143,15 @@ class Feed:
         with self._rows() as rows:
             left = self._reader().rows_left(rows, parts.done)
             items = (BatchItem(row, rejection=why) for row in left if row is not None)
+            breathe = self._breath()
             while lot := list(islice(items, _LOT)):
                 parts.write(lot)
-                self._breathe()
+                breathe()
 
     def _join(self, parts: Parts, kind: Kind) -> Joined:
         place = Place(self.files.tenant, file_id(parts, kind))
         self.lease.run(self.files.begin(place.name))
-        return join(parts, kind, self.storage, place, self._breathe)
+        return join(parts, kind, self.storage, place, self._breath())
 
     def _fail(self, errors: Sequence[LineError]) -> None:
         self.lease.end("failed", errors=json.dumps(errors))
@@ -165,9 +166,5 @@ class Feed:
     def _reader(self) -> RequestReader:
         return RequestReader(self.settings, RowOptions(), self.lease.record.run_id)
 
-    def _breathe(self) -> None:
-        """Let other threads have a turn in long work, and keep the lease. Raises Fenced, Left."""
-        sleep(0)
-        self.lease.keep()
-        if self.stopping.is_set():
-            raise Left
+    def _breath(self) -> Breath:
+        return Breath(self.lease, self.stopping)

@@ -31,12 +31,12 @@ def check_input(
     reader: RequestReader,
     endpoint: str,
     max_rows: int,
-    keep: Callable[[], object],
+    breathe: Callable[[], object],
 ) -> InputCheck:
-    """Read every row. keep: is called often."""
+    """Read every row. breathe: is called often."""
     found = InputCheck()
     for row in rows:
-        keep()
+        breathe()
         found.num_rows += 1
         if found.num_rows > max_rows:
             message = f"the file has more than {max_rows:,} rows. Fix: split it, or HERD_GATEWAY_BATCH_ROWS"

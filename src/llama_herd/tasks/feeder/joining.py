@@ -30,8 +30,8 @@ def file_id(parts: Parts, kind: Kind) -> str:
     return f"file-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
 
-def join(parts: Parts, kind: Kind, storage: Storage, place: Place, keep: Callable[[], object]) -> Joined:
-    """Write all lines of a kind into a file at `place`. keep: is called often. Raises StorageUnavailable."""
+def join(parts: Parts, kind: Kind, storage: Storage, place: Place, breathe: Callable[[], object]) -> Joined:
+    """Write all lines of a kind into a file at `place`. breathe: is called often. Raises StorageUnavailable."""
     prompt_tokens, completion_tokens = 0, 0
     with storage.draft(place) as draft:
         piece = bytearray()
@@ -40,10 +40,10 @@ def join(parts: Parts, kind: Kind, storage: Storage, place: Place, keep: Callabl
                 prompt_tokens += int(found[1])
                 completion_tokens += int(found[2])
             piece += line
+            breathe()
             if len(piece) >= _PIECE_BYTES:
                 draft.write(bytes(piece))
                 piece.clear()
-                keep()
         draft.write(bytes(piece))
         draft.keep()
         num_bytes = draft.num_bytes

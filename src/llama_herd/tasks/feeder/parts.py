@@ -95,7 +95,7 @@ class Parts:
                 if row is not None:
                     self.done.add(row)
                     num += 1
-            self._lease.keep()
+                self._lease.keep()
         return num
 
     def _extents(self, kind: Kind) -> list[tuple[int, int]]:
