@@ -14,6 +14,7 @@ from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.batch_api import BatchApi
 from tests.browser import SHIFT, Browser, Tab
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess
@@ -360,3 +361,18 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_only(
             assert not any(keys[KeyRole.SUBSCRIBER] in asked for asked in tab.urls)
         finally:
             redis.delete("herd:keys")
+
+
+def test_a_batch_is_seen_on_its_way_and_cancelled(open_page: Open, url: str) -> None:
+    api = BatchApi(lambda: url)
+    rows = [
+        {"custom_id": f"c{n}", "prompt": "Once", "model": "endless", "max_tokens": LONG} for n in range(9)
+    ]
+    batch_id = api.begin(rows)
+    tab = open_page()
+    tab.wait("document.querySelector('.batch[data-state=ready] .about')?.textContent === '0 of 9 rows'")
+    tab.click(".batch .cancel")
+    assert api.end_of(batch_id)["status"] == "cancelled"
+    tab.wait("document.querySelector('.batch .state')?.textContent === 'cancelled'")
+    assert not tab.run("document.querySelector('.batch .error').hidden")
+    assert tab.run("document.querySelector('.batch .cancel').hidden")

@@ -168,6 +168,29 @@ def test_a_job_s_events_are_folded_once_each() -> None:
     }
 
 
+BATCHES = """
+import {batchLine} from './words.mjs'
+const batch = (status, total, completed, failed, errors = null) =>
+  batchLine({status, request_counts: {total, completed, failed}, errors})
+const error = (line) => ({data: [{line, message: 'is wrong'}, {line: 9, message: 'too'}]})
+console.log(JSON.stringify([
+  batch('validating', 0, 0, 0), batch('cancelled', 0, 0, 0), batch('in_progress', 2000, 1200, 0),
+  batch('completed', 1, 0, 1), batch('failed', 0, 0, 0, error(3)), batch('failed', 0, 0, 0, error(null))]))
+"""
+
+
+@needs_node
+def test_a_batch_is_told_in_a_line() -> None:
+    assert node(BATCHES) == [
+        "Its input is checked",
+        "No row has run",
+        "1,200 of 2,000 rows",
+        "0 of 1 row, 1 failed",
+        "line 3: is wrong",
+        "is wrong",
+    ]
+
+
 FOLLOW = r"""
 import {unknownJob} from './answer.mjs'
 import {follow} from './follow.mjs'

@@ -1,5 +1,6 @@
 // The page: a talk with the herd, which a link holds, and the herd beside it.
 import {unknownJob} from './answer.mjs';
+import {Batches} from './batches.mjs';
 import {byId, say, show} from './dom.mjs';
 import {follow} from './follow.mjs';
 import {Form} from './form.mjs';
@@ -18,6 +19,7 @@ let standingModels = [];
 
 const form = new Form(submit, stopJob);
 const herd = new Herd(onHerd, onRefused);
+const batches = new Batches();
 
 const jobInLink = () => decodeURIComponent(/^#job=(.+)$/.exec(location.hash)?.[1] ?? '');
 
@@ -143,6 +145,7 @@ function onHerd(found) {
   const served = found.workers.map((worker) => worker.model);
   form.offer([...new Set([...served, ...standingModels])].sort());
   form.allow(found.role !== 'subscriber');
+  batches.allow(found.role !== 'subscriber');
   say(byId('whose'), key.get() ? `${found.tenant} · ${found.role}` : '');
   show(byId('forget'), Boolean(key.get()));
   show(byId('api'), !key.get()); // a link brings no key along

@@ -51,6 +51,14 @@ function endLine({finish_reason: reason, error, n, timings}) {
   return `${why} · ${many(n, 'token')}${total}${first}`;
 }
 
+/** A batch's rows in a line. */
+export function batchLine({status, request_counts: {total, completed, failed}, errors}) {
+  const [first] = errors?.data ?? [];
+  if (first) return first.line ? `line ${count(first.line)}: ${first.message}` : first.message;
+  if (!total) return status === 'validating' ? 'Its input is checked' : 'No row has run';
+  return `${count(completed)} of ${many(total, 'row')}${failed ? `, ${count(failed)} failed` : ''}`;
+}
+
 /** Who took the job over from whom, a line each. */
 export function takeovers(job) {
   return job.starts.slice(1).map(({worker, tokens}, place) => {
