@@ -27,6 +27,7 @@ from llama_herd.tasks.job_fields import JobFields
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker.logs import HEAD, JobLine
 from llama_herd.worker.settings import WorkerSettings
+from tests.batch_api import BatchApi
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess, wait_until
 from tests.worker.metrics.scaling import SCALER
@@ -176,6 +177,8 @@ def scrape(
         for path in ("/health/live", "/v1/jobs/one", "/v1/jobs/two", "/nowhere"):
             with suppress(HTTPError), urlopen(gateway.url + path, timeout=10) as reply:
                 reply.read()
+        api = BatchApi(lambda: gateway.url)
+        assert api.end_of(api.begin(["no row"]))["status"] == "failed"
         refused = client.submit(prompt=PROMPT, sampling={"stop_token_ids": [10**6]})
         assert client.result(refused, timeout_s=30).finish_reason == "error"
         client.submit(prompt=PROMPT, model="unserved", priority=-1)
@@ -231,6 +234,12 @@ def test_a_gateway_counts_its_answers_by_route_and_status(scrape: Scrape) -> Non
     assert scrape.value(name, route="/v1/jobs/{id}", status="404") == 2
     assert scrape.value(name, route="", status="404") == 1
     assert scrape.value("herd_gateway_answers_under_way") == 0
+
+
+def test_a_gateway_counts_the_batches_that_it_runs(scrape: Scrape) -> None:
+    assert scrape.value("herd_gateway_batches_total", state="failed") == 1
+    assert scrape.value("herd_gateway_batches_under_way") == 0
+    assert scrape.value("herd_gateway_batch_rows_total", outcome="completed") == 0
 
 
 def row(family: Metric) -> str:

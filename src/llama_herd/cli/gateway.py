@@ -27,14 +27,15 @@ def gateway(
     override(gateway_host=host, gateway_port=port, gateway_open=is_open or None)
     settings = read(GatewaySettings)
 
+    from llama_herd.tasks.feeder.batch_count import BatchCount
     from llama_herd.tasks.gateway.answer_count import AnswerCount
     from llama_herd.tasks.gateway.serve import serve
     from llama_herd.worker.metrics.exporter import Exporter
     from llama_herd.worker.metrics.gateway_collector import GatewayCollector
     from llama_herd.worker.settings import WorkerSettings
 
-    answers = AnswerCount()
+    answers, batches = AnswerCount(), BatchCount()
     exporter = Exporter.start(WorkerSettings.read())  # of the ledger it tells what a worker would tell
     if exporter is not None:
-        exporter.show(GatewayCollector(answers))
-    serve(settings, answers)
+        exporter.show(GatewayCollector(answers, batches))
+    serve(settings, answers, batches)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from llama_herd.chaos.patience import PATIENCE_S
+from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_app
 from llama_herd.tasks.gateway.door import Door
@@ -57,6 +58,7 @@ class GatewayThread:
         model_name: str = "",
         models: str = "",
         answers: AnswerCount | None = None,
+        batches: BatchCount | None = None,
         **settings: object,
     ) -> None:
         fields = {f"gateway_{name}": value for name, value in settings.items()}
@@ -70,7 +72,7 @@ class GatewayThread:
         }
         fields = {**own, **fields, "tenant": tenant, "model_name": model_name, "models": models}
         read = GatewaySettings.read(redis_url=redis_url, **fields)
-        self._app = make_app(read, answers)
+        self._app = make_app(read, answers, batches)
         self._server = Server(self._app, read, lambda url: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._has_started = threading.Event()

@@ -19,6 +19,7 @@ from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Failure
+from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.breath import Breath
 from llama_herd.tasks.feeder.feeding import Feeding
 from llama_herd.tasks.feeder.input_check import check_input
@@ -58,6 +59,7 @@ class Feed:
     files: StoredFiles
     limits: Limits
     stopping: Flag
+    count: BatchCount
 
     def run(self) -> None:
         """Run the batch to its end. Raises Fenced, Left, and what Redis and the storage raise."""
@@ -113,6 +115,7 @@ class Feed:
                 *(batch, run, parts, self.lease, self.client),
                 flush_s=self.storage.flush_s,
                 stopping=self.stopping,
+                count=self.count,
             )
             feeding.run()
         outcome = self._outcome() if batch.window.is_cancelled else "completed"

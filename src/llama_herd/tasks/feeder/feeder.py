@@ -9,6 +9,7 @@ from llama_herd.errors import HerdError
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection import connect, redis_errors
 from llama_herd.tasks.error_place import place_of
+from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.feed import Feed
 from llama_herd.tasks.feeder.feeding import Left
 from llama_herd.tasks.feeder.janitor import delete_due_files
@@ -33,7 +34,8 @@ STOP_S = 5.0
 class Feeder:
     """The batches that this process runs, from `start` to `stop`."""
 
-    def __init__(self, settings: Settings, storage: Storage, limits: Limits) -> None:
+    def __init__(self, settings: Settings, storage: Storage, limits: Limits, count: BatchCount) -> None:
+        self._count = count
         self._settings = settings
         self._storage = storage
         self._limits = limits
@@ -105,6 +107,7 @@ class Feeder:
             thread.start()
 
     def _run(self, due: Due, lease: Lease) -> None:
+        self._count.begin()
         try:
             self._feed(due, lease).run()
         except Fenced:
@@ -118,13 +121,16 @@ class Feeder:
             log.error("batch %s rests: %s", due.id, place_of(error))
             self._give_back(lease, REST_S)
         else:
+            self._count.end(lease.state)
             log.info("batch %s: %s", due.id, lease.state)
+        finally:
+            self._count.leave()
 
     def _feed(self, due: Due, lease: Lease) -> Feed:
         settings = self._settings.model_copy(update={"tenant": due.tenant})
         files = StoredFiles(due.tenant, self._storage.id)
         client = self._client_of(settings)
-        return Feed(lease, client, settings, self._storage, files, self._limits, self._stopping)
+        return Feed(lease, client, settings, self._storage, files, self._limits, self._stopping, self._count)
 
     def _client_of(self, settings: Settings) -> Client:
         with self._making:

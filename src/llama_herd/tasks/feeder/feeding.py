@@ -9,6 +9,7 @@ from llama_herd.tasks.batch.run import BatchRun
 from llama_herd.tasks.client.batch.batch import Batch
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.lease import Lease
 from llama_herd.tasks.feeder.parts import Parts
 
@@ -45,6 +46,7 @@ class Feeding:
         *,
         flush_s: float,
         stopping: Flag,
+        count: BatchCount,
     ) -> None:
         self._batch = batch
         self._run = run
@@ -53,6 +55,7 @@ class Feeding:
         self._client = client
         self._flush_s = flush_s
         self._stopping = stopping
+        self._count = count
         self._unwritten: list[BatchItem] = []
         self._flushed_s = monotonic()
         self._give_up_s = _NEVER
@@ -81,6 +84,8 @@ class Feeding:
 
     def _flush(self) -> None:
         self._parts.write(self._unwritten)
+        num_failed = sum(one.failure is not None for one in self._unwritten)
+        self._count.rows(len(self._unwritten) - num_failed, num_failed)
         self._unwritten = []
         self._flushed_s = monotonic()
 

@@ -31,7 +31,7 @@ def file_id(parts: Parts, kind: Kind) -> str:
 
 
 def join(parts: Parts, kind: Kind, storage: Storage, place: Place, breathe: Callable[[], object]) -> Joined:
-    """Write all lines of a kind into a file at `place`. breathe: is called often. Raises StorageUnavailable."""
+    """Write all lines of a kind into a file at `place`. breathe: is called often."""
     prompt_tokens, completion_tokens = 0, 0
     with storage.draft(place) as draft:
         piece = bytearray()

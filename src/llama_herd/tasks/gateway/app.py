@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.error_place import place_of
+from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway import (
     batch_routes,
     docs_page,
@@ -67,12 +68,14 @@ _WRONG_ROUTES = {
 }
 
 
-def make_app(settings: GatewaySettings, answers: AnswerCount | None = None) -> Starlette:
-    """The application. It holds no state but connections. `answers` counts what it answers."""
+def make_app(
+    settings: GatewaySettings, answers: AnswerCount | None = None, batches: BatchCount | None = None
+) -> Starlette:
+    """The application. It holds no state but connections. The counts tell what it answers and runs."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.door = Door(settings)
+        app.state.door = Door(settings, batches or BatchCount())
         async with app.state.door.open():
             yield
 

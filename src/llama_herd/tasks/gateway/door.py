@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.feeder import Feeder
 from llama_herd.tasks.feeder.limits import Limits
 from llama_herd.tasks.gateway.body import object_of
@@ -31,13 +32,14 @@ RETRY_S = 1.0
 class Door:
     """One gateway's life."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, batches: BatchCount) -> None:
+        """batches: counts those that it runs."""
         self.settings = settings
         self.desks = Desks(settings)
         self.gate = Gate(settings, self.desks.line)
         self.places = Places(settings)
         self.storage = open_storage(settings.gateway_files)
-        self.feeder = Feeder(settings, self.storage, _limits(settings))
+        self.feeder = Feeder(settings, self.storage, _limits(settings), batches)
         self._rates = Rates(settings)
         self._reading = asyncio.Lock()
         #: Set once the gateway is to end: streams that can be picked up elsewhere end at once.

@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_app
 from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol, room_for_connections
@@ -25,17 +26,21 @@ from llama_herd.tasks.ledger.api_keys import num_keys
 from llama_herd.tasks.ledger.redis_call import run
 
 
-def serve(settings: GatewaySettings, answers: AnswerCount | None = None) -> None:
+def serve(
+    settings: GatewaySettings, answers: AnswerCount | None = None, batches: BatchCount | None = None
+) -> None:
     """Serve until SIGINT or SIGTERM. Raises BadInput and RedisUnavailable before it begins.
 
-    `answers` counts what it answers.
+    The counts tell what it answers and runs.
     """
     access = _access(settings)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     greet = partial(print, file=sys.stderr, flush=True)
-    Server(make_app(settings, answers), settings, lambda url: greet(f"herd: gateway at {url}{access}")).run()
+    Server(
+        make_app(settings, answers, batches), settings, lambda url: greet(f"herd: gateway at {url}{access}")
+    ).run()
 
 
 def _access(settings: GatewaySettings) -> str:
