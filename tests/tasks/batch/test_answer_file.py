@@ -1,8 +1,5 @@
 """The output's files: whole lines only, what they say is done, and which run they belong to."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
 from llama_herd.tasks.batch.done_lines import DoneLines
 from llama_herd.tasks.batch.line_id import line_id
 from llama_herd.tasks.batch.row_options import RowOptions
+from tests.full_disk import room_for
 
 
 def answer(line: int, run_id: str = "abc") -> bytes:
@@ -79,17 +77,6 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
         assert path.read_bytes() == answer(1)
         file.append([answer(2)])
     assert path.read_bytes() == answer(1) + answer(2)
-
-
-@contextmanager
-def room_for(num_bytes: int) -> Iterator[None]:
-    """No file of this process may grow longer: a write takes what fits, and the next one fails."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_done_lines_are_a_set_of_numbers() -> None:

@@ -9,6 +9,7 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.client.batch.window import LOOK_AHEAD
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Failure
 from tests.batch_api import BatchApi, lines, rows
@@ -200,3 +201,31 @@ def test_nothing_of_an_ended_batch_is_left_but_its_files(
     wait_until(lambda: not redis.exists(due), "nobody has to see to it")
     assert all(redis.hgetall(key).keys() == {b"state"} for key in redis.keys("herd:default:{batch-*"))
     assert redis.hget("herd:default:quota", "rows") == b"0"
+
+
+def test_batches_of_a_tenant_have_even_shares(api: BatchApi, redis_url: str) -> None:
+    with StandIn(redis_url, slots=4) as worker:
+        worker.hold()
+        batch_ids = [api.begin(rows(150)) for _ in range(3)]
+        for batch_id in batch_ids:
+            wait_until(lambda: api.show(batch_id)["status"] == "in_progress", "it runs")  # noqa: B023
+        with Client(redis_url) as client:
+            wait_until(lambda: client.status().pending >= 3 * (4 + LOOK_AHEAD), "all windows are full")
+        worker.go_on()
+        for batch_id in batch_ids:
+            api.end_of(batch_id)
+        answered = worker.answered[:300]
+    shares = [sum(batch_id[6:] in job_id for job_id in answered) for batch_id in batch_ids]
+    assert min(shares) > 60, shares
+
+
+def test_an_interactive_job_waits_for_no_row_that_has_not_begun(api: BatchApi, redis_url: str) -> None:
+    with StandIn(redis_url, slots=4) as worker, Client(redis_url) as client:
+        worker.hold()
+        batch_id = api.begin(rows(200))
+        wait_until(lambda: client.status().pending >= 4 + LOOK_AHEAD, "the window is full")
+        job_id = client.submit(prompt="quick", model="tales")
+        worker.go_on()
+        client.result(job_id, timeout_s=60)
+        assert worker.answered.index(job_id) <= 4
+        assert api.end_of(batch_id)["request_counts"]["completed"] == 200

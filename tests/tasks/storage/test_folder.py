@@ -8,6 +8,7 @@ import pytest
 from llama_herd.errors import StorageUnavailable
 from llama_herd.tasks.storage.folder import Folder
 from llama_herd.tasks.storage.open_storage import open_storage
+from tests.full_disk import room_for
 from tests.tasks.storage.storage_laws import FILE, JOURNAL, LENGTHS, check_files, check_journals, written
 
 
@@ -47,3 +48,12 @@ def test_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
 
 def test_the_setting_names_a_folder(tmp_path: Path) -> None:
     assert isinstance(open_storage(str(tmp_path)), Folder)
+
+
+def test_a_journal_that_cannot_grow_is_told_and_stays_whole(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    with folder.journal(JOURNAL) as journal:
+        journal.append([b"one\n"])
+        with room_for(4), pytest.raises(StorageUnavailable, match=r"File too large\. Fix: make room"):
+            journal.append([b"two\n"])
+    assert list(folder.lines(JOURNAL, folder.extent(JOURNAL))) == [b"one\n"]

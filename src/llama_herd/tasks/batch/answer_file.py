@@ -16,7 +16,11 @@ _CHUNK_BYTES = 1 << 16
 
 
 class CannotWrite(HerdError):
-    """A file of answers cannot be written any more. The lines in it are whole."""
+    """A file of answers cannot be written any more. The lines in it are whole. reason: the system's words."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class AnswerFile:
@@ -86,7 +90,8 @@ class AnswerFile:
             with suppress(OSError):
                 os.ftruncate(self._number, self._num_bytes)
             raise CannotWrite(
-                f"{self.path} cannot be written: {error.strerror}. Fix that, and run the same command again"
+                f"{self.path} cannot be written: {error.strerror}. Fix that, and run the same command again",
+                error.strerror or type(error).__name__,
             ) from None
         self._num_bytes += sum(map(len, lines))
 

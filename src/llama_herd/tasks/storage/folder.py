@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from llama_herd.errors import FileLost, StorageUnavailable
-from llama_herd.tasks.batch.answer_file import AnswerFile, whole_bytes
+from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite, whole_bytes
 from llama_herd.tasks.storage.storage import Place
 
 #: The name of the file with the folder's id. No tenant's folder has a dot.
@@ -82,7 +82,7 @@ class Folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         with AnswerFile(path) as file:
             _sync_folder(path.parent)
-            yield _Journal(file)
+            yield _Journal(file, self._root)
 
     def extent(self, place: Place) -> int:
         """In bytes."""
@@ -108,11 +108,7 @@ class Folder:
         except FileNotFoundError as error:
             raise FileLost(f"a file is gone from {self._root}") from error
         except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise StorageUnavailable(
-                f"files cannot be stored in {self._root}: {reason}. "
-                "Fix: make room or give the rights there, or set HERD_GATEWAY_FILES"
-            ) from error
+            raise _unavailable(self._root, error.strerror or type(error).__name__) from error
 
 
 class _Draft:
@@ -135,11 +131,22 @@ class _Draft:
 
 
 class _Journal:
-    def __init__(self, file: AnswerFile) -> None:
+    def __init__(self, file: AnswerFile, root: Path) -> None:
         self._file = file
+        self._root = root
 
     def append(self, lines: Sequence[bytes]) -> None:
-        self._file.append(lines)
+        try:
+            self._file.append(lines)
+        except CannotWrite as error:
+            raise _unavailable(self._root, error.reason) from error
+
+
+def _unavailable(root: Path, reason: str) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"files cannot be stored in {root}: {reason}. "
+        "Fix: make room or give the rights there, or set HERD_GATEWAY_FILES"
+    )
 
 
 def _sync_folder(path: Path) -> None:
