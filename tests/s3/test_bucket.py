@@ -11,7 +11,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import BadInput, StorageUnavailable
 from llama_herd.tasks.storage.bucket import Bucket
 from tests.batch_api import BatchApi, rows
-from tests.cli.killed_gateways import gateways
+from tests.killed_gateways import gateways
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.storage.storage_laws import FILE, LENGTHS, check_files, check_journals, written
 
