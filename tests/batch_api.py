@@ -5,30 +5,16 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from llama_herd.chaos.patience import PATIENCE_S, wait_until
+from tests.reply import Reply
 
 Answer = dict[str, Any]
 
 COMPLETIONS = "/v1/completions"
 ENDED = {"completed", "failed", "expired", "cancelled"}
-
-
-class Said(NamedTuple):
-    """What a gateway has answered."""
-
-    status: int
-    raw: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.raw)
-
-    @property
-    def error(self) -> Any:
-        return self.json["error"]
 
 
 def rows(num: int, **body: object) -> list[Answer]:
@@ -62,7 +48,7 @@ class BatchApi:
     url: Callable[[], str]
     key: str = ""
 
-    def ask(self, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}) -> Said:
+    def ask(self, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}) -> Reply:
         place = urlsplit(self.url())
         connection = HTTPConnection(place.hostname or "", place.port, timeout=PATIENCE_S)
         raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
@@ -70,15 +56,15 @@ class BatchApi:
         try:
             connection.request(method, path, raw, {**access, **headers})
             answer = connection.getresponse()
-            return Said(answer.status, answer.read())
+            return Reply(answer.status, dict(answer.getheaders()), answer.read())
         finally:
             connection.close()
 
-    def upload(self, content: bytes, filename: str = "in.jsonl", **fields: str) -> Said:
+    def upload(self, content: bytes, filename: str = "in.jsonl", **fields: str) -> Reply:
         body, kind = form(content, {"purpose": "batch", **fields}, filename)
         return self.ask("POST", "/v1/files", body, {"Content-Type": kind})
 
-    def create(self, file_id: str, key: str = "", **fields: Any) -> Said:
+    def create(self, file_id: str, key: str = "", **fields: Any) -> Reply:
         """key: of idempotency."""
         asked = {"input_file_id": file_id, "endpoint": COMPLETIONS, "completion_window": "24h", **fields}
         return self.ask("POST", "/v1/batches", asked, {"Idempotency-Key": key} if key else {})
@@ -95,7 +81,7 @@ class BatchApi:
         found: Answer = self.ask("GET", f"/v1/batches/{batch_id}").json
         return found
 
-    def cancel(self, batch_id: str) -> Said:
+    def cancel(self, batch_id: str) -> Reply:
         return self.ask("POST", f"/v1/batches/{batch_id}/cancel")
 
     def end_of(self, batch_id: str, patience_s: float = PATIENCE_S) -> Answer:
@@ -112,6 +98,17 @@ class BatchApi:
 
         wait_until(has_ended, f"{batch_id} ends", patience_s)
         return found
+
+    def ids(self, path: str) -> list[str]:
+        """The ids of all pages of a list."""
+        seen: list[str] = []
+        after = ""
+        while True:
+            page = self.ask("GET", path + after).json
+            seen += [one["id"] for one in page["data"]]
+            if not page["has_more"]:
+                return seen
+            after = f"&after={page['last_id']}"
 
     def content(self, file_id: str | None) -> list[Answer]:
         """The lines of a file; none where there is no file."""

@@ -16,23 +16,8 @@ from llama_herd.tasks.gateway.app import make_app
 from llama_herd.tasks.gateway.door import Door
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from tests.reply import Reply
 from tests.tasks.gateway.described import hold_to_description
-
-
-class Reply(NamedTuple):
-    """An answer that is over."""
-
-    status: int
-    headers: Mapping[str, str]
-    raw: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.raw)
-
-    @property
-    def error(self) -> Any:
-        return self.json["error"]
 
 
 class ServerEvent(NamedTuple):

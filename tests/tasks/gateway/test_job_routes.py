@@ -5,7 +5,8 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.events import parse_event
-from tests.tasks.gateway.gateway_thread import GatewayThread, Reply, events_of
+from tests.reply import Reply
+from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, end, started, token
 
 pytestmark = pytest.mark.redis

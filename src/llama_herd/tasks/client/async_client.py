@@ -208,7 +208,7 @@ class AsyncClient:
         return AsyncBatch(self._redis, self._core.url, with_window)
 
     async def batches(self) -> list[BatchStatus]:
-        """Every `herd batch` that is running or ended within the last hour."""
+        """Every batch that is running or ended within the last hour, also those over HTTP."""
         return await self._run(self._core.batches())
 
     async def report_batch(self, status: BatchStatus) -> bool:
@@ -216,7 +216,7 @@ class AsyncClient:
         return await self._run(self._core.report_batch(status))
 
     async def end_batch(self, run_id: str) -> bool:
-        """Ask a `herd batch` to cancel its jobs and end. Returns whether such a batch runs."""
+        """Ask a batch to cancel its jobs and end. Returns whether such a batch runs."""
         return await self._run(self._core.end_batch(run_id))
 
     async def workers(self) -> list[WorkerStatus]:

@@ -278,7 +278,7 @@ class Client(Closing):
         return Batch(self._redis, self._core.url, with_window)
 
     def batches(self) -> list[BatchStatus]:
-        """Every `herd batch` that is running or ended within the last hour."""
+        """Every batch that is running or ended within the last hour, also those over HTTP."""
         return self._run(self._core.batches())
 
     def report_batch(self, status: BatchStatus) -> bool:
@@ -289,7 +289,7 @@ class Client(Closing):
         return self._run(self._core.report_batch(status))
 
     def end_batch(self, run_id: str) -> bool:
-        """Ask a `herd batch` to cancel its jobs and end. Returns whether such a batch runs.
+        """Ask a batch to cancel its jobs and end. Returns whether such a batch runs.
 
         Raises InvalidJob if `run_id` cannot be the name of a batch.
         """

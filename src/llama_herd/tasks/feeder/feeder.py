@@ -5,7 +5,7 @@ import threading
 from contextlib import suppress
 from time import monotonic
 
-from llama_herd.errors import HerdError
+from llama_herd.errors import HerdError, NotPermitted
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection import connect, redis_errors
 from llama_herd.tasks.error_place import place_of
@@ -46,7 +46,8 @@ class Feeder:
         self._looking = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
         self._making = threading.Lock()
         self._redis = connect(settings.redis_url)
-        self._complaint = ""
+        #: What was wrong at the last look: it is logged once, as long as it lasts.
+        self._complaints: set[str] = set()
 
     def start(self) -> None:
         self._looking.start()
@@ -68,13 +69,15 @@ class Feeder:
 
     def _look_until_stopped(self) -> None:
         while not self._stopping.is_set():
+            before, self._complaints = self._complaints, set()
             try:
                 self._look()
-                self._complaint = ""
             except HerdError as error:
-                self._complain(str(error))
+                self._complaints.add(str(error))
             except Exception as error:
-                self._complain(place_of(error))
+                self._complaints.add(place_of(error))
+            for complaint in sorted(self._complaints - before):
+                log.warning("batches wait: %s", complaint)
             self._wake.wait(LOOK_S)
             self._wake.clear()
 
@@ -87,12 +90,20 @@ class Feeder:
         with redis_errors(self._settings.redis_url):
             if num_free > 0:
                 for due in run(self._redis, self._due(num_free + len(self._threads))):
-                    self._take(due)
+                    self._take_if_permitted(due)
             delete_due_files(self._redis, self._storage)
 
     def _due(self, most: int) -> Call[tuple[Due, ...]]:
         key = BatchRecords(storage=self._storage.id).due_key
         return due_members(key, most, int(1000 * self._limits.lease_s))
+
+    def _take_if_permitted(self, due: Due) -> None:
+        """Take a batch, unless this gateway has no right in its tenant: another one may have it."""
+        try:
+            with redis_errors(self._settings.redis_url):
+                self._take(due)
+        except NotPermitted as error:
+            self._complaints.add(f"tenant {due.tenant}: {error}")
 
     def _take(self, due: Due) -> None:
         """Run a batch in a thread, unless another feeder was faster."""
@@ -142,9 +153,3 @@ class Feeder:
         """If Redis is away, the lease runs out."""
         with suppress(HerdError):
             lease.give_back(delay_s)
-
-    def _complain(self, what: str) -> None:
-        """Log what is wrong once."""
-        if what != self._complaint:
-            self._complaint = what
-            log.warning("batches wait: %s", what)

@@ -9,6 +9,7 @@ from llama_herd.errors import InvalidJob
 from llama_herd.tasks.ledger.batch_records import STATES, Asked, BatchRecord, State
 from llama_herd.tasks.ledger.stored_files import Page
 from llama_herd.tasks.openai.answer_schema import Answered
+from llama_herd.tasks.openai.listing import Listing
 from llama_herd.tasks.openai.request import Endpoint
 from llama_herd.tasks.strict_model import StrictModel, at_most
 from llama_herd.tasks.wrong_fields import field_errors
@@ -180,17 +181,12 @@ class BatchObject(Answered):
         )
 
 
-class BatchList(Answered):
+class BatchList(Listing):
     """A page of batches."""
 
-    object: Literal["list"] = Field(default="list", description="Always `list`.")
     data: tuple[BatchObject, ...] = Field(description="The batches, the newest first.")
-    first_id: str | None = Field(description="Id of the first of them.")
-    last_id: str | None = Field(description="Id of the last of them, after which the next page begins.")
-    has_more: bool = Field(description="Whether there is a next page.")
 
     @classmethod
     def of(cls, page: Page) -> Self:
         data = tuple(BatchObject.of(BatchRecord.of(fields)) for fields in page.records)
-        ids: list[str | None] = [one.id for one in data] or [None]
-        return cls(data=data, first_id=ids[0], last_id=ids[-1], has_more=page.has_more)
+        return cls(data=data, has_more=page.has_more)

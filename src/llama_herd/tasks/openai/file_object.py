@@ -6,6 +6,7 @@ from pydantic import Field
 
 from llama_herd.tasks.ledger.stored_files import Page, StoredFile
 from llama_herd.tasks.openai.answer_schema import Answered
+from llama_herd.tasks.openai.listing import Listing
 
 
 class FileObject(Answered):
@@ -33,20 +34,15 @@ class FileObject(Answered):
         )
 
 
-class FileList(Answered):
+class FileList(Listing):
     """A page of files."""
 
-    object: Literal["list"] = Field(default="list", description="Always `list`.")
     data: tuple[FileObject, ...] = Field(description="The files.")
-    first_id: str | None = Field(description="Id of the first of them.")
-    last_id: str | None = Field(description="Id of the last of them, after which the next page begins.")
-    has_more: bool = Field(description="Whether there is a next page.")
 
     @classmethod
     def of(cls, page: Page) -> Self:
         data = tuple(FileObject.of(StoredFile.of(fields)) for fields in page.records)
-        ids: list[str | None] = [one.id for one in data] or [None]
-        return cls(data=data, first_id=ids[0], last_id=ids[-1], has_more=page.has_more)
+        return cls(data=data, has_more=page.has_more)
 
 
 class FileDeleted(Answered):

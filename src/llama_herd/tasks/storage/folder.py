@@ -34,7 +34,7 @@ class Folder:
         """Drawn when the folder is first used."""
         path = self._root / ID_FILE
         with self._named_errors():
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts and answers lie there
             if not path.exists():
                 self._draw_id(path)
             return path.read_text("ascii").strip()
