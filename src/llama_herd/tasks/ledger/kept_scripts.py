@@ -1,6 +1,9 @@
 """The scripts that workers keep loaded for producers and gateways, whose roles may run but not load any."""
 
-from llama_herd.tasks.ledger import overview, reports
+from llama_herd.tasks.ledger import outbox, overview, reports, webhooks
 from llama_herd.tasks.ledger.ledger import CLIENT_SCRIPTS, PRODUCER_SCRIPTS
 
-KEPT_SCRIPTS = (*PRODUCER_SCRIPTS, *CLIENT_SCRIPTS, *overview.SCRIPTS, *reports.SCRIPTS)
+KEPT_SCRIPTS = (
+    *(*PRODUCER_SCRIPTS, *CLIENT_SCRIPTS),
+    *(*overview.SCRIPTS, *reports.SCRIPTS, *outbox.SCRIPTS, *webhooks.SCRIPTS),
+)

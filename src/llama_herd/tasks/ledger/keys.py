@@ -16,6 +16,10 @@ herd:<tenant>:workers         zset    the workers' names, by the time their repo
 herd:<tenant>:served          zset    queues, by the last report of a worker that serves them
 herd:<tenant>:batch:<run>     hash    the last report of a batch
 herd:<tenant>:batches         zset    the batches' runs, by the time their reports expire
+herd:<tenant>:webhook         hash    whether the tenant has webhooks, and wants the ends of all jobs: jobs
+herd:<tenant>:outbox          zset    webhooks that are to be sent, by the time they are due
+herd:<tenant>:outbox:entries  hash    what each of them tells, and where, as JSON
+herd:<tenant>:outbox:dead     zset    those that were given up, by the time of that
 herd:<tenant>:dead            stream  the dead letters: messages that could not be read
 herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
 herd:<tenant>:unacked         hash    Celery's: messages in workers' hands; ..._index, ..._mutex: since when
@@ -23,6 +27,9 @@ _kombu.binding.<queue>        set     Celery's: the queue exists; also _kombu.bi
 celery-task-meta-<id>         string  Celery's: the result of a job
 celery-taskset-meta-<id>      string  Celery's: a group; with .j, .t, .s and .c: a chord
 herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.priority
+
+Of all tenants there are herd:keys, by which others come in at the gateway (`api_keys.py`), herd:webhooks,
+where they are told of ends, and herd:webhooks@sender, the gateway that tells them (`webhooks.py`).
 
 The last three lines are for the tenant `default`. Other tenants have herd:<tenant>:celery-task-meta-<id>,
 herd:<tenant>:celery-taskset-meta-<id> and herd.<tenant>:<model>. Messages in the hands of a worker of several
