@@ -8,15 +8,17 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.ending import end
 from llama_herd.tasks.gateway.body import object_of
 from llama_herd.tasks.gateway.desk import Desk, Desks
-from llama_herd.tasks.gateway.ending import end
 from llama_herd.tasks.gateway.identity import Caller, Gate
 from llama_herd.tasks.gateway.limits import Places, read_body
 from llama_herd.tasks.gateway.patient_read import OUTAGE_S
 from llama_herd.tasks.gateway.rates import BODY_BYTES, Rates
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.security.api_keys import KeyRole
+from llama_herd.tasks.webhooks.connection import Connector
+from llama_herd.tasks.webhooks.sender import Sender
 
 T = TypeVar("T")
 
@@ -32,6 +34,7 @@ class Door:
         self.desks = Desks(settings)
         self.gate = Gate(settings, self.desks.line)
         self.places = Places(settings)
+        self.sender = Sender(self.desks.line.run, Connector(allows_private=settings.gateway_webhook_private))
         self._rates = Rates(settings)
         self._reading = asyncio.Lock()
         #: Set once the gateway is to end: streams that can be picked up elsewhere end at once.
@@ -40,10 +43,11 @@ class Door:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Hold the connections to Redis."""
+        """Hold the connections to Redis, and send webhooks."""
         hub = asyncio.create_task(self.desks.line.hub.run())
         try:
-            yield
+            async with self.sender.running():
+                yield
         finally:
             if self._chores:
                 await asyncio.wait(self._chores, timeout=RETRY_S)

@@ -76,6 +76,11 @@ class GatewaySettings(Settings):
         default=10.0, ge=0, le=3600, description="How long answers may go on after SIGTERM."
     )
 
+    gateway_webhook_private: bool = Field(
+        default=False,
+        description="Let webhooks go to private addresses and to this machine, also without TLS.",
+    )
+
     gateway_request_log: Literal["all", "errors", "off"] = Field(
         default="all",
         description="Which requests are logged, as one JSON line each: all, errors, which are failures of "

@@ -28,6 +28,7 @@ check(#id <= 128 and string.find(id, '^[%w._:-]+$'), 'the id cannot name a job')
 check(string.find(envelope, '@tag@', 1, true), 'the envelope has no gap for a tag')
 check(deadline_ms == '' or is_number((string.gsub(deadline_ms, '^%+', ''))), 'the deadline is not a time in milliseconds')
 check(not_before == '' or is_number(not_before), 'not_before is not a time in milliseconds')
+check(#(key.webhook or '') <= 2048, 'the webhook is too long')
 check(is_number(tokens), 'the estimated tokens are not a number')
 
 local known = redis.call('HMGET', key.job, 'state', 'body')
