@@ -57,8 +57,14 @@ class Tenant:
         wait_until(has_failed, f"the webhook of {job_id} has failed")
         return found[0]
 
-    def wait_until_delivered(self) -> None:
-        wait_until(lambda: not self.outbox(), "everything is delivered")
+    def wait_until_delivered(self, hurries: str = "") -> None:
+        """`hurries`: a job of which they try again and again."""
+
+        def is_delivered() -> bool:
+            self.hurry(hurries)
+            return not self.outbox()
+
+        wait_until(is_delivered, "everything is delivered")
 
     def hurry(self, job_id: str) -> None:
         """Let a message be due now."""

@@ -30,6 +30,11 @@ class Request:
         return Webhook(secret).verify(self.body, dict(self.headers))
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024  # else the system drops connections, and tries them again a second later
+
+
 class Receiver:
     """Answers 204, or what `status` says of the request and the number of those before it."""
 
@@ -37,8 +42,7 @@ class Receiver:
         self.requests: list[Request] = []
         self.location = ""
         self._status = status
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self.port = self._server.server_port
 
     @property

@@ -18,6 +18,7 @@ DEPTH = 256
 #: How long messages for a host that does not answer are left alone: twice as long after each failure, up
 #: to the second.
 REST_S, LONGEST_REST_S = 5.0, 600.0
+SHORTEST_WAIT_S = 0.1
 #: More make no difference.
 MAX_FAILURES = 16
 
@@ -41,6 +42,8 @@ class Lane:
         self._num_failures = 0
         self._took_s = 0.0
         self._free_at_s = 0.0
+        #: When a try has ended last, or the first has begun.
+        self._moved_s = 0.0
 
     @property
     def is_silent(self) -> bool:
@@ -71,11 +74,14 @@ class Lane:
         if self.is_silent:
             rest_s = min(REST_S * 2.0 ** (self._num_failures - 1), LONGEST_REST_S)
             return rest_s * random.uniform(1, 2)
-        pace_s = self._took_s / WIDTH
-        self._free_at_s = max(self._free_at_s, monotonic() + len(self._waiting) * pace_s) + pace_s
-        return min(self._free_at_s - monotonic(), LONGEST_REST_S)
+        now_s = monotonic()
+        pace_s = max(self._took_s, now_s - self._moved_s) / WIDTH
+        self._free_at_s = max(self._free_at_s, now_s + len(self._waiting) * pace_s) + pace_s
+        return min(max(self._free_at_s - now_s, SHORTEST_WAIT_S), LONGEST_REST_S)
 
     def _go_on(self) -> None:
+        if not self._running:
+            self._moved_s = monotonic()
         while self._waiting and len(self._running) < self._width:
             parcel = self._waiting.popleft()
             if monotonic() < parcel.until_s:
@@ -86,7 +92,10 @@ class Lane:
     async def _run(self, parcel: Parcel) -> None:
         began_s, num_before = monotonic(), self._num_failures
         has_answered = await self._deliver(parcel)
-        self._took_s += (monotonic() - began_s - self._took_s) / 8
+        self._moved_s = monotonic()
+        self._took_s += (self._moved_s - began_s - self._took_s) / 8
+        if has_answered and self.is_silent:
+            self._free_at_s = 0.0
         # Those that were under way together count as one failure.
         self._num_failures = 0 if has_answered else max(self._num_failures, min(num_before + 1, MAX_FAILURES))
 
