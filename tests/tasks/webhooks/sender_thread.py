@@ -6,7 +6,7 @@ import threading
 from typing import Any, Self
 
 from llama_herd.chaos.patience import PATIENCE_S
-from llama_herd.tasks.connection import connect_async
+from llama_herd.tasks.connection import connect_async, redis_errors
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 from llama_herd.tasks.webhooks.connection import Connector
 from llama_herd.tasks.webhooks.sender import Sender
@@ -54,7 +54,8 @@ class SenderThread:
         async with connect_async(self._url) as redis:
 
             async def run(dialogue: Dialogue[Any]) -> Any:
-                return await run_dialogue_async(redis, dialogue)
+                with redis_errors(self._url):
+                    return await run_dialogue_async(redis, dialogue)
 
             async with Sender(run, self._connector, **self._options).running():
                 self._has_started.set()

@@ -8,10 +8,13 @@ import pytest
 from redis import Redis
 
 from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.ledger.webhooks import SENDER
 from llama_herd.tasks.webhooks.lane import DEPTH
 from llama_herd.tasks.webhooks.setup import remove_webhooks, retry, set_webhooks
+from tests.tasks.herd import Herd
 from tests.tasks.webhooks.conftest import SECRET, Tenant
 from tests.tasks.webhooks.receiver import Receiver, Silence
 from tests.tasks.webhooks.sender_thread import SenderThread
@@ -193,6 +196,19 @@ def test_the_certificate_is_that_of_the_name(tenant: Tenant, redis_url: str, tmp
         tenant.set(f"https://localhost:{good.port}/")
         tenant.wait_until_delivered(hurries="a")
         assert len(receiver.requests) == 1
+
+
+def test_an_outage_of_redis_is_waited_out() -> None:
+    with EmbeddedRedis() as server, Receiver() as receiver, SenderThread(server.url):
+        for job_id in ("a", "b"):
+            with Redis.from_url(server.url) as redis:
+                tenant = Tenant(Herd(redis, Ledger(lease_ms=60_000, worker="w")))
+                tenant.set(receiver.url)
+                tenant.end(job_id)
+                tenant.wait_until_delivered()
+            server.stop()
+            server.start()
+    assert receiver.ids == ["a", "b"]
 
 
 def test_one_of_two_sends_and_the_other_when_that_one_stands_still(

@@ -84,8 +84,10 @@ class Sender:
             try:
                 is_more = await self._holds_role() and await self._round()
                 self._complaint = ""
-            except (HerdError, ResponseError) as error:
+            except HerdError as error:
                 self._complain(str(error))
+            except Exception as error:  # a failure of ours must not end it
+                self._complain(type(error).__name__)
             await asyncio.sleep(0 if is_more else POLL_S if self._configs else CONFIG_S)
 
     def _complain(self, complaint: str) -> None:
