@@ -1,12 +1,14 @@
 """`herd webhooks`, as a person meets it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
 from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox
 from llama_herd.tasks.ledger.redis_call import run
@@ -18,6 +20,13 @@ pytestmark = pytest.mark.redis
 
 URL = "https://example.com/hook?key=hidden"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    """One without gateways of other tests, which would send what is due here."""
+    with EmbeddedRedis() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

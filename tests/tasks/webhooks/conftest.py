@@ -1,5 +1,6 @@
 """A tenant that wants to be told, and what happens to its jobs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Listed
 from llama_herd.tasks.ledger.redis_call import run, run_dialogue
@@ -69,6 +71,13 @@ class Tenant:
     def hurry(self, job_id: str) -> None:
         """Let a message be due now."""
         self.herd.redis.zadd("herd:default:outbox", {f"msg_{job_id}": 1}, xx=True)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    """One without gateways of other tests, which would send what is due here."""
+    with EmbeddedRedis() as server:
+        yield server
 
 
 @pytest.fixture

@@ -215,10 +215,10 @@ def test_one_of_two_sends_and_the_other_when_that_one_stands_still(
     tenant: Tenant, redis: Redis, redis_url: str
 ) -> None:
     with Receiver() as receiver, SenderThread(redis_url, lease_s=1.0) as first:
+        tenant.set(receiver.url)
         wait_until(lambda: redis.exists(SENDER), "the first has the role")
         holder = redis.hget(SENDER, "holder")
         with SenderThread(redis_url, lease_s=1.0):
-            tenant.set(receiver.url)
             tenant.end("a")
             receiver.wait_for(1)
             tenant.wait_until_delivered()
@@ -229,6 +229,16 @@ def test_one_of_two_sends_and_the_other_when_that_one_stands_still(
             assert redis.hget(SENDER, "holder") != holder
             tenant.wait_until_delivered()
     assert receiver.ids == ["a", "b"]
+
+
+def test_as_long_as_nobody_has_webhooks_nothing_is_written(redis: Redis, redis_url: str) -> None:
+    def num_looks() -> int:
+        return int(redis.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+    redis.config_resetstat()
+    with SenderThread(redis_url):
+        wait_until(lambda: num_looks() >= 2, "it has looked twice")
+        assert redis.keys("*") == []
 
 
 def test_who_ends_in_order_leaves_the_role_and_what_was_under_way(

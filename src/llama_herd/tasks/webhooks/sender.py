@@ -82,7 +82,7 @@ class Sender:
         while True:
             is_more = False
             try:
-                is_more = await self._holds_role() and await self._round()
+                is_more = await self._is_wanted() and await self._holds_role() and await self._round()
                 self._complaint = ""
             except HerdError as error:
                 self._complain(str(error))
@@ -96,6 +96,13 @@ class Sender:
             log.warning("webhooks are not sent: %s", complaint)
         self._complaint = complaint
 
+    async def _is_wanted(self) -> bool:
+        """Whether any tenant has webhooks. Without one a gateway writes nothing."""
+        if monotonic() - self._read_s >= CONFIG_S:
+            stored: StoredConfigs = await self._run(ask(all_configs()))
+            self._configs, self._read_s = stored.configs, monotonic()
+        return bool(self._configs)
+
     async def _holds_role(self) -> bool:
         """Whether this is the one that sends. Asks again after a third of the lease."""
         now_s = monotonic()
@@ -107,7 +114,6 @@ class Sender:
 
     async def _round(self) -> bool:
         """Take what is due. Returns whether there may be more."""
-        await self._read_configs()
         taken_s = monotonic()
         for_ms = int(1000 * TAKEN_TRIES * self._timeout_s)
         calls = [Outbox(config.tenant).due(PAGE, for_ms) for config in self._configs]
@@ -119,11 +125,6 @@ class Sender:
                 settled += [call for entry in entries for call in self._take(Parcel(config, entry, until_s))]
         await self._all(settled)
         return any(isinstance(entries, list) and len(entries) == PAGE for entries in found)
-
-    async def _read_configs(self) -> None:
-        if monotonic() - self._read_s >= CONFIG_S:
-            stored: StoredConfigs = await self._run(ask(all_configs()))
-            self._configs, self._read_s = stored.configs, monotonic()
 
     async def _all(self, calls: list[Call[Any]]) -> list[Any]:
         return list(await self._run(_apart(calls))) if calls else []
