@@ -24,8 +24,9 @@ from llama_herd.tasks.webhooks.post import TIMEOUT_S, Answer, post
 
 log = logging.getLogger(__name__)
 
-#: How often it looks for what is due, and how often for who wants to be told.
-POLL_S, CONFIG_S = 0.1, 1.0
+#: How often it looks for what is due, and for who wants to be told; and its pause where more is due than it
+#: takes, since a gateway has others to serve.
+POLL_S, CONFIG_S, PAUSE_S = 0.1, 1.0, 0.01
 #: A sender that is not heard of for so long is replaced.
 LEASE_S = 10.0
 #: Most messages of a tenant that are taken at a time.
@@ -88,7 +89,7 @@ class Sender:
                 self._complain(str(error))
             except Exception as error:  # a failure of ours must not end it
                 self._complain(type(error).__name__)
-            await asyncio.sleep(0 if is_more else POLL_S if self._configs else CONFIG_S)
+            await asyncio.sleep(PAUSE_S if is_more else POLL_S if self._configs else CONFIG_S)
 
     def _complain(self, complaint: str) -> None:
         """Once, as long as it stays the same."""
