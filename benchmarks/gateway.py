@@ -87,8 +87,9 @@ class Gateway:
 
 
 @contextmanager
-def gateway_process(redis_url: str) -> Iterator[Gateway]:
-    env = {**os.environ, "HERD_REDIS_URL": redis_url, "HERD_GATEWAY_PORT": "0", "HERD_GATEWAY_OPEN": "true"}
+def gateway_process(redis_url: str, **variables: str) -> Iterator[Gateway]:
+    own = {"HERD_REDIS_URL": redis_url, "HERD_GATEWAY_PORT": "0", "HERD_GATEWAY_OPEN": "true"}
+    env = {**os.environ, **own, **variables}
     command = [sys.executable, "-m", "llama_herd.cli", "gateway"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, env=env, stderr=log, text=True)

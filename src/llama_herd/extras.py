@@ -16,7 +16,7 @@ CLI_MODULES = ("rich", "typer")
 WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
 
 #: Modules of the extra `gateway`.
-GATEWAY_MODULES = ("prometheus_client", "python_multipart", "starlette", "uvicorn")
+GATEWAY_MODULES = ("h11", "prometheus_client", "python_multipart", "standardwebhooks", "starlette", "uvicorn")
 
 
 def install_command(extra: str) -> str:

@@ -16,6 +16,7 @@ from benchmarks import (
     sampling,
     scheduler,
     subscribers,
+    webhooks,
 )
 from benchmarks.shapes import random_shape
 
@@ -137,3 +138,9 @@ def test_the_gateway_is_measured_in_all_that_it_does() -> None:
     assert report["recoveries"]["events lost or repeated"] == 0
     assert report["submissions"]["requests/s"] > 0
     assert len(list(gateway.tables(report))) == 4
+
+
+def test_webhooks_are_timed_alone_and_beside_a_host_that_does_not_answer() -> None:
+    runs = webhooks.measure(webhooks.Plan(num_jobs=20, jobs_per_s=100))["runs"]
+    assert [run["beside"] for run in runs] == ["nothing", "a dead host"] * 2
+    assert all(0 <= run["p50, ms"] <= run["longest, ms"] for run in runs)

@@ -10,9 +10,9 @@ import pytest
 
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks import AsyncClient, Client
+from llama_herd.tasks.ending import end as end_tasks
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.desk import Desk
-from llama_herd.tasks.gateway.ending import end as end_tasks
 from llama_herd.tasks.gateway.line import Line
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker

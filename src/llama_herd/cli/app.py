@@ -32,6 +32,7 @@ from llama_herd.cli.status import status
 from llama_herd.cli.streams import safe_output, speak_utf8
 from llama_herd.cli.tokenize import tokenize
 from llama_herd.cli.watch import watch
+from llama_herd.cli.webhooks import webhooks
 from llama_herd.cli.worker.command import worker
 from llama_herd.errors import HerdError
 
@@ -81,6 +82,7 @@ for command in (
     app.command()(command)
 app.add_typer(dead, name="dead")
 app.add_typer(keys, name="keys")
+app.add_typer(webhooks, name="webhooks")
 app.add_typer(chaos, name="chaos")
 app.add_typer(kernels, name="kernels")
 

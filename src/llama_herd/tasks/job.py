@@ -37,6 +37,7 @@ from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
 from llama_herd.tasks.strict_model import Few, StrictModel, at_most, check_length
 from llama_herd.tasks.structured_outputs import OutputForm, ResponseFormat, StructuredOutputs, output_form
+from llama_herd.tasks.webhook_url import MAX_URL_LENGTH, check_webhook_url
 from llama_herd.tasks.wrong_fields import field_errors
 
 #: Each prompt id counts as this many prompt bytes; an estimate takes this many bytes of text for one token.
@@ -151,6 +152,13 @@ class GenerationJob(StrictModel):
         description="The client's own notes. They are kept with the job; nothing else is done with them.",
     )
 
+    webhook: str | None = Field(
+        default=None,
+        max_length=MAX_URL_LENGTH,
+        description="The address that is told of the job's end, in place of the tenant's own. It needs TLS, "
+        "and a host that the tenant allows.",
+    )
+
     @field_validator("prompt")
     @classmethod
     def _usable(cls, value: str | None, info: ValidationInfo) -> str | None:
@@ -229,6 +237,13 @@ class GenerationJob(StrictModel):
         deadline_ms = info.data.get("deadline_ms")
         if value is not None and deadline_ms is not None and value >= deadline_ms:
             raise ValueError(f"must be before deadline_ms, {deadline_ms}, got {value}")
+        return value
+
+    @field_validator("webhook")
+    @classmethod
+    def _usable_webhook(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_webhook_url(value)
         return value
 
     @field_validator("metadata")

@@ -75,6 +75,7 @@ class JobFields(TypedDict, total=False):
     structured_outputs: JsonObject | None
     sampling: SamplingParams | SamplingFields
     metadata: Mapping[str, str]
+    webhook: str | None
 
 
 class SubmitFields(JobFields, total=False):

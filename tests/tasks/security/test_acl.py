@@ -66,11 +66,18 @@ COMMANDS: dict[str, set[Role]] = {
     "ZADD herd:{t}:pending:{q} 1 x": {P, W, O, G},
     "ZREM herd:{t}:pending:deadlines x": {P, W, O, G},
     "ZRANGE herd:{t}:leases 0 -1": {W, O, G},
-    "ZCARD herd:{t}:leases": {O, G},
+    "ZCARD herd:{t}:leases": {W, O, G},
     "HGETALL herd:{t}:worker:w": {W, O, G},
     "XREVRANGE herd:{t}:dead + -": {W, O, G},
     "XADD herd:{t}:dead * raw x": {W, O, G},
     "HGET herd:{t}:unacked tag": {W, O, G},
+    # its webhooks
+    "HMGET herd:{t}:webhook jobs": {P, W, O, G},
+    "ZADD herd:{t}:outbox 1 x": {P, W, O, G},
+    "HSET herd:{t}:outbox:entries x y": {P, W, O, G},
+    "ZREM herd:{t}:outbox:dead x": {P, W, O, G},
+    "ZRANGE herd:{t}:outbox 0 -1": {W, O, G},
+    "HGET herd:{t}:outbox:entries x": {W, O, G},
     "SET herd:{t}:unacked_mutex x": {W},
     # files and batches of the gateway
     "HGETALL {j}:file": {W, O, G},
@@ -265,15 +272,19 @@ def test_nobody_lists_names_or_reaches_the_server(command: str, users: dict[Role
     assert not [role for role, user in users.items() if may(user, command)]
 
 
-#: Commands on the keys of the gateway's callers, and whether it may run them. A Redis 6.2 lets it run all.
+#: Commands on what the gateway only reads, and whether it may run them. A Redis 6.2 lets it run all.
 ON_KEYS = {
-    **dict.fromkeys(("HGET herd:keys x", "HGETALL herd:keys", "HLEN herd:keys"), True),
-    **dict.fromkeys(("HSET herd:keys x y", "HDEL herd:keys x", "DEL herd:keys", "EXPIRE herd:keys 1"), False),
+    f"{command} {key}{rest}": is_read
+    for key in ("herd:keys", "herd:webhooks")
+    for is_read, command, rest in (
+        *((True, "HGET", " x"), (True, "HGETALL", ""), (True, "HLEN", "")),
+        *((False, "HSET", " x y"), (False, "HDEL", " x"), (False, "DEL", ""), (False, "EXPIRE", " 1")),
+    )
 }
 
 
 @pytest.mark.parametrize("command", ON_KEYS)
-def test_a_gateway_looks_up_its_callers_keys_and_makes_none(
+def test_a_gateway_looks_up_keys_and_webhooks_and_makes_none(
     command: str, dialect: Dialect, users: dict[Role, Redis]
 ) -> None:
     allowed = {role for role, user in users.items() if may(user, command)}
@@ -284,6 +295,10 @@ def test_a_gateway_looks_up_its_callers_keys_and_makes_none(
 def test_only_a_gateway_sees_to_what_is_due_in_a_storage(name: str, users: dict[Role, Redis]) -> None:
     for command in (f"ZADD herd:{name}@disk 1 x", f"ZRANGEBYSCORE herd:{name}@disk 0 1"):
         assert {role for role, user in users.items() if may(user, command)} == {G}
+
+
+def test_only_a_gateway_may_be_the_one_that_sends_webhooks(users: dict[Role, Redis]) -> None:
+    assert {role for role, user in users.items() if may(user, "HSET herd:webhooks@sender holder x")} == {G}
 
 
 def test_workers_and_operators_see_whether_redis_evicts(users: dict[Role, Redis]) -> None:

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.ending import end
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.feeder import Feeder
 from llama_herd.tasks.feeder.limits import Limits
 from llama_herd.tasks.gateway.body import object_of
 from llama_herd.tasks.gateway.desk import Desk, Desks
-from llama_herd.tasks.gateway.ending import end
 from llama_herd.tasks.gateway.identity import Caller, Gate
 from llama_herd.tasks.gateway.limits import Places, read_body
 from llama_herd.tasks.gateway.patient_read import OUTAGE_S
@@ -22,6 +22,8 @@ from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.stored_files import Quota
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.open_storage import open_storage
+from llama_herd.tasks.webhooks.connection import Connector
+from llama_herd.tasks.webhooks.sender import Sender
 
 T = TypeVar("T")
 
@@ -40,6 +42,7 @@ class Door:
         self.places = Places(settings)
         self.storage = open_storage(settings.gateway_files)
         self.feeder = Feeder(settings, self.storage, _limits(settings), batches)
+        self.sender = Sender(self.desks.line.run, Connector(allows_private=settings.gateway_webhook_private))
         self._rates = Rates(settings)
         self._reading = asyncio.Lock()
         #: Set once the gateway is to end: streams that can be picked up elsewhere end at once.
@@ -48,11 +51,12 @@ class Door:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Hold the connections to Redis, and run batches."""
+        """Hold the connections to Redis, run batches, and send webhooks."""
         hub = asyncio.create_task(self.desks.line.hub.run())
         self.feeder.start()
         try:
-            yield
+            async with self.sender.running():
+                yield
         finally:
             await asyncio.to_thread(self.feeder.stop)
             if self._chores:

@@ -129,6 +129,11 @@ class GatewaySettings(Settings):
         le=10**9,
         description="Most rows of all batches of one key that have not ended. 0: no limit.",
     )
+    gateway_webhook_private: bool = Field(
+        default=False,
+        description="Let webhooks go to private addresses and to this machine, also without TLS.",
+    )
+
     gateway_request_log: Literal["all", "errors", "off"] = Field(
         default="all",
         description="Which requests are logged, as one JSON line each: all, errors, which are failures of "

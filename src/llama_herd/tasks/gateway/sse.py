@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from llama_herd.tasks.gateway.ending import end
+from llama_herd.tasks.ending import end
 
 T = TypeVar("T")
 

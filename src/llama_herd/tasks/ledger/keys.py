@@ -23,6 +23,10 @@ herd:<tenant>:stored_batches  zset    ids of batches, by the time they were made
 herd:<tenant>:quota           hash    files, bytes, rows of the tenant; <what>:<fingerprint>: of a key
 herd:files@<storage>          zset    <tenant>/<id> of files, by when they expire or are to be deleted
 herd:batches@<storage>        zset    <tenant>/<id> of batches that need a feeder, by the end of their lease
+herd:<tenant>:webhook         hash    whether the tenant has webhooks, and wants the ends of all jobs: jobs
+herd:<tenant>:outbox          zset    webhooks that are to be sent, by the time they are due
+herd:<tenant>:outbox:entries  hash    what each of them tells, and where, as JSON
+herd:<tenant>:outbox:dead     zset    those that were given up, by the time of that
 herd:<tenant>:dead            stream  the dead letters: messages that could not be read
 herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
 herd:<tenant>:unacked         hash    Celery's: messages in workers' hands; ..._index, ..._mutex: since when
@@ -30,6 +34,9 @@ _kombu.binding.<queue>        set     Celery's: the queue exists; also _kombu.bi
 celery-task-meta-<id>         string  Celery's: the result of a job
 celery-taskset-meta-<id>      string  Celery's: a group; with .j, .t, .s and .c: a chord
 herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.priority
+
+Of all tenants there are herd:keys, by which others come in at the gateway (`api_keys.py`), herd:webhooks,
+where they are told of ends, and herd:webhooks@sender, the gateway that tells them (`webhooks.py`).
 
 The last three lines are for the tenant `default`. Other tenants have herd:<tenant>:celery-task-meta-<id>,
 herd:<tenant>:celery-taskset-meta-<id> and herd.<tenant>:<model>. Messages in the hands of a worker of several

@@ -64,22 +64,24 @@ SWEEP_MAX_LOOKS = 512
 #: deaths no longer count against the job.
 SOUND_TOKENS = 32
 SOUND_MS = 30_000
+#: Most webhooks of a tenant that wait to be sent, and as many that were given up.
+MAX_OUTBOX = 100_000
 #: The keys of SWEEP.
 _SWEPT = ("pending", "delayed", "leases", "waiting", "sweep", "dead", "served")
 #: Start of a stream, as XRANGE takes it.
 FIRST = "-"
 
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
-_CLAIM = Script("claim", "clock", "waiting", "record", "end", "lost")
-_EMIT = Script("emit", "clock")
+_CLAIM = Script("claim", "clock", "outbox", "waiting", "record", "end", "lost")
+_EMIT = Script("emit", "clock", "outbox")
 _PREPARE = Script("prepare")
 _RELEASE = Script("release", "clock", "queue", "push", "front", "waiting")
 _RENEW = Script("renew", "clock")
 _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
-_CANCEL = Script("cancel", "clock", "waiting", "end")
-_PURGE = Script("purge", "clock", "waiting", "end")
-_SWEEP = Script("sweep", "clock", "queue", "push", "front", "waiting", "end", "lost")
+_CANCEL = Script("cancel", "clock", "outbox", "waiting", "end")
+_PURGE = Script("purge", "clock", "outbox", "waiting", "end")
+_SWEEP = Script("sweep", "clock", "queue", "push", "front", "outbox", "outbox_trim", "waiting", "end", "lost")
 _READ = Script("read")
 _DEPTH = Script("depth", "queue")
 _PLACE = Script("place", "clock")
@@ -108,6 +110,7 @@ class Ledger(Keys):
     standing_models: tuple[str, ...] = ()
     sound_tokens: int = SOUND_TOKENS
     sound_ms: int = SOUND_MS
+    max_outbox: int = MAX_OUTBOX
 
     @classmethod
     def of(cls, settings: Settings, worker: str = "") -> Self:
@@ -144,7 +147,14 @@ class Ledger(Keys):
         return Call(
             _SUBMIT,
             (*self.job_keys(job_id), envelope.queue, self.key("served")),
-            (job_id, self.max_queue, self.max_queue_tokens, *_brought(job, envelope), 1000 * WORKER_TTL_S),
+            (
+                job_id,
+                self.max_queue,
+                self.max_queue_tokens,
+                *_brought(job, envelope),
+                1000 * WORKER_TTL_S,
+                job.webhook or "",
+            ),
             read_submitted,
         )
 
@@ -177,7 +187,7 @@ class Ledger(Keys):
             end_tail("error", LOST),
         )
         if job is not None and envelope is not None:
-            keys, args = (*keys, envelope.queue), (*args, *_brought(job, envelope))
+            keys, args = (*keys, envelope.queue), (*args, *_brought(job, envelope), job.webhook or "")
         return Call(_CLAIM, keys, args, read_claim)
 
     def emit(self, owner: str, entries: Sequence[Entry]) -> Call[list[Emitted]]:
@@ -299,6 +309,7 @@ class Ledger(Keys):
                 end_tail("error", self._unserved),
                 1000 * WORKER_TTL_S,
                 end_tail("error", LOST),
+                self.max_outbox,
                 *(queue_name(model, self.tenant) for model in self.standing_models),
             ),
             lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),

@@ -11,7 +11,7 @@ should be. Redis 6.2 allows each command of a user on each of the user's keys.
     subscriber  reads events and results of jobs whose ids it knows; no prompts, no list of jobs
     worker      runs jobs; may use all keys of its tenant
     operator    uses the whole client: also status, dead letters and purge
-    gateway     does for others what they ask of `herd gateway`, and looks up their keys
+    gateway     does for others what they ask of `herd gateway`, looks up their keys, and sends webhooks
 """
 
 import hashlib
@@ -31,10 +31,12 @@ from llama_herd.tasks.ledger.batch_records import Asked, BatchRecord, BatchRecor
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import joined
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.outbox import Entry, Outbox
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
 from llama_herd.tasks.ledger.redis_call import Call, Script, commands_of
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import NewFile, Quota, StoredFiles, due_members, now_ms
+from llama_herd.tasks.ledger.webhooks import SENDER, WEBHOOKS, all_configs, hold_role
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES, SEPARATOR
 
@@ -94,16 +96,18 @@ class Kind(StrEnum):
     SORTED_SET = "sorted set"
     STREAM = "stream"
     STRING = "string"
-    API_KEYS = "keys of the gateway's callers, a hash that it only reads"
+    KEPT = "keys of the gateway's callers and webhooks of tenants, hashes that it only reads"
 
 
 #: The kinds of the tenant's keys, by the part of their names after the tenant.
 _KINDS = {
     **dict.fromkeys(("{*}:file", "{*}:batch", "quota"), Kind.HASH),
     **dict.fromkeys(("stored_files", "stored_batches"), Kind.SORTED_SET),
-    **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked"), Kind.HASH),
+    **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), Kind.HASH),
     **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), Kind.SORTED_SET),
+    **dict.fromkeys(("outbox", "outbox:dead"), Kind.SORTED_SET),
+    "outbox:entries": Kind.HASH,
     **dict.fromkeys(("{*}:events", "dead"), Kind.STREAM),
     "unacked_mutex": Kind.STRING,
     "ctl": None,  # a channel
@@ -118,12 +122,12 @@ _OF_KIND = {
     ),
     Kind.STREAM: _names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
     Kind.STRING: _names("GET MGET SET SETEX INCR"),
-    Kind.API_KEYS: _names("HGET HGETALL HLEN"),
+    Kind.KEPT: _names("HGET HGETALL HLEN"),
 }
 #: Commands on keys of any kind, except that queues, bindings and keys of callers are neither deleted nor
 #: watched.
 _OF_ANY_KIND = _names("DEL UNLINK EXISTS EXPIRE PEXPIRE WATCH")
-_NEVER_DELETED = frozenset({Kind.LIST, Kind.SET, Kind.API_KEYS})
+_NEVER_DELETED = frozenset({Kind.LIST, Kind.SET, Kind.KEPT})
 _WITHOUT_KEYS = (
     _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | _WAIT | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
 )
@@ -222,7 +226,9 @@ class Acl:
         submits = (ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues)
         channels = self._results | self._revokes | {ledger.channel(ANY), ledger.control_channel}
         return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)) + Rights(
-            _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT, self._queue_keys | self._lines, channels
+            _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT,
+            self._queue_keys | self._lines | self._outbox,
+            channels,
         )
 
     @property
@@ -236,6 +242,7 @@ class Acl:
     def _gateway(self) -> Rights:
         ledger, job, letters = self._ledger, GenerationJob(prompt=ANY), DeadLetters(self.tenant)
         overview, reports = Overview(self.tenant), Reports(self.tenant)
+        outbox, sent = Outbox(self.tenant), Entry(ANY, ANY, ANY, ANY, 0)
         calls: Iterable[Call[Any]] = (
             *(ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues),
             *(ledger.cancel(ANY), ledger.read(ANY), ledger.record(ANY), ledger.place(ANY)),
@@ -246,12 +253,15 @@ class Acl:
             *(reports.workers(), reports.batches()),
             *(find_key(ANY), all_keys(), num_keys()),
             *self._batch_calls,
+            *(outbox.due(1, 1), outbox.sent(sent), all_configs(), hold_role(ANY, 1)),
         )
         # What scripts find by names that they read, and what a purge searches.
         found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
         channels = frozenset({ledger.channel(ANY), ledger.control_channel})
         others = Rights(
-            _CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT, self._lists | self._lines | found, channels
+            _CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT,
+            self._lists | self._lines | self._outbox | found,
+            channels,
         )
         return Rights.to_run(*calls) + others
 
@@ -306,6 +316,11 @@ class Acl:
         return frozenset({self._ledger.key("pending:*")})
 
     @property
+    def _outbox(self) -> frozenset[str]:
+        """Where scripts that end a job note its webhook, which they find beside `leases`."""
+        return frozenset(map(self._ledger.key, ("webhook", "outbox", "outbox:entries", "outbox:dead")))
+
+    @property
     def _lists(self) -> frozenset[str]:
         """The queues' lists. An ACL file cannot have control characters."""
         lanes = {lane.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR)) for lane in LANES}
@@ -329,8 +344,10 @@ def _kinds_of(key: str) -> Collection[Kind]:
         return {Kind.SET}
     if key.endswith(_RESULT_NAMES):
         return {Kind.STRING, Kind.SORTED_SET}
-    if key == API_KEYS:
-        return {Kind.API_KEYS}
+    if key in (API_KEYS, WEBHOOKS):
+        return {Kind.KEPT}
+    if key == SENDER:
+        return {Kind.HASH}
     if key.startswith(_DUE):
         return {Kind.SORTED_SET}
     if key.startswith("herd."):

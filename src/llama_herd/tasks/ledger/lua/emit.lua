@@ -30,17 +30,18 @@ local function attempts_after(record, n)
   return is_sound and '0' or record[7] or '0'
 end
 
-local function close(job, events, id, state)
+local function close(job, events, id, state, hook, event)
   redis.call('HSET', job, 'state', state, 'lease', 0)
   redis.call('EXPIRE', job, ttl_s)
   redis.call('EXPIRE', events, ttl_s)
   redis.call('ZREM', leases, id)
   renewed[id] = nil
+  note_end({leases = leases}, id, state, hook, event)
 end
 
 local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
   local record = redis.pcall('HMGET', job,
-    'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n')
+    'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n', 'webhook')
   if record.err then return {'error', 0, 0, record.err} end
   local answer = refusal(record, id, epoch, seq, i, kind)
   if answer then return answer end
@@ -57,7 +58,7 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
   if type(added) == 'table' and added.err then
     -- If somebody has replaced the stream by another type, no end can be written: only the record is closed.
     if kind == 'end' and string.find(added.err, 'WRONGTYPE', 1, true) then
-      close(job, events, id, state)
+      close(job, events, id, state, record[10], event)
       return {'finished', seq - 1, i, state}
     end
     return {'error', seq - 1, i, added.err}
@@ -75,7 +76,7 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
     redis.call('HSET', job, 'computing', epoch, 'started_ms', now, 'started_n', i)
   elseif kind == 'end' then
     if not record[3] then redis.call('HSET', job, 'epoch', epoch, 'n', i, 'attempts', 0, 'starts', 0) end
-    close(job, events, id, state)
+    close(job, events, id, state, record[10], event)
   end
   redis.call('PUBLISH', prefix .. id, event)
   return 'ok'

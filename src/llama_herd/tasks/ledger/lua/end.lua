@@ -2,8 +2,8 @@
 -- `tail` is the rest of the event's JSON. The new epoch fences a worker that still believes it owns the job.
 -- XADD comes first: if it fails, nothing has been written.
 local function write_end(key, id, state, tail)
-  local epoch, seq, n, starts, worker, queue, lane, tokens = unpack(
-    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens'))
+  local epoch, seq, n, starts, worker, queue, lane, tokens, hook = unpack(
+    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens', 'webhook'))
   epoch, seq = epoch + 1, seq + 1
   local event = string.format(
     '{"v":1,"seq":%d,"job":"%s","epoch":%d,"type":"end","n":%d,"attempts":%d,"worker":%s,%s',
@@ -15,5 +15,6 @@ local function write_end(key, id, state, tail)
   redis.call('ZREM', key.leases, id)
   redis.call('EXPIRE', key.job, key.ttl_s)
   redis.call('EXPIRE', key.events, key.ttl_s)
+  note_end(key, id, state, hook, tail)
   redis.call('PUBLISH', key.channel, event)
 end

@@ -9,7 +9,6 @@ local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[
 local id = ARGV[1]
 
 local state, owner, lease, bare = unpack(redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'bare'))
-if not state and ARGV[5] ~= '1' then return 'unknown' end
 if owner and state == 'running' and (tonumber(lease) or 0) > now_ms() then return 'running' end
 if state == 'queued' or state == 'running' then
   -- If somebody else has written into record or stream, the end may not be possible. The job is deleted all the same.
@@ -18,6 +17,8 @@ if state == 'queued' or state == 'running' then
   end
 end
 
+forget_webhook(key, id)
+if not state and ARGV[5] ~= '1' then return 'unknown' end
 redis.call('DEL', key.job, key.events, KEYS[8])
 redis.call('ZREM', KEYS[7], id)
 redis.call('HSET', key.job, 'state', 'purged')

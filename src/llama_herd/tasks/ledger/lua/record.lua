@@ -2,6 +2,7 @@
 -- Its ARGV, from `at` on: body, envelope, deadline (ms, + and ms after it is due, or ''), not before (ms or ''), estimated tokens,
 -- lane: the end of the name of the list in which its message waits (absent: the queue's plain list)
 -- `bare`: 1 if a bare message brought the job, which carries the prompt itself; 0 if SUBMIT did.
+-- `key.webhook`: the address to tell of its end, if it names one.
 -- Raises an error, and writes nothing, if it cannot be completed.
 local function write_record(key, id, now, at, bare)
   local body, envelope, deadline_ms, not_before, tokens, lane = unpack(ARGV, at, at + 5)
@@ -15,5 +16,6 @@ local function write_record(key, id, now, at, bare)
     'submitted_ms', now, 'due_ms', due, 'bare', bare,
     'epoch', 0, 'seq', 0, 'n', 0, 'lease', 0, 'attempts', 0, 'starts', 0, 'pushes', 0, 'waits', 0)
   if deadline_ms ~= '' then redis.call('HSET', key.job, 'deadline_ms', deadline_ms) end
+  if key.webhook and key.webhook ~= '' then redis.call('HSET', key.job, 'webhook', key.webhook) end
   return due
 end

@@ -3,12 +3,14 @@
 -- ARGV: 1 id, 2 most jobs and 3 most tokens that may wait for this queue (0: no limit),
 --       4 body, 5 envelope, 6 deadline (ms, + and ms after it is due, or ''), 7 not before (ms or ''), 8 estimated tokens,
 --       9 lane: what follows the queue's name in the name of the list (absent: the queue's plain list),
---       10 a queue is served for so long after a worker's report (ms), only with a key 8
+--       10 a queue is served for so long after a worker's report (ms), only with a key 8,
+--       11 webhook: where to tell of its end (absent or '': not at an address of its own)
 -- Raises an error, and accepts nothing, if the job could not be pushed later, or if a number cannot be read.
 -- Answers: submitted | exists (the same job has this id) | conflict (another job has it) | queue_full | tokens_full,
 --       then: waiting jobs and tokens without this job; jobs taken lately; in how many ms; if a key 8 is given and no
 --       worker serves the queue: some queues that are served
-local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], waiting = KEYS[6], queue = KEYS[7]}
+local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], waiting = KEYS[6], queue = KEYS[7],
+  webhook = ARGV[11]}
 local id, max_jobs, max_tokens, body = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local envelope, deadline_ms, not_before, tokens = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local lane, served_ms = ARGV[9] or '', ARGV[10]
@@ -26,6 +28,7 @@ check(#id <= 128 and string.find(id, '^[%w._:-]+$'), 'the id cannot name a job')
 check(string.find(envelope, '@tag@', 1, true), 'the envelope has no gap for a tag')
 check(deadline_ms == '' or is_number((string.gsub(deadline_ms, '^%+', ''))), 'the deadline is not a time in milliseconds')
 check(not_before == '' or is_number(not_before), 'not_before is not a time in milliseconds')
+check(#(key.webhook or '') <= 2048, 'the webhook is too long')
 check(is_number(tokens), 'the estimated tokens are not a number')
 
 local known = redis.call('HMGET', key.job, 'state', 'body')

@@ -9,7 +9,7 @@
 --       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled,
 --       15 most jobs of dead workers to take back, 16 a job ends after so long if no worker has ever served its queue
 --       (ms; 0: never), 17 tail of its final event, 18 longer than this without a sweep, and all workers were away (ms),
---       19 tail of the final event of a job whose record is gone, then the queues that may be without a worker
+--       19 tail of the final event of a job whose record is gone, 20 most messages in the outbox, then the queues that may be without a worker
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
 -- The records' keys are built here, so this script needs a single Redis, not a cluster.
 local pending, delayed, leases, waiting, sweep, dead, served = unpack(KEYS)
@@ -19,6 +19,7 @@ local lease_ms, patience_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_pushes, max_looks, max_taken = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[15])
 local ended_s, letter_s, unserved_ms, away_ms = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[16]), tonumber(ARGV[18])
 local late_tail, cancelled_tail, unserved_tail, lost_tail = ARGV[13], ARGV[14], ARGV[17], ARGV[19]
+local max_outbox = tonumber(ARGV[20])
 local deadlines = deadlines_of(pending)
 local now, swept = now_ms(), {'swept'}
 
@@ -98,7 +99,7 @@ end
 
 -- Queues that were served at some time, or may be without a worker: their names are no mistake.
 local is_known = {}
-for place = 20, #ARGV do is_known[ARGV[place]] = true end
+for place = 21, #ARGV do is_known[ARGV[place]] = true end
 
 -- Whether a job has waited for too long, since it was due and since workers are up, in a queue that nobody ever served.
 local function is_unserved(queue, due_ms)
@@ -257,4 +258,5 @@ if redis.call('EXISTS', pending) == 0 then
   redis.call('DEL', waiting)
 end
 redis.call('XTRIM', dead, 'MINID', string.format('%.0f', now - 1000 * letter_s))
+pcall(trim_outbox, leases, now, max_outbox, letter_s)
 return swept

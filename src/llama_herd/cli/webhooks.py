@@ -1,0 +1,187 @@
+"""`herd webhooks`: who is told of the ends of jobs, and what was not delivered."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llama_herd.cli.console import table_console
+
+if TYPE_CHECKING:
+    from llama_herd.cli.listing import Listing
+    from llama_herd.tasks.ledger.outbox import Listed
+    from llama_herd.tasks.ledger.redis_call import Dialogue
+
+webhooks = typer.Typer(
+    no_args_is_help=True, help="Requests by which a tenant is told of the ends of its jobs."
+)
+
+Tenant = Annotated[str | None, typer.Option(help="Whose; absent: HERD_TENANT.")]
+SecretFile = Annotated[Path | None, typer.Option(help="File with the secret, whsec_...")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+
+
+@webhooks.command("set")
+def set_webhooks(
+    url: Annotated[str, typer.Argument(help="Where to tell of ends, such as https://example.com/hook.")],
+    tenant: Tenant = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Further host that jobs may name. May be repeated.")
+    ] = None,
+    jobs: Annotated[
+        bool,
+        typer.Option("--jobs/--no-jobs", help="Tell of all jobs, or only of those that name an address."),
+    ] = True,
+    secret_file: SecretFile = None,
+    new_secret: Annotated[bool, typer.Option("--new-secret", help="Make another secret.")] = False,
+) -> None:
+    """Say where to tell of ends. A new secret is printed: nobody can see it again."""
+    from llama_herd.tasks.webhooks import setup
+
+    secret = None if secret_file is None else _secret(secret_file)
+    dialogue = setup.set_webhooks(
+        _tenant(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret
+    )
+    made = _run(dialogue).secret
+    print("the secret stays" if made is None else made)
+
+
+@webhooks.command("show")
+def show(tenant: Tenant = None) -> None:
+    """Show as JSON where a tenant is told of ends, without the secret."""
+    from llama_herd.tasks.webhook_url import shown
+    from llama_herd.tasks.webhooks.setup import config_of
+
+    config = _run(config_of(_tenant(tenant)))
+    facts = {name: value for name, value in asdict(config).items() if name != "secret"}
+    print(json.dumps(facts | {"url": shown(config.url)}))
+
+
+@webhooks.command("remove")
+def remove(tenant: Tenant = None) -> None:
+    """Tell of nothing more, and forget what was not delivered."""
+    from llama_herd.tasks.webhooks.setup import remove_webhooks
+
+    num = _run(remove_webhooks(_tenant(tenant)))
+    print(f"removed; {num} that were not delivered are forgotten")
+
+
+@webhooks.command("list")
+def list_webhooks(
+    tenant: Tenant = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most to show that wait, and dead.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List what was not delivered yet, the first due first, then what was given up, and why."""
+    from llama_herd.tasks.webhooks.setup import list_outbox
+
+    found = _run(list_outbox(_tenant(tenant), limit))
+    if as_json:
+        for one in found:
+            print(json.dumps(_facts(one)))
+    elif not found:
+        print("everything is delivered")
+    else:
+        table_console().print(_table(found))
+
+
+@webhooks.command("retry")
+def retry(
+    name: Annotated[str, typer.Argument(help="Id of a dead webhook, or of its job.")] = "",
+    tenant: Tenant = None,
+    is_all: Annotated[bool, typer.Option("--all", help="All that are dead.")] = False,
+) -> None:
+    """Send dead webhooks again, at once and with all tries."""
+    from llama_herd.errors import BadInput
+    from llama_herd.tasks.webhooks import setup
+
+    if bool(name) == is_all:
+        raise BadInput("herd webhooks retry needs an ID or --all. Fix: give one of them")
+    num = _run(setup.retry_all(_tenant(tenant))) if is_all else 1
+    if not is_all:
+        _run(setup.retry(_tenant(tenant), name))
+    print(f"due now: {num}")
+
+
+@webhooks.command("listen")
+def listen(
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of 127.0.0.1. 0: any free one.")] = 8080,
+    tenant: Tenant = None,
+    secret_file: SecretFile = None,
+) -> None:
+    """Receive webhooks at this machine, for development: check each signature, and print a line for each."""
+    from llama_herd.cli.terminal import harmless
+    from llama_herd.errors import BadInput
+    from llama_herd.extras import need_gateway_extra
+
+    need_gateway_extra("herd webhooks listen")
+
+    from llama_herd.tasks.webhooks.listener import Listener
+    from llama_herd.tasks.webhooks.setup import config_of
+
+    secret = _secret(secret_file) if secret_file else _run(config_of(_tenant(tenant))).secret
+    try:
+        listener = Listener(port, secret, lambda line: print(harmless(line).replace("\n", " "), flush=True))
+    except OSError:
+        raise BadInput(f"cannot listen at 127.0.0.1:{port}. Fix: choose another --port") from None
+    print(f"herd: webhooks are received at {listener.url}", file=sys.stderr, flush=True)
+    with listener:
+        try:
+            listener.serve_forever()
+        except KeyboardInterrupt:
+            return
+
+
+def _facts(one: "Listed") -> dict[str, Any]:
+    from llama_herd.tasks.webhook_url import shown
+
+    entry = one.entry
+    facts = asdict(entry) | {"url": entry.url and shown(entry.url)}
+    return facts | {"is_dead": one.is_dead, "at_ms": one.at_ms}
+
+
+def _table(found: "list[Listed]") -> "Listing":
+    from datetime import UTC, datetime
+
+    from llama_herd.cli.listing import FIGURE, NAME, WHOLE, Listing
+
+    columns = {"webhook": WHOLE, "type": WHOLE, "is": WHOLE, "at": WHOLE, "tries": FIGURE, "error": NAME}
+    listing = Listing(columns)
+    for one in found:
+        at = datetime.fromtimestamp(one.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        entry = one.entry
+        state = "dead" if one.is_dead else "waiting"
+        listing.add(entry.message, entry.type, state, at, str(entry.tries), entry.error or "")
+    return listing
+
+
+def _tenant(name: str | None) -> str:
+    from llama_herd.tasks.settings import Settings
+
+    return Settings.read(tenant=name).tenant if name else Settings.read().tenant
+
+
+def _secret(path: Path) -> str:
+    """The secret in a file. Raises BadInput."""
+    from llama_herd.errors import BadInput
+    from llama_herd.tasks.webhooks.setup import checked_secret
+
+    try:
+        return checked_secret(path.read_text("ascii").strip())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise BadInput(f"--secret-file {path}: cannot be read: {reason}") from None
+
+
+def _run(dialogue: "Dialogue[Any]") -> Any:
+    from llama_herd.cli.environment import read
+    from llama_herd.tasks.connection import connect, redis_errors
+    from llama_herd.tasks.ledger.redis_call import run_dialogue
+    from llama_herd.tasks.settings import Settings
+
+    settings = read(Settings)
+    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+        return run_dialogue(redis, dialogue)

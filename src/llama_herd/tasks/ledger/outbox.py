@@ -1,0 +1,150 @@
+"""The outbox: webhooks that are still to be sent, and those that were given up.
+
+An entry is written by the script that writes a job's end, and removed when its receiver has it or the job is
+purged. It has ids and states, and never a text of the job.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
+
+from llama_herd.errors import RecordUnreadable
+from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.replies import text
+
+_DUE = Script("outbox_due", "clock")
+_SETTLE = Script("outbox_settle", "clock")
+_RETRY = Script("outbox_retry", "clock")
+
+#: What a gateway runs.
+SCRIPTS = (_DUE, _SETTLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A webhook to be sent. url: where, if not to the tenant's. tries: those that failed; error: the last."""
+
+    message: str
+    type: str
+    id: str
+    state: str
+    ended_ms: int
+    tries: int = 0
+    finish_reason: str | None = None
+    url: str | None = None
+    error: str | None = None
+
+    def failed(self, error: str) -> "Entry":
+        return replace(self, tries=self.tries + 1, error=error)
+
+    def to_json(self) -> str:
+        facts = {name: value for name, value in asdict(self).items() if value is not None}
+        del facts["message"]
+        return json.dumps(facts, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, message: bytes, raw: bytes) -> Self:
+        """Raises RecordUnreadable for what we have not written."""
+        name = text(message)
+        try:
+            facts = json.loads(raw)
+            given = {field: facts.get(field) for field in ("finish_reason", "url", "error")}
+            words = {field: str(facts[field]) for field in ("type", "id", "state")}
+            return cls(name, ended_ms=int(facts["ended_ms"]), tries=int(facts["tries"]), **words, **given)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise RecordUnreadable(
+                f"the webhook {name} cannot be read: this version has not written it. "
+                f"Fix: purge the job {name.removeprefix('msg_')}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An entry of the outbox or of its dead. at_ms: when it is due, or was given up."""
+
+    entry: Entry
+    at_ms: int
+    is_dead: bool
+
+
+@dataclass(frozen=True)
+class Outbox(Keys):
+    """All calls for one tenant's outbox."""
+
+    def due(self, limit: int, again_ms: int) -> Call[list[Entry]]:
+        """At most `limit` webhooks that are due. They are due again after `again_ms`, unless settled."""
+        return Call(_DUE, (self._waiting, self._entries), (limit, again_ms), _read_due)
+
+    def sent(self, entry: Entry) -> Call[None]:
+        """Forget a webhook that its receiver has."""
+        return self._settle(entry, "sent")
+
+    def put_off(self, entry: Entry, for_ms: int) -> Call[None]:
+        """Let a webhook be due in `for_ms`."""
+        return self._settle(entry, "later", for_ms)
+
+    def give_up(self, entry: Entry) -> Call[None]:
+        """Put a webhook to the dead."""
+        return self._settle(entry, "dead")
+
+    def _settle(self, entry: Entry, outcome: str, for_ms: int = 0) -> Call[None]:
+        keys = (self._waiting, self._entries, self._dead)
+        args = (entry.message, outcome, for_ms, entry.to_json())
+        return Call(_SETTLE, keys, args, lambda reply: None)
+
+    def retry(self, messages: Sequence[str]) -> Call[int]:
+        """Let dead webhooks be due now; how many of them were dead."""
+        return Call(_RETRY, (self._waiting, self._entries, self._dead), messages, int)
+
+    def messages(self, which: Literal["waiting", "dead"], limit: int) -> Call[list[tuple[bytes, int]]]:
+        """Ids of webhooks that wait or were given up, with the time at which they are due or were that."""
+        key = self._dead if which == "dead" else self._waiting
+        return Call("ZRANGE", (key,), (0, limit - 1, "WITHSCORES"), _read_scores)
+
+    def num(self, which: Literal["waiting", "dead"]) -> Call[int]:
+        return Call("ZCARD", (self._dead if which == "dead" else self._waiting,), (), int)
+
+    def entries(self, messages: Sequence[bytes]) -> Call[list[bytes | None]]:
+        """The entries of messages; None for one that is gone."""
+        return Call("HMGET", (self._entries,), messages, list)
+
+    def forget(self) -> Call[int]:
+        """Forget all of it."""
+        return Call("DEL", (self._waiting, self._entries, self._dead), (), int)
+
+    @property
+    def _waiting(self) -> str:
+        return self.key("outbox")
+
+    @property
+    def _entries(self) -> str:
+        return self.key("outbox:entries")
+
+    @property
+    def _dead(self) -> str:
+        return self.key("outbox:dead")
+
+
+def message_of(job_id: str) -> str:
+    """Id of the webhook of a job's end, as `outbox.lua` writes it."""
+    return f"msg_{job_id.replace('.', '~')}"
+
+
+def _read_due(reply: list[bytes]) -> list[Entry]:
+    """One that cannot be read is left out: it is due again and again, until its job is purged."""
+    found = list[Entry]()
+    for message, raw in zip(reply[::2], reply[1::2], strict=True):
+        try:
+            found.append(Entry.parse(message, raw))
+        except RecordUnreadable:
+            continue
+    return found
+
+
+def _read_scores(reply: list[Any]) -> list[tuple[bytes, int]]:
+    pairs = (
+        reply if reply and isinstance(reply[0], list | tuple) else zip(reply[::2], reply[1::2], strict=True)
+    )
+    return [(message, int(float(score))) for message, score in pairs]

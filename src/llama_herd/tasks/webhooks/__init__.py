@@ -1,0 +1,1 @@
+"""Webhooks: tenants are told of the ends of their jobs, by the Standard Webhooks specification."""

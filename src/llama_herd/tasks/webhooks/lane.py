@@ -1,0 +1,106 @@
+"""The tries at one host: some at a time, and some that wait for them. So a slow host holds up no other."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import monotonic
+
+from llama_herd.tasks.ending import end
+from llama_herd.tasks.ledger.outbox import Entry
+from llama_herd.tasks.ledger.webhooks import WebhookConfig
+
+#: Most tries at a time. A host that does not answer gets one.
+WIDTH = 16
+#: Most messages that wait here. More stay in the outbox.
+DEPTH = 256
+#: How long messages for a host that does not answer are left alone: twice as long after each failure, up
+#: to the second.
+REST_S, LONGEST_REST_S = 5.0, 600.0
+SHORTEST_WAIT_S = 0.1
+#: More make no difference.
+MAX_FAILURES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A message on its way. until_s: it is not begun later, since it will be taken from its outbox again."""
+
+    config: WebhookConfig
+    entry: Entry
+    until_s: float
+
+
+class Lane:
+    """One host. `deliver` makes a try, and says whether the host has answered at all."""
+
+    def __init__(self, deliver: Callable[[Parcel], Awaitable[bool]]) -> None:
+        self._deliver = deliver
+        self._waiting: deque[Parcel] = deque()
+        self._running: dict[asyncio.Task[None], Parcel] = {}
+        self._num_failures = 0
+        self._took_s = 0.0
+        self._free_at_s = 0.0
+        #: When a try has ended last, or the first has begun.
+        self._moved_s = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the host has not answered lately."""
+        return self._num_failures > 0
+
+    async def close(self) -> list[Parcel]:
+        """End all tries, and return what was not delivered."""
+        left = [*self._running.values(), *self._waiting]
+        self._waiting.clear()
+        await end(*self._running)
+        return left
+
+    def take(self, parcel: Parcel) -> float | None:
+        """Deliver it soon; or, if there is no room, in how many seconds there may be some."""
+        if len(self._waiting) >= (0 if self.is_silent else DEPTH) and len(self._running) >= self._width:
+            return self._room_in_s()
+        self._waiting.append(parcel)
+        self._go_on()
+        return None
+
+    @property
+    def _width(self) -> int:
+        return 1 if self.is_silent else WIDTH
+
+    def _room_in_s(self) -> float:
+        """Each one that is put off comes after the ones before it, at the pace of the host."""
+        if self.is_silent:
+            rest_s = min(REST_S * 2.0 ** (self._num_failures - 1), LONGEST_REST_S)
+            return rest_s * random.uniform(1, 2)
+        now_s = monotonic()
+        pace_s = max(self._took_s, now_s - self._moved_s) / WIDTH
+        self._free_at_s = max(self._free_at_s, now_s + len(self._waiting) * pace_s) + pace_s
+        return min(max(self._free_at_s - now_s, SHORTEST_WAIT_S), LONGEST_REST_S)
+
+    def _go_on(self) -> None:
+        if not self._running:
+            self._moved_s = monotonic()
+        while self._waiting and len(self._running) < self._width:
+            parcel = self._waiting.popleft()
+            if monotonic() < parcel.until_s:
+                task = asyncio.create_task(self._run(parcel))
+                self._running[task] = parcel
+                task.add_done_callback(self._end)
+
+    async def _run(self, parcel: Parcel) -> None:
+        began_s, num_before = monotonic(), self._num_failures
+        has_answered = await self._deliver(parcel)
+        self._moved_s = monotonic()
+        self._took_s += (self._moved_s - began_s - self._took_s) / 8
+        if has_answered and self.is_silent:
+            self._free_at_s = 0.0
+        # Those that were under way together count as one failure.
+        self._num_failures = 0 if has_answered else max(self._num_failures, min(num_before + 1, MAX_FAILURES))
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        if not task.cancelled():
+            task.exception()
+            self._go_on()

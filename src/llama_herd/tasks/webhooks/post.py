@@ -1,0 +1,87 @@
+"""One try: a request, and how its receiver has answered."""
+
+import asyncio
+import ssl
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+import h11
+
+from llama_herd.tasks.webhooks.connection import Connector, Refused
+
+#: A receiver that takes longer than this to answer has not answered.
+TIMEOUT_S = 15.0
+#: Most bytes of an answer's head. What follows it is not read.
+_MAX_HEAD_BYTES = 16_384
+_GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a try.
+
+    error: why it has failed, for people; empty if the receiver has the message. is_final: no other try is of
+    use. is_silent: the host has not answered at all.
+    """
+
+    error: str = ""
+    is_final: bool = False
+    is_silent: bool = False
+
+
+async def post(
+    connector: Connector, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float = TIMEOUT_S
+) -> Answer:
+    """Send a message once. No redirect is followed."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return _answer_to(await _status(connector, urlsplit(url), headers, body))
+    except Refused as error:
+        return Answer(str(error), is_final=True)
+    except TimeoutError:
+        return Answer(f"no answer within {timeout_s:g} s", is_silent=True)
+    except ssl.SSLCertVerificationError as error:
+        return Answer(f"the certificate is not valid: {error.verify_message}", is_silent=True)
+    except OSError as error:
+        return Answer(f"no connection: {error.strerror or type(error).__name__}", is_silent=True)
+    except h11.ProtocolError:
+        return Answer("the answer is no HTTP")
+
+
+def _answer_to(status: int) -> Answer:
+    if 200 <= status < 300:
+        return Answer()
+    return Answer(f"HTTP {status}", is_final=status == _GONE)
+
+
+async def _status(connector: Connector, url: SplitResult, headers: Mapping[str, str], body: bytes) -> int:
+    reader, writer = await connector.connect(url)
+    try:
+        return await _exchange(reader, writer, _request(url, headers, body), body)
+    finally:
+        writer.close()
+
+
+def _request(url: SplitResult, headers: Mapping[str, str], body: bytes) -> h11.Request:
+    own = {
+        "Host": url.netloc,
+        "User-Agent": "llama-herd",
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+    }
+    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    return h11.Request(method="POST", target=target, headers=[*own.items(), *headers.items()])
+
+
+async def _exchange(reader: StreamReader, writer: StreamWriter, request: h11.Request, body: bytes) -> int:
+    """The status of the answer."""
+    http = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
+    for part in (request, h11.Data(data=body), h11.EndOfMessage()):
+        writer.write(http.send(part) or b"")
+    await writer.drain()
+    while not isinstance(event := http.next_event(), h11.Response):
+        if event is h11.NEED_DATA:
+            http.receive_data(await reader.read(_MAX_HEAD_BYTES))
+    return event.status_code

@@ -1,0 +1,136 @@
+"""What an administrator does with a tenant's webhooks: set and remove them, look at the outbox, try again."""
+
+import binascii
+import re
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from time import time
+from typing import Literal, NamedTuple
+
+from llama_herd.errors import BadInput, RecordUnreadable
+from llama_herd.tasks.ledger.outbox import Entry, Listed, Outbox, message_of
+from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.webhooks import WebhookConfig, drop_config, find_config, store_config
+from llama_herd.tasks.webhook_url import check_webhook_url
+
+#: Of each secret, by the specification, and how many bytes it may have.
+PREFIX = "whsec_"
+SECRET_BYTES, MIN_SECRET_BYTES, MAX_SECRET_BYTES = 32, 24, 64
+#: Dead messages that one call lets be due again.
+_LOT = 1000
+
+_HOST = re.compile(r"[a-z0-9._:-]{1,253}")
+
+
+class NewWebhooks(NamedTuple):
+    """What is set now. secret: a new one, that nobody can see again; None: the one from before holds on."""
+
+    config: WebhookConfig
+    secret: str | None
+
+
+def new_secret() -> str:
+    return PREFIX + b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def checked_secret(text: str) -> str:
+    """A secret from a file. Raises BadInput, which never has it."""
+    try:
+        raw = b64decode(text.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if not text.startswith(PREFIX) or not MIN_SECRET_BYTES <= len(raw) <= MAX_SECRET_BYTES:
+        raise BadInput(
+            f"the secret must be {PREFIX} and the Base64 of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes. "
+            "Fix: leave --secret-file out, and one is made"
+        )
+    return text
+
+
+def set_webhooks(
+    tenant: str, url: str, hosts: Sequence[str], *, jobs: bool, secret: str | None, renews: bool = False
+) -> Dialogue[NewWebhooks]:
+    """Say where a tenant is told of ends. Without `secret` that of before stays, unless `renews`.
+
+    Raises BadInput.
+    """
+    _check(url, hosts)
+    before: WebhookConfig | None = None
+    if secret is None and not renews:
+        before = yield find_config(tenant)
+    chosen = secret or (before.secret if before else new_secret())
+    config = WebhookConfig(tenant, url, chosen, tuple(sorted(set(hosts))), jobs, int(1000 * time()))
+    yield store_config(config)
+    return NewWebhooks(config, None if before or secret else chosen)
+
+
+def _check(url: str, hosts: Sequence[str]) -> None:
+    try:
+        check_webhook_url(url)
+    except ValueError as error:
+        raise BadInput(f"URL: {error}") from None
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise BadInput(f"--host {host!r}: must be a host in small letters, without scheme and port")
+
+
+def remove_webhooks(tenant: str) -> Dialogue[int]:
+    """Tell a tenant of nothing more, and forget its outbox; how many messages are lost. Raises BadInput."""
+    outbox = Outbox(tenant)
+    _, was_there = yield drop_config(tenant)
+    waiting, dead = yield [outbox.num("waiting"), outbox.num("dead")]
+    yield outbox.forget()
+    if not was_there:
+        raise BadInput(f"tenant {tenant}: has no webhooks")
+    return int(waiting + dead)
+
+
+def config_of(tenant: str) -> Dialogue[WebhookConfig]:
+    """A tenant's webhooks. Raises BadInput if it has none."""
+    config: WebhookConfig | None = yield find_config(tenant)
+    if config is None:
+        raise BadInput(f"tenant {tenant}: has no webhooks. Fix: herd webhooks set URL --tenant {tenant}")
+    return config
+
+
+def list_outbox(tenant: str, limit: int) -> Dialogue[list[Listed]]:
+    """What waits, the first due first, then what was given up. At most `limit` of each."""
+    outbox = Outbox(tenant)
+    kinds: tuple[Literal["waiting", "dead"], ...] = ("waiting", "dead")
+    waiting, dead = yield [outbox.messages(kind, limit) for kind in kinds]
+    places = [(message, at_ms, False) for message, at_ms in waiting]
+    places += [(message, at_ms, True) for message, at_ms in dead]
+    if not places:
+        return []
+    found = yield outbox.entries([message for message, *_ in places])
+    return [
+        Listed(entry, at_ms, is_dead)
+        for (message, at_ms, is_dead), raw in zip(places, found, strict=True)
+        if (entry := _entry(message, raw))
+    ]
+
+
+def _entry(message: bytes, raw: bytes | None) -> Entry | None:
+    """None if it is gone, or cannot be read."""
+    try:
+        return None if raw is None else Entry.parse(message, raw)
+    except RecordUnreadable:
+        return None
+
+
+def retry(tenant: str, name: str) -> Dialogue[None]:
+    """Let one dead message be due now, by its id or its job's. Raises BadInput if it is not dead."""
+    found = yield Outbox(tenant).retry([name, message_of(name)])
+    if not found:
+        raise BadInput(f"{name}: no dead webhook has this id, or is of this job. Fix: herd webhooks list")
+
+
+def retry_all(tenant: str) -> Dialogue[int]:
+    """Let all dead messages be due now; how many."""
+    outbox, total = Outbox(tenant), 0
+    while True:
+        dead = yield outbox.messages("dead", _LOT)
+        if not dead:
+            return total
+        total += yield outbox.retry([message.decode() for message, _ in dead])

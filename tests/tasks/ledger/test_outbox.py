@@ -1,0 +1,269 @@
+"""An end and its webhook are written together, whichever way a job ends."""
+
+import json
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Cancellation, Emission, Purge
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.outbox import Entry, Outbox, message_of
+from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.webhooks import SENDER, WebhookConfig, drop_config, hold_role, store_config
+from tests.tasks.herd import JOB, Herd, commands, end, started, sweep
+
+pytestmark = pytest.mark.redis
+
+OUTBOX = Outbox()
+HOOK = "https://example.com/own?key=1"
+KEYS = ("herd:default:outbox", "herd:default:outbox:entries", "herd:default:outbox:dead")
+
+
+def configure(redis: Redis, *, jobs: bool = True) -> None:
+    config = WebhookConfig("default", "https://example.com/hook", "whsec_x", ("api.example.com",), jobs, 1)
+    run_many(redis, store_config(config))
+
+
+@pytest.fixture
+def told(herd: Herd) -> Herd:
+    """A herd whose tenant is told of all ends."""
+    configure(herd.redis)
+    return herd
+
+
+def entries(herd: Herd) -> dict[str, dict[str, Any]]:
+    """The entries of the outbox: each of them is listed, and due."""
+    held = {name.decode(): json.loads(raw) for name, raw in herd.redis.hgetall(KEYS[1]).items()}
+    listed = dict(herd.redis.zrange(KEYS[0], 0, -1, withscores=True))
+    assert {name.decode() for name in listed} == set(held)
+    assert all(score == held[name.decode()]["ended_ms"] for name, score in listed.items())
+    return held
+
+
+def the_entry(herd: Herd) -> tuple[str, str, str | None]:
+    """Type, state and finish reason of the one webhook, which is that of the job `a`."""
+    ((name, entry),) = entries(herd).items()
+    assert (name, entry["id"], entry["tries"]) == ("msg_a", "a", 0)
+    return entry["type"], entry["state"], entry.get("finish_reason")
+
+
+def run_to_the_end(herd: Herd, job_id: str, job: GenerationJob = JOB) -> None:
+    herd.submit(job_id, job)
+    herd.claimed(job_id)
+    assert herd.kinds("one", started(job_id), end(job_id, 2, 0)) == [Emission.OK, Emission.OK]
+
+
+def test_of_a_worker(told: Herd) -> None:
+    told.submit("a")
+    told.claimed("a")
+    told.emit("one", started("a"))
+    assert not entries(told)
+    told.emit("one", end("a", 2, 0))
+    assert the_entry(told) == ("job.completed", "done", "stop")
+
+
+def test_of_a_worker_whose_stream_was_spoilt(told: Herd) -> None:
+    told.submit("a")
+    told.claimed("a")
+    told.redis.set(told.ledger.events_key("a"), "x")
+    assert told.kinds("one", end("a", 1, 0, finish_reason="error")) == [Emission.FINISHED]
+    assert the_entry(told) == ("job.failed", "failed", "error")
+
+
+def test_of_a_call_that_is_repeated_there_is_one(told: Herd) -> None:
+    run_to_the_end(told, "a")
+    run(told.redis, OUTBOX.sent(run(told.redis, OUTBOX.due(1, 1000))[0]))
+    assert told.kinds("one", end("a", 2, 0)) == [Emission.DUPLICATE]
+    assert not entries(told)
+
+
+def test_of_a_cancel_while_it_waits(told: Herd) -> None:
+    told.submit("a")
+    assert run(told.redis, told.ledger.cancel("a")) is Cancellation.CANCELLED
+    assert the_entry(told) == ("job.cancelled", "cancelled", "cancelled")
+
+
+def test_of_a_deadline_by_a_sweep(told: Herd) -> None:
+    told.submit("a", JOB.model_copy(update={"deadline_ms": 1}))
+    sweep(told)
+    assert the_entry(told) == ("job.failed", "failed", "deadline")
+
+
+def test_of_a_deadline_by_a_claim(told: Herd) -> None:
+    told.submit("a", JOB.model_copy(update={"deadline_ms": 1}))
+    told.claim("a")
+    assert the_entry(told) == ("job.failed", "failed", "deadline")
+
+
+def test_of_poison(told: Herd) -> None:
+    told.submit("a")
+    for epoch in range(1, told.ledger.max_attempts + 1):
+        told.claimed("a")
+        told.emit("one", started("a", seq=epoch, epoch=epoch))
+        told.pass_lease("a")
+    told.claim("a")
+    assert the_entry(told) == ("job.failed", "failed", "error")
+
+
+def test_of_a_record_that_is_lost(told: Herd) -> None:
+    told.submit("a")
+    told.redis.delete(told.ledger.job_key("a"))
+    told.claim("a")
+    assert the_entry(told) == ("job.failed", "failed", "error")
+
+
+def test_rows_of_batches_have_none(told: Herd) -> None:
+    run_to_the_end(told, "batch-r-1", JOB.model_copy(update={"webhook": HOOK}))
+    told.submit("batch-r-2")
+    run(told.redis, told.ledger.cancel("batch-r-2"))
+    assert not told.redis.exists(*KEYS)
+
+
+def test_without_webhooks_there_are_none(herd: Herd) -> None:
+    run_to_the_end(herd, "a", JOB.model_copy(update={"webhook": HOOK}))
+    herd.submit("b")
+    run(herd.redis, herd.ledger.cancel("b"))
+    assert not herd.redis.exists(*KEYS)
+
+
+def test_a_tenant_that_wants_some_ends_is_told_of_jobs_that_name_an_address(herd: Herd) -> None:
+    configure(herd.redis, jobs=False)
+    run_to_the_end(herd, "b")
+    run_to_the_end(herd, "a", JOB.model_copy(update={"webhook": HOOK}))
+    assert the_entry(herd) == ("job.completed", "done", "stop")
+    assert entries(herd)["msg_a"]["url"] == HOOK
+    assert herd.field("a", "webhook") == HOOK
+
+
+def test_after_the_removal_there_are_none(told: Herd) -> None:
+    assert run_many(told.redis, drop_config("default")) == [1, True]
+    run_to_the_end(told, "a")
+    assert not told.redis.exists(*KEYS)
+
+
+def test_without_webhooks_an_end_costs_one_read_more(herd: Herd) -> None:
+    herd.submit("a")
+    ran = commands(herd.redis, lambda: run(herd.redis, herd.ledger.cancel("a")), by_scripts=True)
+    assert sum("herd:default:webhook" in one for one in ran) == 1
+    assert not [one for one in ran if "outbox" in one]
+
+
+def test_an_outbox_of_another_type_holds_up_no_end(told: Herd) -> None:
+    for key in (*KEYS, "herd:default:webhook"):
+        told.redis.delete(key)
+        told.redis.set(key, "x")
+        run_to_the_end(told, f"a{key[-3:]}")
+    assert run(told.redis, told.ledger.purge("aoox")) is Purge.UNKNOWN
+    sweep(told)
+
+
+def test_a_dot_in_an_id_is_no_dot_in_that_of_its_webhook(told: Herd) -> None:
+    run_to_the_end(told, "a.b:c")
+    assert list(entries(told)) == ["msg_a~b:c"] == [message_of("a.b:c")]
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_a_purge_forgets_it(told: Herd, is_dead: bool) -> None:
+    run_to_the_end(told, "a")
+    (entry,) = run(told.redis, OUTBOX.due(1, 1000))
+    if is_dead:
+        run(told.redis, OUTBOX.give_up(entry))
+    run(told.redis, told.ledger.purge("a"))
+    assert not told.redis.exists(*KEYS)
+    for late in (OUTBOX.put_off(entry, 5), OUTBOX.give_up(entry), OUTBOX.sent(entry)):
+        run(told.redis, late)
+        assert not told.redis.exists(*KEYS)
+
+
+def test_a_purge_forgets_that_of_a_job_that_waits(told: Herd) -> None:
+    told.submit("a")
+    run(told.redis, told.ledger.purge("a"))
+    assert not told.redis.exists(*KEYS)
+
+
+def test_a_purge_forgets_that_of_a_job_without_a_record(told: Herd) -> None:
+    run_to_the_end(told, "a")
+    told.redis.delete(told.ledger.job_key("a"))
+    assert run(told.redis, told.ledger.purge("a")) is Purge.UNKNOWN
+    assert not told.redis.exists(*KEYS)
+
+
+def test_what_is_due_is_taken_once_and_comes_again_if_nobody_settles_it(told: Herd) -> None:
+    run_to_the_end(told, "a")
+    (entry,) = run(told.redis, OUTBOX.due(10, 60_000))
+    assert entry == Entry("msg_a", "job.completed", "a", "done", entry.ended_ms, 0, "stop")
+    assert run(told.redis, OUTBOX.due(10, 60_000)) == []
+    told.redis.zadd(KEYS[0], {"msg_a": 1})
+    assert run(told.redis, OUTBOX.due(10, 60_000)) == [entry]
+
+
+def test_what_was_given_up_is_tried_anew(told: Herd) -> None:
+    run_to_the_end(told, "a")
+    (entry,) = run(told.redis, OUTBOX.due(10, 60_000))
+    run(told.redis, OUTBOX.put_off(entry.failed("x"), 60_000))
+    told.redis.zadd(KEYS[0], {"msg_a": 1})
+    (failed,) = run(told.redis, OUTBOX.due(10, 60_000))
+    assert (failed.tries, failed.error) == (1, "x")
+    run(told.redis, OUTBOX.give_up(failed.failed("y")))
+    ((message, _),) = run(told.redis, OUTBOX.messages("dead", 10))
+    assert message == b"msg_a"
+    assert run(told.redis, OUTBOX.retry(["msg_a", "msg_b"])) == 1
+    assert run(told.redis, OUTBOX.due(10, 60_000)) == [entry]
+
+
+def test_a_sweep_keeps_the_outbox_within_its_bound(told: Herd) -> None:
+    bounded = Herd(told.redis, Ledger(lease_ms=60_000, worker="w", max_outbox=2))
+    for number in range(5):
+        run_to_the_end(told, f"a{number}")
+        told.redis.zadd(KEYS[0], {f"msg_a{number}": number + 1})
+    sweep(bounded)
+    assert told.redis.zrange(KEYS[0], 0, -1) == [b"msg_a3", b"msg_a4"]
+    assert told.redis.zcard(KEYS[2]) == 2
+    assert told.redis.hlen(KEYS[1]) == 4
+
+
+def test_a_full_outbox_gives_up_what_has_failed_most_before_what_is_new(told: Herd) -> None:
+    bounded = Herd(told.redis, Ledger(lease_ms=60_000, worker="w", max_outbox=1))
+    for name in ("new", "failed"):
+        run_to_the_end(told, name)
+    told.redis.zadd(KEYS[0], {"msg_failed": 2**45})
+    sweep(bounded)
+    assert told.redis.zrange(KEYS[0], 0, -1) == [b"msg_new"]
+
+
+def test_a_sweep_forgets_what_was_given_up_long_ago(told: Herd) -> None:
+    run_to_the_end(told, "a")
+    run(told.redis, OUTBOX.give_up(run(told.redis, OUTBOX.due(1, 1))[0]))
+    sweep(told)
+    assert told.redis.exists(KEYS[2])
+    told.redis.zadd(KEYS[2], {"msg_a": 1})
+    sweep(told)
+    assert not told.redis.exists(*KEYS)
+
+
+def test_a_second_life_of_an_id_is_told_though_the_first_was_given_up(told: Herd) -> None:
+    run_to_the_end(told, "a")
+    run(told.redis, OUTBOX.give_up(run(told.redis, OUTBOX.due(1, 1))[0]))
+    told.redis.delete(told.ledger.job_key("a"), told.ledger.events_key("a"))
+    run_to_the_end(told, "a")
+    assert not told.redis.exists(KEYS[2])
+    assert the_entry(told)[0] == "job.completed"
+
+
+def test_one_at_a_time_has_the_role(redis: Redis) -> None:
+    assert run(redis, hold_role("one", 60_000))
+    assert not run(redis, hold_role("two", 60_000))
+    assert run(redis, hold_role("one", 60_000))
+    assert not run(redis, hold_role("two", 0))
+    assert run(redis, hold_role("one", 0))
+    assert run(redis, hold_role("two", 60_000))
+
+
+def test_the_role_passes_on_when_its_time_is_over_or_lies_beyond_a_turn(redis: Redis) -> None:
+    for until_ms in (1, 2**45):
+        assert run(redis, hold_role("one", 60_000))
+        redis.hset(SENDER, "until_ms", until_ms)
+        assert run(redis, hold_role("two", 60_000))
+        redis.delete(SENDER)

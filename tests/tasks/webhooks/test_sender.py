@@ -1,0 +1,280 @@
+"""What is in the outbox arrives: signed, at least once, and past hosts that do not answer."""
+
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from llama_herd.chaos.patience import wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.ledger.webhooks import SENDER
+from llama_herd.tasks.webhooks.lane import DEPTH
+from llama_herd.tasks.webhooks.setup import remove_webhooks, retry, set_webhooks
+from tests.tasks.herd import Herd
+from tests.tasks.webhooks.conftest import SECRET, Tenant
+from tests.tasks.webhooks.receiver import Receiver, Silence
+from tests.tasks.webhooks.sender_thread import SenderThread
+from tests.tls import Identity, TlsFront, needs_openssl
+
+pytestmark = pytest.mark.redis
+
+
+def test_an_end_arrives_signed_and_without_text(tenant: Tenant, redis_url: str) -> None:
+    with Receiver() as receiver, SenderThread(redis_url):
+        tenant.set(receiver.url)
+        tenant.end("a.b")
+        (request,) = receiver.wait_for(1)
+        tenant.wait_until_delivered()
+    message = request.verified(SECRET)
+    assert request.path == "/hook?key=1"
+    assert request.message == "msg_a~b"
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["host"] == f"127.0.0.1:{receiver.port}"
+    assert message.pop("timestamp").endswith("Z")
+    data = {"id": "a.b", "state": "cancelled", "finish_reason": "cancelled"}
+    assert message == {"type": "job.cancelled", "data": data}
+    assert b"secret prompt" not in request.body
+
+
+def test_what_ended_before_anybody_sends_arrives(tenant: Tenant, redis_url: str) -> None:
+    with Receiver() as receiver:
+        tenant.set(receiver.url)
+        ids = [f"a{number}" for number in range(300)]
+        tenant.end(*ids)
+        with SenderThread(redis_url):
+            receiver.wait_for(len(ids))
+            tenant.wait_until_delivered()
+    assert sorted(receiver.ids) == sorted(ids)
+
+
+def test_a_failure_is_tried_again_with_the_same_id(tenant: Tenant, redis_url: str) -> None:
+    with Receiver(lambda request, number: 500 if number < 3 else 200) as receiver, SenderThread(redis_url):
+        tenant.set(receiver.url)
+        tenant.end("a")
+        for num in (1, 2):
+            failed = tenant.wait_for_tries("a", num)
+            assert failed.entry.error == "HTTP 500"
+            assert not failed.is_dead
+            tenant.hurry("a")
+        tenant.wait_until_delivered()
+    assert [request.message for request in receiver.requests] == ["msg_a"] * 3
+    assert len({request.body for request in receiver.requests}) == 1
+    assert all(request.verified(SECRET) for request in receiver.requests)
+
+
+def test_who_is_gone_is_not_asked_again_before_a_person_says_so(tenant: Tenant, redis_url: str) -> None:
+    with Receiver(lambda request, number: 410 if number == 1 else 200) as receiver, SenderThread(redis_url):
+        tenant.set(receiver.url)
+        tenant.end("a")
+        dead = tenant.wait_for_dead("a")
+        assert (dead.entry.error, dead.entry.tries) == ("HTTP 410", 1)
+        run_dialogue(tenant.herd.redis, retry("default", "a"))
+        tenant.wait_until_delivered()
+    assert len(receiver.requests) == 2
+
+
+def test_after_the_last_try_it_is_given_up(tenant: Tenant, redis_url: str) -> None:
+    with Receiver(lambda request, number: 503) as receiver, SenderThread(redis_url):
+        tenant.set(receiver.url)
+        tenant.end("a")
+        for num in range(1, 13):
+            tenant.wait_for_tries("a", num)
+            tenant.hurry("a")
+        assert tenant.wait_for_dead("a").entry.error == "HTTP 503"
+    assert len(receiver.requests) == 13
+
+
+def test_a_redirect_is_not_followed(tenant: Tenant, redis_url: str) -> None:
+    with Receiver() as other, Receiver(lambda request, number: 302) as receiver, SenderThread(redis_url):
+        receiver.location = other.url
+        tenant.set(receiver.url)
+        tenant.end("a")
+        assert tenant.wait_for_tries("a", 1).entry.error == "HTTP 302"
+    assert not other.requests
+
+
+def test_an_answer_that_is_no_http_is_a_failure(tenant: Tenant, redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, SenderThread(redis_url):
+        tenant.set(f"http://127.0.0.1:{server.getsockname()[1]}/")
+        tenant.end("a")
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"x" * 100_000)
+            assert tenant.wait_for_tries("a", 1).entry.error == "the answer is no HTTP"
+
+
+def test_an_answer_without_an_end_is_not_waited_for(tenant: Tenant, redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, SenderThread(redis_url):
+        tenant.set(f"http://127.0.0.1:{server.getsockname()[1]}/")
+        tenant.end("a")
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            tenant.wait_until_delivered()
+
+
+def test_a_closed_port_is_a_failure(tenant: Tenant, redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with SenderThread(redis_url):
+        tenant.set(f"http://127.0.0.1:{port}/")
+        tenant.end("a")
+        assert str(tenant.wait_for_tries("a", 1).entry.error).startswith("no connection")
+
+
+def test_a_dead_host_beside_holds_up_no_other(tenant: Tenant, redis_url: str) -> None:
+    with Silence() as dead, Receiver() as receiver, SenderThread(redis_url, timeout_s=60.0):
+        tenant.set(receiver.url, "localhost")
+        tenant.end(*(f"d{number}" for number in range(2 * DEPTH)), webhook=f"http://localhost:{dead.port}/")
+        tenant.end(*(f"a{number}" for number in range(100)))
+        receiver.wait_for(100)
+        assert {job_id[0] for job_id in receiver.ids} == {"a"}
+        assert sum(one.entry.id[0] == "d" for one in tenant.outbox()) == 2 * DEPTH
+
+
+def test_a_host_that_does_not_answer_gets_one_try_at_a_time(tenant: Tenant, redis_url: str) -> None:
+    with Silence() as dead, SenderThread(redis_url, timeout_s=0.2):
+        tenant.set(f"http://127.0.0.1:{dead.port}/")
+        tenant.end(*(f"d{number}" for number in range(100)))
+        wait_until(lambda: any(one.entry.tries for one in tenant.outbox()), "some have failed")
+        assert {one.entry.error for one in tenant.outbox()} == {None, "no answer within 0.2 s"}
+
+
+def test_an_address_of_a_job_needs_a_host_that_the_tenant_allows(tenant: Tenant, redis_url: str) -> None:
+    with Receiver() as receiver, SenderThread(redis_url):
+        tenant.set("https://example.com/", "localhost", jobs=False)
+        tenant.end("a", webhook=f"http://localhost:{receiver.port}/own")
+        assert receiver.wait_for(1)[0].path == "/own"
+        tenant.end("b", webhook=receiver.url)
+        dead = tenant.wait_for_dead("b")
+    assert "--host 127.0.0.1" in str(dead.entry.error)
+    assert len(receiver.requests) == 1
+
+
+def test_any_text_of_a_producer_is_refused_by_name(tenant: Tenant, redis_url: str) -> None:
+    tenant.set("https://example.com/")
+    for number, text in enumerate(("ftp://example.com/", "https://example.com:x/", "\x00", "https://[")):
+        tenant.herd.submit(f"a{number}")
+        tenant.herd.redis.hset(tenant.herd.ledger.job_key(f"a{number}"), "webhook", text)
+        tenant.end(f"a{number}")
+    with SenderThread(redis_url):
+        errors = [str(tenant.wait_for_dead(f"a{number}").entry.error) for number in range(4)]
+    assert all(error.startswith("the job's address must ") for error in errors)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_private_address_is_refused_when_connecting(
+    tenant: Tenant, redis_url: str, host: str, scheme: str
+) -> None:
+    with Receiver() as receiver, SenderThread(redis_url, allows_private=False):
+        tenant.set(f"{scheme}://{host}:{receiver.port}/")
+        tenant.end("a")
+        dead = tenant.wait_for_dead("a")
+    assert "HERD_GATEWAY_WEBHOOK_PRIVATE" in str(dead.entry.error)
+    assert not receiver.requests
+
+
+@needs_openssl
+def test_the_certificate_is_that_of_the_name(tenant: Tenant, redis_url: str, tmp_path: Path) -> None:
+    right, wrong = (Identity.make(tmp_path, name) for name in ("localhost", "example.com"))
+    tls = ssl.create_default_context(cadata=right.file.read_text() + wrong.file.read_text())
+    with (
+        Receiver() as receiver,
+        TlsFront(receiver.port, right) as good,
+        TlsFront(receiver.port, wrong) as bad,
+        SenderThread(redis_url, tls=tls),
+    ):
+        tenant.set(f"https://localhost:{bad.port}/")
+        tenant.end("a")
+        assert "certificate" in str(tenant.wait_for_tries("a", 1).entry.error)
+        assert not receiver.requests
+        tenant.set(f"https://localhost:{good.port}/")
+        tenant.wait_until_delivered(hurries="a")
+        assert len(receiver.requests) == 1
+
+
+def test_an_outage_of_redis_is_waited_out() -> None:
+    with EmbeddedRedis() as server, Receiver() as receiver, SenderThread(server.url):
+        for job_id in ("a", "b"):
+            with Redis.from_url(server.url) as redis:
+                tenant = Tenant(Herd(redis, Ledger(lease_ms=60_000, worker="w")))
+                tenant.set(receiver.url)
+                tenant.end(job_id)
+                tenant.wait_until_delivered()
+            server.stop()
+            server.start()
+    assert receiver.ids == ["a", "b"]
+
+
+def test_one_of_two_sends_and_the_other_when_that_one_stands_still(
+    tenant: Tenant, redis: Redis, redis_url: str
+) -> None:
+    with Receiver() as receiver, SenderThread(redis_url, lease_s=1.0) as first:
+        tenant.set(receiver.url)
+        wait_until(lambda: redis.exists(SENDER), "the first has the role")
+        holder = redis.hget(SENDER, "holder")
+        with SenderThread(redis_url, lease_s=1.0):
+            tenant.end("a")
+            receiver.wait_for(1)
+            tenant.wait_until_delivered()
+            assert redis.hget(SENDER, "holder") == holder
+            first.freeze()
+            tenant.end("b")
+            receiver.wait_for(2)
+            assert redis.hget(SENDER, "holder") != holder
+            tenant.wait_until_delivered()
+    assert receiver.ids == ["a", "b"]
+
+
+def test_as_long_as_nobody_has_webhooks_nothing_is_written(redis: Redis, redis_url: str) -> None:
+    def num_looks() -> int:
+        return int(redis.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+    redis.config_resetstat()
+    with SenderThread(redis_url):
+        wait_until(lambda: num_looks() >= 2, "it has looked twice")
+        assert redis.keys("*") == []
+
+
+def test_who_ends_in_order_leaves_the_role_and_what_was_under_way(
+    tenant: Tenant, redis: Redis, redis_url: str
+) -> None:
+    with Silence() as dead:
+        tenant.set(f"http://127.0.0.1:{dead.port}/")
+        tenant.end("a")
+        with SenderThread(redis_url):
+            wait_until(
+                lambda: tenant.outbox()[0].at_ms > tenant.outbox()[0].entry.ended_ms, "it is under way"
+            )
+        assert not redis.exists(SENDER)
+        (left,) = tenant.outbox()
+        assert left.at_ms <= 1000 * (redis.time()[0] + 1)
+
+
+def test_after_the_removal_nothing_is_sent(tenant: Tenant, redis: Redis, redis_url: str) -> None:
+    with Receiver() as receiver:
+        tenant.set(receiver.url)
+        tenant.end("a")
+        assert run_dialogue(redis, remove_webhooks("default")) == 1
+        assert not redis.keys("herd:default:outbox*")
+        tenant.set(receiver.url)
+        with SenderThread(redis_url):
+            tenant.end("b")
+            receiver.wait_for(1)
+    assert receiver.ids == ["b"]
+
+
+def test_a_spoilt_outbox_of_a_tenant_holds_up_no_other(tenant: Tenant, redis: Redis, redis_url: str) -> None:
+    with Receiver() as receiver:
+        run_dialogue(redis, set_webhooks("acme", receiver.url, (), jobs=True, secret=SECRET))
+        tenant.set(receiver.url)
+        redis.set("herd:acme:outbox", "x")
+        redis.hset("herd:webhooks", "other", "{}")
+        with SenderThread(redis_url):
+            tenant.end("a")
+            receiver.wait_for(1)
