@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.ledger.batch_records import Asked, BatchRecord, BatchRecords, Claimed
+from llama_herd.tasks.ledger.batch_records import Asked, BatchRecord, BatchRecords, Claimed, State
+from llama_herd.tasks.ledger.outbox import Outbox
 from llama_herd.tasks.ledger.redis_call import Call, run
 from llama_herd.tasks.ledger.stored_files import (
     Full,
@@ -184,3 +185,23 @@ def test_only_what_has_expired_is_dropped_for_that(records: Records) -> None:
     records.redis.hset(FILES.file_key("file-1"), "expires_ms", 1)
     assert records(FILES.page("", 9, "asc")).records[0][b"id"] == b"file-2"
     assert records(FILES.drop("file-1", expired=True)) == "dropped"
+
+
+@pytest.mark.parametrize("final", ["completed", "failed", "expired", "cancelled"])
+@pytest.mark.parametrize("webhook", ["", "https://example.com/own"])
+def test_its_end_and_its_webhook_are_written_together(records: Records, final: State, webhook: str) -> None:
+    records.redis.hset("herd:acme:webhook", "jobs", 0)
+    records.add("file-1")
+    records(BATCHES.create(BATCH, Asked("file-1", "/v1/completions", "24h", webhook=webhook), 10**8))
+    record = records.claimed().record
+    for _ in range(2):
+        assert records(BATCHES.end(record, final))
+    (entry,) = records(Outbox("acme").due(9, 1000))
+    assert (entry.message, entry.type, entry.id) == (f"msg_{BATCH}", f"batch.{final}", BATCH)
+    assert (entry.state, entry.url) == (final, webhook or None)
+
+
+def test_a_tenant_without_webhooks_is_not_told(records: Records) -> None:
+    records.create()
+    assert records(BATCHES.end(records.claimed().record, "completed"))
+    assert not records.redis.exists("herd:acme:outbox", "herd:acme:outbox:entries")

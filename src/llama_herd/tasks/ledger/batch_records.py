@@ -14,7 +14,7 @@ _CREATE = Script("batch_create", "clock")
 _CLAIM = Script("batch_claim", "clock")
 _NOTE = Script("batch_note", "clock", "batch")
 _START = Script("batch_start", "clock", "batch", "quota")
-_END = Script("batch_end", "clock", "batch", "quota", "file")
+_END = Script("batch_end", "clock", "batch", "quota", "file", "outbox")
 _CANCEL = Script("batch_cancel", "clock", "batch")
 SCRIPTS = (_CREATE, _CLAIM, _NOTE, _START, _END, _CANCEL)
 
@@ -34,7 +34,8 @@ STATES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancel
 class Asked:
     """What was asked for. window: as the client wrote it. owner: fingerprint of the client's key.
 
-    files_life_ms: how long its output and error file are kept.
+    files_life_ms: how long its output and error file are kept. webhook: the address that is told of its end;
+    empty: the tenant's.
     """
 
     input_file_id: str
@@ -43,6 +44,7 @@ class Asked:
     metadata: Mapping[str, str] | None = None
     files_life_ms: int | None = None
     owner: str = ""
+    webhook: str = ""
 
     def to_json(self) -> str:
         return json.dumps({"v": 1, **asdict(self)}, sort_keys=True)
@@ -50,7 +52,7 @@ class Asked:
     @classmethod
     def parse(cls, raw: bytes) -> "Asked":
         facts = json.loads(raw)
-        return cls(**{name: facts[name] for name in cls.__slots__})
+        return cls(**{name: facts[name] for name in cls.__slots__ if name in facts})
 
 
 class Sealed(NamedTuple):
@@ -231,7 +233,7 @@ class BatchRecords(Keys):
         files: Sequence[NewFile] = (),
         fields: Mapping[str, Argument] | None = None,
     ) -> Call[bool]:
-        """End a batch, and record its files, all at once. Answers whether this feeder still had it."""
+        """End a batch, record its files, note its webhook, all at once. False: another feeder has it."""
         pairs = [part for pair in (fields or {}).items() for part in pair]
         life_ms = "" if record.asked.files_life_ms is None else record.asked.files_life_ms
         facts = [part for one in files for part in (one.id, self._member(one.id), one.name, one.num_bytes)]
@@ -239,12 +241,12 @@ class BatchRecords(Keys):
             _END,
             (
                 *(self.batch_key(record.id), self.due_key, self._file_key(record.asked.input_file_id)),
-                *(self.key("stored_files"), self.key("quota"), self._files_due_key),
+                *(self.key("stored_files"), self.key("quota"), self._files_due_key, self.key("leases")),
                 *(self._file_key(one.id) for one in files),
             ),
             (
                 *(self._member(record.id), record.epoch, final, record.asked.owner, ENDED_TTL_S),
-                *(self.storage, life_ms, len(pairs), *pairs, *facts),
+                *(self.storage, life_ms, record.id, record.asked.webhook, len(pairs), *pairs, *facts),
             ),
             lambda reply: reply == b"ok",
         )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.ledger.batch_records import STATES, Asked, BatchRecord, State
@@ -12,6 +12,7 @@ from llama_herd.tasks.openai.answer_schema import Answered
 from llama_herd.tasks.openai.listing import Listing
 from llama_herd.tasks.openai.request import Endpoint
 from llama_herd.tasks.strict_model import StrictModel, at_most
+from llama_herd.tasks.webhook_url import MAX_URL_LENGTH, check_webhook_url
 from llama_herd.tasks.wrong_fields import field_errors
 
 #: Bounds of OpenAI's.
@@ -22,6 +23,11 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Key = Annotated[str, StringConstraints(max_length=64)]
 Value = Annotated[str, StringConstraints(max_length=512)]
+
+
+def _usable(url: str) -> str:
+    check_webhook_url(url)
+    return url
 
 
 class ExpiresAfter(StrictModel):
@@ -47,6 +53,11 @@ class BatchBody(StrictModel):
     output_expires_after: ExpiresAfter | None = Field(
         default=None, description="When the files of its answers and errors are deleted."
     )
+    webhook: Annotated[str, AfterValidator(_usable)] | None = Field(
+        default=None,
+        max_length=MAX_URL_LENGTH,
+        description="Address that is told of its end, in place of the tenant's. Our own field.",
+    )
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
@@ -71,6 +82,7 @@ class BatchBody(StrictModel):
             self.metadata,
             1000 * life_s or None,
             owner,
+            self.webhook or "",
         )
 
 

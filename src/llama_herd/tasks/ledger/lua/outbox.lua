@@ -27,6 +27,12 @@ local function note_end(key, id, state, hook, event)
   note_webhook(key, id, END_TYPES[state], state, now_ms(), hook, finish_reason)
 end
 
+-- Puts the end of a batch into the outbox, if its tenant has webhooks.
+local function note_batch_end(key, id, state, now, hook)
+  if not redis.pcall('HMGET', beside(key.leases, 'webhook'), 'jobs')[1] then return end
+  note_webhook(key, id, 'batch.' .. state, state, now, hook ~= '' and hook)
+end
+
 local function forget_webhook(key, id)
   redis.pcall('ZREM', beside(key.leases, 'outbox'), message_of(id))
   redis.pcall('ZREM', beside(key.leases, 'outbox:dead'), message_of(id))
