@@ -23,6 +23,7 @@ from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis, free_port
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.worker.settings import WorkerSettings
 from tests.batch_api import BatchApi
@@ -85,7 +86,9 @@ def bench(num_rows: int) -> Iterator[Bench]:
         folder = Path(name)
         write_rows(folder / "in.jsonl", num_rows)
         command = [sys.executable, "-m", "benchmarks.stand_in", server.url]
-        with child(command, WorkerSettings(redis_url=server.url, dtype="float32"), folder):
+        settings = WorkerSettings(redis_url=server.url, dtype="float32")
+        with child(command, settings, folder), Client(server.url) as client:
+            wait_until(client.workers, "the stand-in is up")
             yield Bench(server.url, folder)
 
 
