@@ -45,7 +45,7 @@ _WHY = {
         code=ErrorCode.BATCH_CANCELLED, message="the batch was cancelled before this row was done"
     ),
 }
-_FILE_LOST = LineError("file_lost", "the bytes of the input file are gone from the storage")
+_FILE_LOST = LineError("file_lost", "the bytes of the input file, or of answers so far, are gone")
 
 
 @dataclass(frozen=True)
