@@ -1,5 +1,6 @@
 """Node and the packages of the examples in JavaScript."""
 
+import fcntl
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +13,16 @@ needs_node = pytest.mark.skipif(not all(map(shutil.which, ("node", "npm"))), rea
 
 
 def bring_packages() -> None:
-    """What the lock file names, brought when it is not there yet. Skips the test if it cannot be had."""
+    """What the lock file names, brought when it is not there yet. Skips the test if it cannot be had.
+
+    One process of the tests brings them, and the others wait for it.
+    """
+    with (FOLDER / "package-lock.json").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _bring_packages()
+
+
+def _bring_packages() -> None:
     lock, brought = FOLDER / "package-lock.json", FOLDER / "node_modules" / ".package-lock.json"
     if brought.exists() and brought.stat().st_mtime > lock.stat().st_mtime:
         return

@@ -179,3 +179,20 @@ def test_hundreds_of_events_go_in_one_call(herd: Herd) -> None:
     entries = [started(name) for name in names] + [token(name, 2, 0) for name in names]
     assert set(herd.kinds("one", *entries)) == {"ok"}
     assert herd.redis.zcard("herd:default:leases") == 600
+
+
+@pytest.mark.parametrize(
+    ("job_id", "is_cancelled", "life_s"),
+    [("a", False, 3600), ("batch-r-1", False, 604_800), ("batch-r-1", True, 3600), ("a", True, 3600)],
+)
+def test_the_answer_of_a_row_is_kept_until_its_batch_has_written_it(
+    herd: Herd, job_id: str, is_cancelled: bool, life_s: int
+) -> None:
+    herd.submit(job_id)
+    if is_cancelled:
+        run(herd.redis, herd.ledger.cancel(job_id))
+    else:
+        herd.claimed(job_id)
+        herd.emit("one", started(job_id), end(job_id, 2, 0))
+    for key in (herd.ledger.job_key(job_id), herd.ledger.events_key(job_id)):
+        assert life_s - 60 < herd.redis.ttl(key) <= life_s

@@ -72,16 +72,18 @@ _SWEPT = ("pending", "delayed", "leases", "waiting", "sweep", "dead", "served")
 FIRST = "-"
 
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
-_CLAIM = Script("claim", "clock", "outbox", "waiting", "record", "end", "lost")
-_EMIT = Script("emit", "clock", "outbox")
+_CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", "lost")
+_EMIT = Script("emit", "clock", "life", "outbox")
 _PREPARE = Script("prepare")
 _RELEASE = Script("release", "clock", "queue", "push", "front", "waiting")
 _RENEW = Script("renew", "clock")
 _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
-_CANCEL = Script("cancel", "clock", "outbox", "waiting", "end")
-_PURGE = Script("purge", "clock", "outbox", "waiting", "end")
-_SWEEP = Script("sweep", "clock", "queue", "push", "front", "outbox", "outbox_trim", "waiting", "end", "lost")
+_CANCEL = Script("cancel", "clock", "life", "outbox", "waiting", "end")
+_PURGE = Script("purge", "clock", "life", "outbox", "waiting", "end")
+_SWEEP = Script(
+    "sweep", "clock", "life", "queue", "push", "front", "outbox", "outbox_trim", "waiting", "end", "lost"
+)
 _READ = Script("read")
 _DEPTH = Script("depth", "queue")
 _PLACE = Script("place", "clock")

@@ -32,8 +32,9 @@ end
 
 local function close(job, events, id, state, hook, event)
   redis.call('HSET', job, 'state', state, 'lease', 0)
-  redis.call('EXPIRE', job, ttl_s)
-  redis.call('EXPIRE', events, ttl_s)
+  local life_s = life_of(id, state, ttl_s)
+  redis.call('EXPIRE', job, life_s)
+  redis.call('EXPIRE', events, life_s)
   redis.call('ZREM', leases, id)
   renewed[id] = nil
   note_end({leases = leases}, id, state, hook, event)
