@@ -75,6 +75,11 @@ class WorkerStatus(BaseModel):
     )
 
     @property
+    def num_free(self) -> int:
+        """Rows that could be given a job at once."""
+        return max(0, self.slots - self.running) if self.state == "ready" and not self.waiting else 0
+
+    @property
     def shown_state(self) -> str:
         """The state, with the progress if the worker is loading its model."""
         return f"loading {self.loaded_percent}%" if self.state == "loading" else self.state

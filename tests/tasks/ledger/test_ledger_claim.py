@@ -7,6 +7,7 @@ import pytest
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Adopt, Busy, Cancellation, Ended, Renewal, Settled, Unknown, Yours
+from llama_herd.tasks.ledger.held_jobs import Held, prepare
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS, Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope
@@ -259,9 +260,9 @@ def test_a_death_counts_against_what_was_prepared_and_not_against_what_waited(he
     for name in names:
         herd.submit(name)
     for epoch in (1, 2):
-        claims = [(name, herd.claimed(name).epoch) for name in names]
-        run(herd.redis, herd.ledger.prepare("one", claims))
-        run(herd.redis, herd.ledger.prepare("one", claims[1:], is_done=True))
+        held = [Held(herd.ledger, name, herd.claimed(name).epoch) for name in names]
+        run(herd.redis, prepare("one", held))
+        run(herd.redis, prepare("one", held[1:], is_done=True))
         herd.emit("one", *(started(name, seq=epoch, epoch=epoch) for name in names[1:9]))
         for name in names:
             herd.pass_lease(name)
@@ -275,9 +276,9 @@ def test_what_is_not_the_owners_any_more_is_not_noted_as_prepared(herd: Herd) ->
     herd.pass_lease("a")
     herd.claim("a", "two")
     herd.redis.set(herd.ledger.job_key("odd"), "no hash")
-    claims = [("a", 1), ("odd", 1), ("none", 1), ("a", 2)]
-    assert run(herd.redis, herd.ledger.prepare("one", claims)) == [False] * 4
-    assert run(herd.redis, herd.ledger.prepare("two", claims)) == [False, False, False, True]
+    held = [Held(herd.ledger, *one) for one in [("a", 1), ("odd", 1), ("none", 1), ("a", 2)]]
+    assert run(herd.redis, prepare("one", held)) == [False] * 4
+    assert run(herd.redis, prepare("two", held)) == [False, False, False, True]
 
 
 def test_claims_that_never_begin_count_against_nobody(herd: Herd) -> None:

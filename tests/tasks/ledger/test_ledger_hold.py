@@ -119,7 +119,7 @@ def test_a_late_cancel_is_a_deadline(herd: Herd) -> None:
 
 def test_a_job_that_runs_is_ended_by_its_owner(claimed: Herd) -> None:
     subscriber = claimed.redis.pubsub(ignore_subscribe_messages=True)
-    subscriber.subscribe(claimed.ledger.control_channel)
+    subscriber.subscribe(claimed.ledger.notices_to("one"))
     subscriber.get_message(timeout=20)
     assert run(claimed.redis, claimed.ledger.cancel("a", "revoked")) is Cancellation.ASKED
     assert run(claimed.redis, claimed.ledger.cancel("a", "deadline")) is Cancellation.ASKED

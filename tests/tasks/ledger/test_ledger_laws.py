@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 from redis import Redis
 
 from llama_herd.tasks.events import End, Token, parse_event
+from llama_herd.tasks.ledger import held_jobs
 from llama_herd.tasks.ledger.answers import Adopt, Busy, Cancellation, Ended, Release, Yours
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -110,7 +111,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(held=held, is_done=st.booleans())
     def prepare(self, held: Held, is_done: bool) -> None:
-        call = self.herd.ledger.prepare(held.owner, [(held.job_id, held.epoch)], is_done=is_done)
+        own = held_jobs.Held(self.herd.ledger, held.job_id, held.epoch)
+        call = held_jobs.prepare(held.owner, [own], is_done=is_done)
         truth = self.truth[held.job_id]
         assert run(self.redis, call) == [self.owns(held)]
         if self.owns(held):

@@ -54,8 +54,8 @@ COMMANDS: dict[str, set[Role]] = {
     # channels
     "SUBSCRIBE herd:{t}:tokens:1": {P, S, W, O, G},
     "PUBLISH herd:{t}:tokens:1 x": {P, W, O, G},
-    "SUBSCRIBE herd:{t}:ctl": {P, W, O, G},
-    "PUBLISH herd:{t}:ctl x": {P, W, O, G},
+    "SUBSCRIBE herd:{t}:ctl:0f3c": {P, W, O, G},
+    "PUBLISH herd:{t}:ctl:0f3c x": {P, W, O, G},
     "PSUBSCRIBE herd:{t}:*": set(),
     "PUBLISH /0.herd:{t}:celeryev/worker.online x": {W, O},
     "SUBSCRIBE /0.herd:{t}:control.pidbox": {P, W, O},
@@ -110,7 +110,7 @@ COMMANDS: dict[str, set[Role]] = {
 #: What shows names, or reaches beyond a tenant; the last word on each is the same for all.
 FORBIDDEN = (
     """
-KEYS *|SCAN 0|RANDOMKEY|DBSIZE|PUBSUB CHANNELS|PUBSUB NUMSUB herd:acme:ctl|PUBSUB NUMPAT|PSUBSCRIBE *
+KEYS *|SCAN 0|RANDOMKEY|DBSIZE|PUBSUB CHANNELS|PUBSUB NUMSUB herd:acme:ctl:0f3c|PUBSUB NUMPAT|PSUBSCRIBE *
 CLIENT LIST|CLIENT KILL ID 1|CLIENT PAUSE 1|CLIENT INFO|MONITOR|CONFIG GET *
 CONFIG SET maxmemory 0|ACL LIST|ACL WHOAMI|ACL SETUSER x|DEBUG SLEEP 0|FLUSHALL|FLUSHDB|SCRIPT FLUSH
 SCRIPT KILL|EVAL return 0|SWAPDB 0 1|LATENCY LATEST|SLOWLOG GET|MODULE LIST|REPLICAOF NO ONE|SHUTDOWN|SAVE

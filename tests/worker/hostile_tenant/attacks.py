@@ -148,7 +148,7 @@ LONG_STREAMS = [
 FLOODS = [
     Attack("a flood of junk", [("LPUSH", QUEUE, *["x"] * 500)]),
     Attack("messages of megabytes", [("LPUSH", QUEUE, "x" * 4_000_000)] * 5),
-    Attack("notices that are none", [("PUBLISH", KEYS.control_channel, "x" * 100_000)] * 50),
+    Attack("notices that are none", [("PUBLISH", KEYS.notices_to("0f3c"), "x" * 100_000)] * 50),
     Attack("many names", [("ZADD", KEYS.key("leases"), *[part for n in range(9999) for part in (n, n)])]),
 ]
 

@@ -16,10 +16,10 @@ from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
+from llama_herd.worker.jobs.figures import JobFigures, joined
 from llama_herd.worker.jobs.publisher import Publisher
+from tests.worker.jobs.tenancies import alone, new_tenancy
 
 OWNER = "owner-1"
 WORDS = (b"", b" one", b" two", b" three")
@@ -28,7 +28,9 @@ WORDS = (b"", b" one", b" two", b" three")
 def new_attempt(job_id: str, claimed: Yours, num_choices: int = 1) -> Attempt:
     stream = EventLog(job_id, claimed, Recorded.of([]), Author("w@test", "m"))
     stream.num_choices = num_choices
-    sequences = [SequenceInfo(job_id, choice=choice, num_prompt_tokens=1) for choice in range(num_choices)]
+    sequences = [
+        SequenceInfo(job_id, "default", choice=choice, num_prompt_tokens=1) for choice in range(num_choices)
+    ]
     return Attempt(stream, [], sequences)
 
 
@@ -48,10 +50,12 @@ class Desk:
         self.lost: list[str] = []
         self.released: list[str] = []
         self.started: list[str] = []
-        self.claims = ClaimedJobs()
+        self.tenancy = new_tenancy(wire or redis, self.ledger, owner=OWNER)
+        self.claims = self.tenancy.claims
         self.publisher = Publisher(
-            LeaseHolder(wire or redis, self.ledger, OWNER),
-            self.claims,
+            wire or redis,
+            OWNER,
+            alone(self.tenancy),
             on_start=lambda attempt: self.started.append(attempt.job_id),
             on_end=lambda attempt: self.ended.append(attempt.job_id),
             on_lost=lambda attempt: self.lost.append(attempt.job_id),
@@ -78,7 +82,12 @@ class Desk:
 
     def send(self) -> None:
         """One round of the publisher's loop, in this thread."""
-        self.publisher._deliver(self.publisher._entries(self.publisher._take()))
+        self.publisher._deliver(self.publisher._outgoing(self.publisher._take()))
+
+    @property
+    def figures(self) -> JobFigures:
+        """Of its calls and of its one tenant's jobs."""
+        return joined([self.publisher.figures, self.tenancy.figures])
 
     @property
     def in_hand(self) -> list[Attempt]:

@@ -25,7 +25,7 @@ def run_job(desk: Desk, job_id: str) -> None:
 def test_a_job_counts_once_with_each_of_its_times(redis: Redis) -> None:
     desk = Desk(redis)
     run_job(desk, "a")
-    figures = desk.publisher.figures
+    figures = desk.figures
     times = (figures.queue_s, figures.first_token_s, figures.prefill_s, figures.decode_s, figures.total_s)
     assert [sum(one.counts) for one in times] == [1] * 5
     assert (figures.num_prompt_tokens.total, figures.num_drawn_tokens.total) == (1, 3)
@@ -48,7 +48,7 @@ def test_a_job_that_another_attempt_had_started_is_a_takeover_and_no_second_firs
     desk.start(again)
     desk.say(again, 2, end="stop")
     desk.send()
-    figures = desk.publisher.figures
+    figures = desk.figures
     assert figures.num_taken_over == 1
     assert (sum(figures.queue_s.counts), sum(figures.first_token_s.counts)) == (1, 1)
     assert figures.num_drawn_tokens.total == 2
@@ -57,16 +57,16 @@ def test_a_job_that_another_attempt_had_started_is_a_takeover_and_no_second_firs
 def test_a_fenced_event_a_refused_job_and_a_repeated_call_are_counted(redis: Redis) -> None:
     desk = Desk(redis, LosesReplies(redis, 1))  # type: ignore[arg-type]
     run_job(desk, "a")
-    assert desk.publisher.figures.num_retries == 1
+    assert desk.figures.num_retries == 1
     attempt = desk.open("b")
     redis.hset(desk.ledger.job_key("b"), "owner", "another")
     desk.start(attempt)
     desk.send()
-    assert desk.publisher.figures.num_fenced == 1
+    assert desk.figures.num_fenced == 1
     failure = Failure(code=ErrorCode.INVALID_JOB, message="no")
     desk.publisher.put([Refusal(desk.open("c"), "error", failure)])
     desk.send()
-    figures = desk.publisher.figures
+    figures = desk.figures
     assert figures.num_refused == 1
     assert dict(figures.ends) == {"stop": 1, "invalid_job": 1}
     assert sum(figures.num_prompt_tokens.counts) == 1
@@ -75,7 +75,7 @@ def test_a_fenced_event_a_refused_job_and_a_repeated_call_are_counted(redis: Red
 def test_the_figures_of_two_tenants_are_their_sum(redis: Redis) -> None:
     desk = Desk(redis)
     run_job(desk, "a")
-    figures = desk.publisher.figures
+    figures = desk.figures
     both = joined([figures, figures])
     assert both.total_s == figures.total_s + figures.total_s
     assert dict(both.ends) == {"stop": 2}

@@ -23,13 +23,11 @@ from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.jobs.finisher import Finisher
-from llama_herd.worker.jobs.stream_bounds import StreamBounds
-from llama_herd.worker.jobs.stream_reader import StreamReader
+from llama_herd.worker.jobs.tenancy import Tenancy
 from tests.tasks.herd import Herd, end, started
+from tests.worker.jobs.tenancies import new_tenancy
 
 pytestmark = pytest.mark.redis
-
-BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=4096)
 
 
 @pytest.fixture
@@ -49,9 +47,14 @@ def herd(redis: Redis) -> Herd:
 
 @pytest.fixture
 def finisher(redis: Redis, app: Celery) -> Iterator[Finisher]:
-    finisher = Finisher(redis, Ledger(), app, StreamReader(redis, Ledger(), BOUNDS))
+    finisher = Finisher(redis)
     yield finisher
     finisher.stop()
+
+
+@pytest.fixture
+def tenancy(redis: Redis, app: Celery) -> Tenancy:
+    return new_tenancy(redis, app=app)
 
 
 def ended(herd: Herd, job_id: str, finish_reason: FinishReason) -> None:
@@ -65,20 +68,25 @@ def ended(herd: Herd, job_id: str, finish_reason: FinishReason) -> None:
     ("finish_reason", "state"), [("length", "SUCCESS"), ("deadline", "FAILURE"), ("cancelled", "REVOKED")]
 )
 def test_a_revoke_that_comes_too_late_does_not_change_what_came_of_the_job(
-    herd: Herd, finisher: Finisher, backend: RedisBackend, finish_reason: FinishReason, state: str
+    herd: Herd,
+    finisher: Finisher,
+    backend: RedisBackend,
+    finish_reason: FinishReason,
+    state: str,
+    tenancy: Tenancy,
 ) -> None:
     ended(herd, "late", finish_reason)
     backend.mark_as_revoked("late", "terminated")
-    finisher.settle("late", [])
+    finisher.settle(tenancy, "late", [])
     finisher.stop()
     assert backend.get_state("late") == state
 
 
 def test_a_result_that_celery_was_not_to_keep_is_not_kept(
-    herd: Herd, finisher: Finisher, backend: RedisBackend
+    herd: Herd, finisher: Finisher, backend: RedisBackend, tenancy: Tenancy
 ) -> None:
     ended(herd, "late", "length")
-    finisher.settle("late", [])
+    finisher.settle(tenancy, "late", [])
     finisher.stop()
     assert not herd.redis.exists(herd.ledger.result_key("late"))
 
@@ -108,12 +116,12 @@ class Told(Delivery):
 
 
 def test_a_job_whose_stream_cannot_be_read_fails_before_its_message_is_acked(
-    herd: Herd, finisher: Finisher, worker_app: Celery
+    herd: Herd, finisher: Finisher, worker_app: Celery, tenancy: Tenancy
 ) -> None:
     ended(herd, "broken", "length")
     herd.redis.xadd(herd.ledger.events_key("broken"), {"e": "a secret"})
     delivery = Told(worker_app, "broken")
-    finisher.settle("broken", [delivery])
+    finisher.settle(tenancy, "broken", [delivery])
     wait_until(lambda: "acked" in delivery.told, "the message is acked")
     assert delivery.told == ["failed", "acked"]
     error = worker_app.backend.get_result("broken")
@@ -123,25 +131,25 @@ def test_a_job_whose_stream_cannot_be_read_fails_before_its_message_is_acked(
 
 
 def test_a_job_whose_stream_is_forgotten_fails_but_what_celery_knows_stays(
-    herd: Herd, finisher: Finisher, worker_app: Celery
+    herd: Herd, finisher: Finisher, worker_app: Celery, tenancy: Tenancy
 ) -> None:
     worker_app.backend.store_result("known", {"text": "a tale"}, "SUCCESS")
     deliveries = {name: Told(worker_app, name) for name in ("known", "gone")}
     for name, delivery in deliveries.items():
-        finisher.settle(name, [delivery])
+        finisher.settle(tenancy, name, [delivery])
     wait_until(lambda: all(one.told[-1:] == ["acked"] for one in deliveries.values()), "both are acked")
     assert worker_app.backend.get_state("known") == "SUCCESS"
     assert worker_app.backend.get_state("gone") == "FAILURE"
 
 
 def test_a_result_that_can_never_be_stored_is_acked_and_logged_without_its_text(
-    herd: Herd, finisher: Finisher, worker_app: Celery
+    herd: Herd, finisher: Finisher, worker_app: Celery, tenancy: Tenancy
 ) -> None:
     ended(herd, "refused", "length")
     herd.redis.lpush(herd.ledger.result_key("refused"), "somebody else's")
     delivery = Told(worker_app, "refused")
     with capture_logs() as lines:
-        finisher.settle("refused", [delivery])
+        finisher.settle(tenancy, "refused", [delivery])
         wait_until(lambda: delivery.told, "the message is acked")
     assert delivery.told == ["acked"]
     errors = [line for line in lines if line["log_level"] == "error"]
@@ -166,12 +174,12 @@ class PurgedMeanwhile(Delivery):
 
 
 def test_a_result_that_is_stored_in_the_instant_of_a_purge_is_forgotten(
-    herd: Herd, finisher: Finisher, backend: RedisBackend, redis_url: str
+    herd: Herd, finisher: Finisher, backend: RedisBackend, redis_url: str, tenancy: Tenancy
 ) -> None:
     ended(herd, "purged", "length")
     with Client(redis_url) as client:
         delivery = PurgedMeanwhile(client, backend)
-        finisher.settle("purged", [delivery])
+        finisher.settle(tenancy, "purged", [delivery])
         finisher.stop()
     assert delivery.is_stored.is_set()
     assert not herd.redis.exists(herd.ledger.result_key("purged"))
@@ -198,19 +206,17 @@ def short_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(
-    herd: Herd, redis: Redis, worker_app: Celery, short_hold: None
+    herd: Herd, redis: Redis, worker_app: Celery, short_hold: None, tenancy: Tenancy
 ) -> None:
     """To the same worker or another one, and for much longer than a worker may be silent."""
     ended(herd, "twice", "length")
-    finishers = [
-        Finisher(redis, Ledger(), worker_app, StreamReader(redis, Ledger(), BOUNDS)) for _ in range(2)
-    ]
+    finishers = [Finisher(redis) for _ in range(2)]
     first = Slow(worker_app, "twice")
     others = [Told(worker_app, "twice") for _ in range(3)]
-    finishers[0].settle("twice", [first])
+    finishers[0].settle(tenancy, "twice", [first])
     first.has_begun.wait()
     for finisher, other in zip([*finishers, finishers[1]], others, strict=True):
-        finisher.settle("twice", [other])
+        finisher.settle(tenancy, "twice", [other])
     key = herd.ledger.job_key("twice")
     until = herd.redis.hget(key, "settling_until")
     wait_until(lambda: int(herd.redis.hget(key, "settling_until")) > int(until) + 1500, "it is renewed")
@@ -226,12 +232,12 @@ def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(
 
 @pytest.mark.long
 def test_the_end_of_a_worker_that_died_at_the_very_end_is_told_by_another(
-    herd: Herd, finisher: Finisher, worker_app: Celery, short_hold: None
+    herd: Herd, finisher: Finisher, worker_app: Celery, short_hold: None, tenancy: Tenancy
 ) -> None:
     ended(herd, "left", "length")
     run(herd.redis, herd.ledger.settling("left", "died", 600))
     other = Told(worker_app, "left")
-    finisher.settle("left", [other])
+    finisher.settle(tenancy, "left", [other])
     wait_until(lambda: other.told, "the other tells it")
     assert other.told == ["settled"]
     assert worker_app.backend.get_state("left") == "SUCCESS"

@@ -59,7 +59,7 @@ def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
     sequences = LoadedModel.sequences
 
     def slow(*args: Any) -> Any:
-        claims = service.tenancies["default"]._claims
+        claims = service.tenancies["default"].claims
         held.append({attempt.job_id for attempt in claims.in_hand()})
         have_come.wait()
         return sequences(*args)
@@ -213,16 +213,16 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
     service.take(SentMessage("job"))
     the_end(redis, "job")
     tenancy = service.tenancies["default"]
-    wait_until(lambda: not tenancy.has_jobs, "the job has left")
+    wait_until(lambda: not tenancy.claims, "the job has left")
     stale = Adopt(epoch=1, n=0, seq=1, attempts=0, starts=1, due_ms=0, body="", now_ms=0)
-    tenancy._intake._act(SentMessage("job"), TaskMessage(), stale)
+    service._intake._act(SentMessage("job"), TaskMessage(), stale)
     assert opened == ["job"]
 
 
 def test_a_claim_whose_reply_was_lost_is_made_up_for(redis: Redis, service: Service) -> None:
     ledger, tenancy = Ledger(), service.tenancies["default"]
     run(redis, ledger.submit("job", JOB, Envelope.of("job", "herd.tiny")))
-    assert isinstance(run(redis, ledger.claim("job", tenancy._holder.id)), Yours)
+    assert isinstance(run(redis, ledger.claim("job", tenancy.holder.id)), Yours)
     service.take(SentMessage("job"))
     assert the_end(redis, "job").finish_reason == "length"
 

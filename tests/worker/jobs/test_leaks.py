@@ -59,11 +59,11 @@ class Crowd:
                 for _ in range(self.rng.choice([1, 1, 1, 2])):
                     self.take(job_id)
                 self.disturb(job_id if self.rng.random() < 0.5 else self.rng.choice(lot))
-            wait_until(lambda: not self.tenancy.has_jobs, f"{self} no job of {lot} is in hand", PATIENCE_S)
+            wait_until(lambda: not self.tenancy.claims, f"{self} no job of {lot} is in hand", PATIENCE_S)
 
     def disturb(self, job_id: str) -> None:
         """Leave most jobs alone, and all that are not in hand."""
-        attempt = self.tenancy._claims.get(job_id)
+        attempt = self.tenancy.claims.get(job_id)
         if attempt is not None and self.rng.random() < 0.25:
             self.disturbed.add(job_id)
             self.rng.choice([self.cancel, self.steal, self.release])(attempt)
@@ -86,10 +86,10 @@ class Crowd:
 
     def release(self, attempt: Attempt) -> None:
         """Give a job back, which is at once delivered here again; sometimes the worker is not told."""
-        release = self.ledger.release(attempt.job_id, self.tenancy._holder.id, attempt.stream.epoch)
+        release = self.ledger.release(attempt.job_id, self.tenancy.holder.id, attempt.stream.epoch)
         if run(self.redis, release) is Release.RELEASED:
             if self.rng.random() < 0.5:
-                self.tenancy._publisher.put([Released(attempt)])
+                self.service._publisher.put([Released(attempt)])
             self.take(attempt.job_id)
 
     def is_stolen(self, job_id: str) -> bool:

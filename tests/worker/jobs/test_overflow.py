@@ -15,18 +15,17 @@ from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.keys import Keys, joined
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
-from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.reports import Beat, Reports, beat
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.overflow import PATIENCE_S, Overflow
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from tests.local.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf
+from tests.worker.jobs.tenancies import alone, new_tenancy
 
 pytestmark = pytest.mark.redis
 
@@ -45,16 +44,15 @@ class FullWorker:
     def __init__(self, redis: Redis) -> None:
         self.redis = redis
         self.ledger = Ledger(lease_ms=60_000)
-        self.claims = ClaimedJobs()
+        self.tenancy = new_tenancy(redis, self.ledger, owner=FULL)
+        self.claims = self.tenancy.claims
         self.gate = SuspectGate(patience_s=0.0, clearing_s=0.0)
         self.released: list[str] = []
         self.closed: list[bool] = []
         self.overflow = Overflow(
-            LeaseHolder(redis, self.ledger, FULL),
-            claims=self.claims,
+            alone(self.tenancy),
             gate=self.gate,
-            status=lambda: status("full@test"),
-            pause=self.closed.append,
+            pause=lambda queue, is_paused: self.closed.append(is_paused),
             on_released=lambda released: self.released.extend(one.job_id for one in released),
         )
 
@@ -69,10 +67,19 @@ class FullWorker:
         self.claims.open(attempt)
         return attempt
 
+    def look(self) -> None:
+        """As its heartbeat and its sweeper do once a second."""
+        (answer,) = run(
+            self.redis, beat([Beat(self.ledger, status("full@test", running=4, waiting=1), asks=True)])
+        )
+        assert isinstance(answer, int)
+        self.tenancy.num_free_elsewhere = answer
+        self.overflow.shed()
+
     def look_twice(self) -> None:
-        self.overflow.shed()
+        self.look()
         assert self.released == []
-        self.overflow.shed()
+        self.look()
 
     def hear(self, *others: WorkerStatus) -> None:
         for other in others:
@@ -98,15 +105,15 @@ def test_the_newest_go_to_a_worker_that_idles(full: FullWorker) -> None:
 
 def test_who_gives_away_asks_for_no_messages_before_and_meanwhile(full: FullWorker) -> None:
     full.claim("job", waited_s=10)
-    full.overflow.shed()
+    full.look()
     full.hear(status(IDLE))
-    full.overflow.shed()
+    full.look()
     assert (full.closed, full.released) == ([False, True], [])
-    full.overflow.shed()
+    full.look()
     assert (full.closed, full.released) == ([False, True, True], ["job"])
     for attempt in full.claims.in_hand():
         full.claims.close(attempt)
-    full.overflow.shed()
+    full.look()
     assert full.closed[-1] is False
 
 
@@ -155,15 +162,15 @@ def test_those_inside_leave_for_one_that_must_run_alone_and_nobody_comes_meanwhi
     runs.started_s, suspect.is_last = 1.0, True
     assert full.gate.enter(runs)
     assert not full.gate.enter(suspect)
-    full.overflow.shed()
+    full.look()
     assert (full.released, full.closed) == (["runs"], [True])
     assert full.redis.llen("herd.m") == 1
     full.claims.close(runs)
     assert full.gate.enter(suspect)
-    full.overflow.shed()
+    full.look()
     assert (full.released, full.closed) == (["runs"], [True, True])
     full.claims.close(suspect)
-    full.overflow.shed()
+    full.look()
     assert full.closed[-1] is False
 
 

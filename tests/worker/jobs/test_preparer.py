@@ -77,14 +77,14 @@ class Preparations:
         self.noted: list[set[str]] = []
         self.num_in_hand: list[int] = []
         self._redis = redis
-        self._service = service
+        self.service = service
         self._job_ids: list[str] = []
         self._passes = threading.Semaphore(0)
         sequences = LoadedModel.sequences
 
         def held_up(model: LoadedModel, job_id: str, *args: Any) -> Any:
             self.noted.append(self.noted_now())
-            self.num_in_hand.append(len(self.tenancy._claims.in_hand()))
+            self.num_in_hand.append(len(self.tenancy.claims.in_hand()))
             self.begun.append(job_id)
             self._passes.acquire()
             return sequences(model, job_id, *args)
@@ -93,7 +93,7 @@ class Preparations:
 
     @property
     def tenancy(self) -> Tenancy:
-        return self._service.tenancies["default"]
+        return self.service.tenancies["default"]
 
     def take(self, *job_ids: str, **fields: object) -> None:
         self._job_ids += job_ids
@@ -101,7 +101,7 @@ class Preparations:
         for job_id in job_ids:
             run(self._redis, Ledger().submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
         for job_id in job_ids:
-            self._service.take(SentMessage(job_id))
+            self.service.take(SentMessage(job_id))
 
     def take_lot(self, *job_ids: str) -> None:
         """Jobs that are noted together, since they come while one is made ready; the first is then, too."""
@@ -178,7 +178,7 @@ def test_all_that_has_come_is_claimed_while_few_are_made_ready(
 
 def test_a_job_of_a_lot_that_is_cancelled_is_not_made_ready(redis: Redis, preparations: Preparations) -> None:
     preparations.take_lot("a", "b", "c")
-    attempt = preparations.tenancy._claims.get("b")
+    attempt = preparations.tenancy.claims.get("b")
     assert attempt is not None
     run(redis, Ledger().cancel("b"))
     wait_until(lambda: attempt.abort, "the worker hears of it")
@@ -192,9 +192,9 @@ def test_a_worker_that_stops_makes_nothing_more_ready_and_leaves_nothing_noted(
     redis: Redis, preparations: Preparations
 ) -> None:
     preparations.take_lot("a", "b", "c")
-    stop = threading.Thread(target=preparations.tenancy.stop_taking)
+    stop = threading.Thread(target=preparations.service._intake.stop)
     stop.start()
-    wait_until(lambda: preparations.tenancy._intake._is_stopping, "it stops")
+    wait_until(lambda: preparations.service._intake._is_stopping, "it stops")
     preparations.pass_all()
     stop.join()
     assert preparations.begun == ["plug", "a"]

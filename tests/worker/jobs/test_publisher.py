@@ -10,7 +10,7 @@ from llama_herd.tasks.events import End, Failure, Started, Token
 from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.redis_call import Call, run
 from llama_herd.worker.engine.step_output import StepOutput
-from llama_herd.worker.jobs.publisher import Refusal, Released
+from llama_herd.worker.jobs.publisher import Outgoing, Refusal, Released
 from tests.local.processes import wait_until
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
 
@@ -55,7 +55,7 @@ def test_held_tokens_wait_for_their_time_but_never_beyond_the_end(desk: Desk) ->
     desk.say(attempt, 1)
     desk.send()
     desk.say(attempt, 2)
-    desk.publisher._entries(desk.publisher._take())
+    desk.publisher._outgoing(desk.publisher._take())
     assert len(desk.events("job")) == 1
     desk.say(attempt, 3, end="stop")
     desk.send()
@@ -118,10 +118,10 @@ def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: D
     claimed = run(desk.redis, desk.ledger.claim("job", OWNER))
     assert isinstance(claimed, Yours)
     again = new_attempt("job", claimed)
-    entries = desk.publisher._entries(desk.publisher._take())  # on their way when the claim is answered
+    entries = desk.publisher._outgoing(desk.publisher._take())  # on their way when the claim is answered
     desk.publisher.open(again)
     assert desk.lost == ["job"]
-    assert desk.publisher._act_on(desk.publisher._send(entries)) == []
+    assert desk.publisher._act_on(desk.publisher._send(entries), 0.0) == []
     assert desk.in_hand == [again]
     desk.say(again, 2, end="stop")
     desk.send()
@@ -148,10 +148,10 @@ def test_what_an_earlier_attempt_wrote_after_redis_forgot_its_claim_ends_the_new
     earlier = desk.open("job")
     desk.start(earlier)
     desk.say(earlier, 1, 2, 3)
-    entries = desk.publisher._entries(desk.publisher._take())  # on their way when Redis comes back
+    entries = desk.publisher._outgoing(desk.publisher._take())  # on their way when Redis comes back
     desk.redis.delete(desk.ledger.job_key("job"), desk.ledger.key("leases"))
     again = desk.open("job")
-    desk.publisher._act_on(desk.publisher._send(entries))
+    desk.publisher._act_on(desk.publisher._send(entries), 0.0)
     desk.lost.clear()
     desk.start(again)
     for word in (1, 2):
@@ -304,13 +304,13 @@ def test_a_redis_that_is_a_replica_for_a_while_costs_no_job(desk: Desk) -> None:
 
 def test_what_has_started_on_record_may_be_computed(desk: Desk) -> None:
     attempt = desk.open("job")
-    desk.publisher._entries([StepOutput(attempt.sequences[0], has_started=True)])
+    desk.publisher._outgoing([StepOutput(attempt.sequences[0], has_started=True)])
     assert desk.started == []
     missed = attempt.stream.after(0, 0)
     assert missed is not None
-    desk.publisher._deliver(missed)
+    desk.publisher._deliver([Outgoing(attempt, entry) for entry in missed])
     assert desk.started == ["job"]
-    desk.publisher._deliver(missed)
+    desk.publisher._deliver([Outgoing(attempt, entry) for entry in missed])
     assert desk.started == ["job", "job"], "a reply that was lost is made up for"
 
 

@@ -15,9 +15,8 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
-from llama_herd.worker.jobs.revoked_ids import RevokedIds
 from llama_herd.worker.jobs.revoker import Revoker
+from tests.worker.jobs.tenancies import alone, new_tenancy
 
 pytestmark = pytest.mark.redis
 
@@ -30,16 +29,21 @@ class Post:
 
     def __init__(self, redis: Redis, tenant: str = "default", max_ids: int = 10) -> None:
         self.cancelled: list[str] = []
-        self.remembered = RevokedIds(max_ids)
         self.ledger = Ledger(tenant)
+        self.tenancy = new_tenancy(redis, self.ledger, max_ids=max_ids)
+        self.remembered = self.tenancy.revoked
         self.revoker = Revoker(
-            LeaseHolder(redis, self.ledger),
+            redis,
             "w@test",
-            self.remembered,
-            on_cancelled=self.cancelled.append,
+            alone(self.tenancy),
+            on_cancelled=lambda tenancy, job_id: self.cancelled.append(job_id),
             max_message_bytes=MAX_BYTES,
-            replies=True,
+            replies=lambda tenancy: True,
         )
+
+    @property
+    def channel(self) -> str:
+        return self.revoker.channel_of(self.tenancy)
 
     def submit(self, redis: Redis, job_id: str) -> None:
         queue = queue_name("m", self.ledger.tenant)
@@ -57,7 +61,7 @@ class Post:
             self.revoker.join()
 
     def wait_until_it_listens(self, redis: Redis) -> None:
-        channel = self.revoker.channel
+        channel = self.channel
         wait_until(lambda: redis.pubsub_numsub(channel)[0][1], "it listens")
 
 
@@ -113,7 +117,7 @@ def test_a_message_that_is_too_long_is_not_read(redis: Redis, redis_url: str) ->
     post.submit(redis, "known")
     with capture_logs() as lines, post.heard(redis):
         app_of(redis_url).control.revoke(["known", "x" * MAX_BYTES])
-        redis.publish(post.revoker.channel, b"\xff not a message")
+        redis.publish(post.channel, b"\xff not a message")
         revoke(app_of(redis_url), "unknown")
     assert [line["limit"] for line in lines] == [MAX_BYTES]
     assert post.cancelled == []
@@ -135,5 +139,5 @@ def test_a_user_who_may_not_listen_is_told_so_once(redis: Redis, redis_url: str)
     with Redis.from_url(redis_url, username="narrow", password="any") as narrow, capture_logs() as lines:
         Post(narrow).revoker.run()
     redis.acl_deluser("narrow")
-    assert [line["channel"] for line in lines] == ["/0.celery.pidbox"]
+    assert [line["channels"] for line in lines] == [["/0.celery.pidbox"]]
     assert "herd acl" in lines[0]["fix"]

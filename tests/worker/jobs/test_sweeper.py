@@ -16,6 +16,7 @@ from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.sweeper import Sweeper
 from llama_herd.worker.logs import JobLine
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, started
+from tests.worker.jobs.tenancies import alone, new_tenancy
 
 pytestmark = pytest.mark.redis
 
@@ -42,7 +43,7 @@ def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) ->
     redis.delete(QUEUE)
     herd.pass_time("a", SWEEP_PATIENCE_MS)
     redis.hset(SWEEP, "last", redis.time()[0] * 1000)  # another worker has swept
-    sweeper = Sweeper(redis, herd.ledger, cast("Overflow", RefusedOverflow()))
+    sweeper = Sweeper(redis, alone(new_tenancy(redis, herd.ledger)), cast("Overflow", RefusedOverflow()))
     sweeper.start()
     try:
         wait_until(lambda: redis.llen(QUEUE), "its message is pushed again")
@@ -59,13 +60,14 @@ def test_a_job_that_is_put_back_is_told_with_its_origin(herd: Herd) -> None:
     herd.fall_silent("a")
     now_s = herd.redis.time()[0]
     herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
-    sweeper = Sweeper(herd.redis, herd.ledger, cast("Overflow", RefusedOverflow()))
+    tenancy = new_tenancy(herd.redis, herd.ledger)
+    sweeper = Sweeper(herd.redis, alone(tenancy), cast("Overflow", RefusedOverflow()))
     with capture_logs() as lines:
         sweeper._sweep()
     (line,) = lines
     assert line["event"] == "job put back into the queue"
     assert JobLine(*(line[name] for name in JobLine._fields)) == ("a", 1, "w", "tales", "default", TRACE_ID)
-    assert sweeper.num_put_back == 1
+    assert tenancy.num_put_back == 1
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def _blow(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
     lists = [f"{queue}{lane}" for lane in LANES]
     names = [
         *("pending", "pending:deadlines", *(f"pending:{name}" for name in lists), "delayed", "leases"),
-        *("waiting", "sweep", "dead", "workers", "quarantine"),
+        *("waiting", "sweep", "dead", "workers", "quarantine", f"room:{queue}"),
     ]
     of_job = [ledger.job_key(job_id), ledger.events_key(job_id)]
     key = rng.choice([rng.choice(lists), rng.choice(of_job), ledger.key(rng.choice(names))])
@@ -146,7 +146,8 @@ def _blow(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
         case 5:
             return ("XADD", key, rng.choice(["*", "999999-0"]), rng.choice(["e", "x"]), value)
         case 6:
-            return ("PUBLISH", ledger.control_channel, rng.choice([value, f'{{"v":1,"job":"{job_id}"}}']))
+            owner = str((herd.jobs.redis.hget(ledger.job_key(job_id), "owner") or b"").decode())
+            return ("PUBLISH", ledger.notices_to(owner), rng.choice([value, f'{{"v":1,"job":"{job_id}"}}']))
         case _:
             return ("EXPIRE", key, rng.choice(["0", "1", "99999"]))
 

@@ -177,6 +177,8 @@ class Renewal(StrEnum):
     FINISHED = "finished"
     #: Renewed, but its owner is to end it.
     CANCELLED = "cancelled"
+    #: A key of the job or of its tenant holds something else.
+    ERROR = "error"
 
 
 class Renewed(NamedTuple):

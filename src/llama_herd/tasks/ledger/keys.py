@@ -10,10 +10,11 @@ herd:<tenant>:delayed         zset    waiting jobs that are not due yet, by the 
 herd:<tenant>:waiting         hash    counts of what waits, <queue>:jobs, :tokens, :delayed, :taken, :since
 herd:<tenant>:leases          zset    running jobs, by the end of their lease
 herd:<tenant>:quarantine      zset    poisoned jobs, by the time they were given up
-herd:<tenant>:ctl             channel notices to the workers which jobs to end
+herd:<tenant>:ctl:<owner>     channel notices to a worker which of its jobs to end
 herd:<tenant>:worker:<name>   hash    the last report of a worker
 herd:<tenant>:workers         zset    the workers' names, by the time their reports expire
 herd:<tenant>:served          zset    queues, by the last report of a worker that serves them
+herd:<tenant>:room:<queue>    zset    the workers of a queue that have free rows, by how many
 herd:<tenant>:batch:<run>     hash    the last report of a batch
 herd:<tenant>:batches         zset    the batches' runs, by the time their reports expire
 herd:<tenant>:{<id>}:file     hash    a file that was uploaded, or made of a batch's answers; not its bytes
@@ -77,10 +78,9 @@ class Keys:
         """Channel on which a job's events are published."""
         return self.key(f"tokens:{job_id}")
 
-    @property
-    def control_channel(self) -> str:
-        """Channel on which workers hear which jobs to end; `read_notice` parses its messages."""
-        return self.key("ctl")
+    def notices_to(self, owner: str) -> str:
+        """Channel on which a worker hears which of its jobs to end; `read_notice` parses its messages."""
+        return self.key(f"ctl:{owner}")
 
     @property
     def control_exchange(self) -> str:

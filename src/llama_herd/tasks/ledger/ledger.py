@@ -12,6 +12,7 @@ from typing import Self
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Event, Failure, parse_event
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import held_jobs
 from llama_herd.tasks.ledger.answers import (
     Busy,
     Cancellation,
@@ -23,7 +24,6 @@ from llama_herd.tasks.ledger.answers import (
     Purge,
     Record,
     Release,
-    Renewal,
     Renewed,
     Settled,
     Settling,
@@ -32,12 +32,12 @@ from llama_herd.tasks.ledger.answers import (
 )
 from llama_herd.tasks.ledger.end_tail import LOST, end_tail
 from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.held_jobs import Held, TenantEntry
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.notice import CancelReason, notice_text
 from llama_herd.tasks.ledger.redis_call import Call, Script
 from llama_herd.tasks.ledger.replies import (
     read_claim,
-    read_emit,
     read_origin,
     read_part,
     read_place,
@@ -66,17 +66,15 @@ SOUND_TOKENS = 32
 SOUND_MS = 30_000
 #: Most webhooks of a tenant that wait to be sent, and as many that were given up.
 MAX_OUTBOX = 100_000
-#: The keys of SWEEP.
+#: The keys of SWEEP, and those whose lack says that there is nothing to sweep.
 _SWEPT = ("pending", "delayed", "leases", "waiting", "sweep", "dead", "served")
+_TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbox:dead")
 #: Start of a stream, as XRANGE takes it.
 FIRST = "-"
 
 _SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
 _CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", "lost")
-_EMIT = Script("emit", "clock", "life", "outbox")
-_PREPARE = Script("prepare")
 _RELEASE = Script("release", "clock", "queue", "push", "front", "waiting")
-_RENEW = Script("renew", "clock")
 _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
 _CANCEL = Script("cancel", "clock", "life", "outbox", "waiting", "end")
@@ -84,6 +82,7 @@ _PURGE = Script("purge", "clock", "life", "outbox", "waiting", "end")
 _SWEEP = Script(
     "sweep", "clock", "life", "queue", "push", "front", "outbox", "outbox_trim", "waiting", "end", "lost"
 )
+_TURNS = Script("turns", "clock")
 _READ = Script("read")
 _DEPTH = Script("depth", "queue")
 _PLACE = Script("place", "clock")
@@ -193,41 +192,13 @@ class Ledger(Keys):
         return Call(_CLAIM, keys, args, read_claim)
 
     def emit(self, owner: str, entries: Sequence[Entry]) -> Call[list[Emitted]]:
-        """Record and publish the events of one step. There is one answer for each entry, in order.
-
-        If the same call is sent again byte for byte, it changes nothing: all events are duplicates.
-        """
-        keys = [self.key("leases")]
-        args: list[str | int] = [owner, self.lease_ms, self.stream_ttl_s, self.channel("")]
-        args += [self.sound_tokens, self.sound_ms]
-        for e in entries:
-            keys += (self.job_key(e.job_id), self.events_key(e.job_id))
-            args += (e.job_id, e.epoch, e.seq, e.i, e.num_ids, e.kind, e.state, e.event)
-        return Call(_EMIT, keys, args, read_emit)
-
-    def prepare(
-        self, owner: str, claims: Sequence[tuple[str, int]], *, is_done: bool = False
-    ) -> Call[list[bool]]:
-        """Note that claimed jobs, given by id and epoch, are about to be prepared, or that this is done.
-
-        A death of the worker in between counts against them. Answers for each whether this owner still has
-        it.
-        """
-        return Call(
-            _PREPARE,
-            [self.job_key(job_id) for job_id, _ in claims],
-            (owner, int(not is_done), *(epoch for _, epoch in claims)),
-            lambda reply: [answer == b"ok" for answer in reply],
-        )
+        """`held_jobs.emit` for events of this tenant."""
+        return held_jobs.emit(owner, [TenantEntry(self, entry) for entry in entries], self)
 
     def renew(self, job_id: str, owner: str, epoch: int) -> Call[Renewed]:
-        """Renew the lease of a job that emits nothing at the moment."""
-        return Call(
-            _RENEW,
-            (self.job_key(job_id), self.key("leases")),
-            (job_id, owner, epoch, self.lease_ms),
-            lambda reply: Renewed(Renewal(text(reply[0])), text(reply[1])),
-        )
+        """`held_jobs.renew` for one job of this tenant."""
+        call = held_jobs.renew(owner, [Held(self, job_id, epoch)], self)
+        return Call(call.what, call.keys, call.args, lambda reply: call.parse(reply)[0])
 
     def release(self, job_id: str, owner: str, epoch: int, *, push: bool = False) -> Call[Release]:
         """Give a claimed job back to the queue; no death is counted. push: push its message again."""
@@ -251,7 +222,7 @@ class Ledger(Keys):
         is_late = reason in ("deadline", "expired")
         return Call(
             _CANCEL,
-            (*self.job_keys(job_id), self.control_channel),
+            self.job_keys(job_id),
             (
                 job_id,
                 self.channel(job_id),
@@ -260,6 +231,7 @@ class Ledger(Keys):
                 "failed" if is_late else "cancelled",
                 end_tail("deadline" if is_late else "cancelled"),
                 notice_text(job_id, reason),
+                self.notices_to(""),
             ),
             lambda reply: Cancellation(text(reply)),
         )
@@ -296,7 +268,7 @@ class Ledger(Keys):
                 record,
                 events,
                 self.channel(""),
-                self.lease_ms // 6,
+                self.between_sweeps_ms,
                 max(SWEEP_GAP_MS, self.lease_ms * 2 // 3),
                 self.lease_ms,
                 SWEEP_PATIENCE_MS,
@@ -316,6 +288,11 @@ class Ledger(Keys):
             ),
             lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
         )
+
+    @property
+    def between_sweeps_ms(self) -> int:
+        """The shortest time between two sweeps."""
+        return self.lease_ms // 6
 
     # Reading
 
@@ -403,3 +380,16 @@ def _brought(job: GenerationJob, envelope: Envelope) -> tuple[str | int, ...]:
 
 def _optional(number: int | None) -> str:
     return "" if number is None else str(number)
+
+
+def turns(ledgers: Sequence[Ledger]) -> Call[list[bool]]:
+    """Which of these tenants are to be swept now. Of those without anything to sweep the time is noted.
+
+    Every worker asks about once a second. Most of the answers are no: another worker has just swept.
+    """
+    return Call(
+        _TURNS,
+        [ledger.key(name) for ledger in ledgers for name in ("sweep", *_TO_SWEEP)],
+        (min((ledger.between_sweeps_ms for ledger in ledgers), default=0),),
+        lambda reply: [answer == 1 for answer in reply],
+    )

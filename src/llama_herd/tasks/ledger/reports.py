@@ -1,13 +1,13 @@
 """Reports of workers and batches. A report expires when its author falls silent."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from pydantic import BaseModel
+from itertools import chain
 
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Call, Script
-from llama_herd.tasks.ledger.replies import read_reports
+from llama_herd.tasks.ledger.redis_call import Argument, Call, Script
+from llama_herd.tasks.ledger.replies import read_reports, text
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.worker_status import WorkerStatus
 
@@ -16,23 +16,25 @@ WORKER_TTL_S = 10
 #: Most queues of which it is remembered that a worker has served them; those served last are kept.
 MAX_SERVED = 1000
 
+#: Most workers that are asked for free rows in one beat: those with the most.
+MAX_ASKED = 16
+#: Most tenants of one beat.
+MAX_BEATS = 50
+
+_BEAT = Script("beat", "clock")
 _REPORT = Script("report", "clock")
 _REPORTS = Script("reports", "clock")
 _END_BATCH = Script("end_batch")
 SCRIPTS = (_REPORTS,)
-
-#: The key that lists the reports of each kind.
-_INDEXES = {"worker": "workers", "batch": "batches"}
 
 
 @dataclass(frozen=True)
 class Reports(Keys):
     """All calls for one tenant's reports."""
 
-    def report_worker(self, status: WorkerStatus) -> Call[bool]:
-        """Store a worker's report, and note that its queue is served, unless the worker is stopping."""
-        queue = "" if status.state == "stopping" else queue_name(status.model, self.tenant)
-        return self._report("worker", status.name, WORKER_TTL_S, status, queue)
+    def report_worker(self, status: WorkerStatus) -> Call[list[int | str]]:
+        """`beat` for this tenant alone."""
+        return beat([Beat(self, status)])
 
     def workers(self) -> Call[list[WorkerStatus]]:
         """All live workers."""
@@ -45,7 +47,9 @@ class Reports(Keys):
 
     def report_batch(self, status: BatchStatus) -> Call[bool]:
         """Store a batch's report: how far it is, or how it ended. Returns whether it was asked to end."""
-        return self._report("batch", status.run_id, status.ttl_s, status)
+        fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
+        keys = (self.key(f"batch:{status.run_id}"), self.key("batches"))
+        return Call(_REPORT, keys, (status.run_id, status.ttl_s, *fields), bool)
 
     def end_batch(self, run_id: str) -> Call[bool]:
         """Ask a running batch to end. Returns whether there is one."""
@@ -60,8 +64,52 @@ class Reports(Keys):
             lambda reply: read_reports(reply, BatchStatus),
         )
 
-    def _report(self, kind: str, name: str, ttl_s: int, status: BaseModel, queue: str = "") -> Call[bool]:
-        fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
-        keys = [self.key(f"{kind}:{name}"), self.key(_INDEXES[kind])]
-        keys += [self.key("served")] if queue else []
-        return Call(_REPORT, keys, (name, ttl_s, queue, MAX_SERVED, *fields), bool)
+
+@dataclass(frozen=True)
+class Beat:
+    """What a worker reports to a tenant. asks: for how many rows are free in other workers of the queue."""
+
+    whose: Keys
+    status: WorkerStatus
+    asks: bool = False
+
+
+def beat(beats: Sequence[Beat]) -> Call[list[int | str]]:
+    """Store a worker's reports, and note that its queues are served, unless the worker is stopping.
+
+    Answers for each tenant the rows that are free in other workers, as far as was asked; or what is wrong
+    with a key of the tenant.
+    """
+    fields = [one.status.model_dump(exclude={"beat_ms"}) for one in beats]
+    common = {name: value for name, value in fields[0].items() if all(one[name] == value for one in fields)}
+    name = beats[0].status.name
+    keys: list[str] = []
+    args: list[Argument] = [name, WORKER_TTL_S, MAX_SERVED, MAX_ASKED, len(common), *_flat(common)]
+    for one, own in zip(beats, fields, strict=True):
+        whose, status = one.whose, one.status
+        queue = queue_name(status.model, whose.tenant)
+        keys += (
+            whose.key(f"worker:{name}"),
+            whose.key("workers"),
+            whose.key("served"),
+            whose.key(f"room:{queue}"),
+        )
+        own = {field: value for field, value in own.items() if field not in common}
+        args += (
+            "" if status.state == "stopping" else queue,
+            status.num_free,
+            int(one.asks),
+            len(own),
+            *_flat(own),
+        )
+    return Call(
+        _BEAT, keys, args, lambda reply: [one if isinstance(one, int) else text(one) for one in reply]
+    )
+
+
+def _flat(fields: Mapping[str, Argument]) -> Iterator[Argument]:
+    return chain.from_iterable(fields.items())
+
+
+def _read_beats(reply: list[int | bytes]) -> list[int | str]:
+    return [one if isinstance(one, int) else text(one) for one in reply]

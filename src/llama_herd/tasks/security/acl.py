@@ -224,7 +224,7 @@ class Acl:
     def _producer(self) -> Rights:
         ledger, job = self._ledger, GenerationJob(prompt=ANY)
         submits = (ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues)
-        channels = self._results | self._revokes | {ledger.channel(ANY), ledger.control_channel}
+        channels = self._results | self._revokes | {ledger.channel(ANY), ledger.notices_to(ANY)}
         return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)) + Rights(
             _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT,
             self._queue_keys | self._lines | self._outbox,
@@ -257,7 +257,7 @@ class Acl:
         )
         # What scripts find by names that they read, and what a purge searches.
         found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
-        channels = frozenset({ledger.channel(ANY), ledger.control_channel})
+        channels = frozenset({ledger.channel(ANY), ledger.notices_to(ANY)})
         others = Rights(
             _CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT,
             self._lists | self._lines | self._outbox | found,

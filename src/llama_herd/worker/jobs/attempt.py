@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 
 from llama_herd.tasks.events import Failure, FinishReason, StopReason, Timings
@@ -29,6 +30,7 @@ class Attempt:
     first_token_s: float | None = None
     abort: Abort | None = None  # why it must end early; may be set before it has sequences
     deadline_s: float | None = None  # on the clock of time.monotonic
+    emitted_s: float = -inf  # since when at least an event of it is on record, which renewed its lease
     reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
     has_ended: bool = False
     outcome: str = ""  # once it has ended: its finish reason, or the code of its error
@@ -38,6 +40,10 @@ class Attempt:
     @property
     def job_id(self) -> str:
         return self.stream.job_id
+
+    @property
+    def tenant(self) -> str:
+        return self.stream.tenant
 
     @property
     def line(self) -> dict[str, object]:

@@ -125,6 +125,10 @@ class EventLog:
         """Number of the attempt that writes now, or is about to start."""
         return self._num_starts + (not self._has_started)
 
+    @property
+    def tenant(self) -> str:
+        return self._author.tenant
+
     def line(self, trace_id: str | None) -> JobLine:
         """What the log says of the job in each line."""
         return self._author.line(self.job_id, self.attempt, trace_id)

@@ -1,4 +1,4 @@
-"""What a worker has seen of its jobs, in frozen values: one for each tenant's publisher, and one for all."""
+"""What a worker has seen of its jobs, in frozen values: one for each tenant, and one for all."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ ASKED_FOR = (*SUCCESSES, "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """What one publisher has written since the start. Times in seconds count as in a job's `timings`."""
+    """What was written since the start: of one tenant's jobs, or the publisher's calls. Times in seconds count as in a job's `timings`."""
 
     queue_s: Histogram = LATENCIES  # jobs that nobody had started before
     first_token_s: Histogram = FIRST_TOKENS  # jobs of which no token was recorded before
@@ -106,12 +106,12 @@ class WorkerFigures:
     jobs: JobFigures
     grammars: GrammarFigures
     num_put_back: int  # jobs whose message this worker's sweeps have pushed again
-    num_waiting_steps: int  # most steps that wait for Redis in one publisher
+    num_waiting_steps: int  # steps that wait for Redis
     lag_s: float  # age of the oldest events that Redis does not have
 
 
 def joined(parts: Iterable[JobFigures]) -> JobFigures:
-    """The figures of several publishers as those of one."""
+    """The figures of the publisher's calls and of all tenants' jobs as one."""
     return reduce(_sum, parts, JobFigures())
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from uuid import uuid4
 
 import structlog
-from celery import Celery
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 from structlog.contextvars import bound_contextvars
@@ -29,6 +28,7 @@ from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.result_backend import refusal
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.stream_reader import StreamReader
+from llama_herd.worker.jobs.tenancy import Tenancy
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +56,7 @@ class Settlement(NamedTuple):
     `error`: why it can have no final event.
     """
 
+    tenancy: Tenancy
     job_id: str
     deliveries: list[Delivery]
     line: Mapping[str, object]
@@ -76,16 +77,12 @@ class Finisher:
     wrote the stream and however often the job's message comes back.
     """
 
-    def __init__(self, redis: Redis, ledger: Ledger, app: Celery, reader: StreamReader) -> None:
-        """`app` has the tenant's result backend."""
+    def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._ledger = ledger
-        self._app = app
-        self._reader = reader
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
         self._later: list[LaterSettlement] = []
-        #: Jobs that this finisher is settling, by the token that says so in their records.
-        self._settling: dict[str, str] = {}
+        #: What reports that a job is being settled here, by the token that says so in its record.
+        self._settling: dict[str, Call[Turn]] = {}
         self._num_answered = [0] * NUM_THREADS
         self._is_busy = [False] * NUM_THREADS
         self._is_stopping = threading.Event()
@@ -109,14 +106,20 @@ class Finisher:
         return sum(self._num_answered)
 
     def settle(
-        self, job_id: str, deliveries: list[Delivery], line: Mapping[str, object] = MappingProxyType({})
+        self,
+        tenancy: Tenancy,
+        job_id: str,
+        deliveries: list[Delivery],
+        line: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """Settle the first delivery and acknowledge the others; returns at once."""
-        self._inbox.put(Settlement(job_id, deliveries, {"job_id": job_id, **line}))
+        self._inbox.put(Settlement(tenancy, job_id, deliveries, {"job_id": job_id, **line}))
 
-    def refuse(self, delivery: Delivery, error: GenerationError, line: Mapping[str, object]) -> None:
+    def refuse(
+        self, tenancy: Tenancy, delivery: Delivery, error: GenerationError, line: Mapping[str, object]
+    ) -> None:
         """Settle a delivery whose job cannot be recorded; returns at once."""
-        self._inbox.put(Settlement(delivery.job_id, [delivery], line, error))
+        self._inbox.put(Settlement(tenancy, delivery.job_id, [delivery], line, error))
 
     def stop(self) -> None:
         """Finish the current settlements; messages left unsettled are delivered again and settled then."""
@@ -137,9 +140,9 @@ class Finisher:
     def _report(self) -> None:
         """Report the jobs that are being settled here, and try postponed settlements again."""
         while not self._is_stopping.wait(REPORT_S):
-            for token, job_id in list(self._settling.items()):
+            for report in list(self._settling.values()):
                 with suppress(RedisError):
-                    run(self._redis, self._ledger.settling(job_id, token, SETTLING_MS))
+                    run(self._redis, report)
             for later in list(self._later):
                 if later.due_s <= monotonic():
                     self._later.remove(later)
@@ -159,30 +162,31 @@ class Finisher:
 
     def _finish(self, settlement: Settlement) -> list[Delivery]:
         """Run Celery's tracer with the job's outcome; return the deliveries that are left to acknowledge."""
-        job_id, deliveries, _, error = settlement
+        tenancy, job_id, deliveries, _, error = settlement
         if error is not None:
             raise error
         if not deliveries:
-            self._insist(self._correct, job_id)
+            self._insist(self._correct, tenancy, job_id)
             return []
         token = uuid4().hex
-        turn, events = self._insist(self._begin, job_id, token)
+        ask = tenancy.ledger.settling(job_id, token, SETTLING_MS)
+        turn, events = self._insist(self._begin, tenancy.reader, job_id, ask)
         match turn:
             case Settled():
                 return deliveries
             case Busy():
                 self._later.append(LaterSettlement(monotonic() + turn.remaining_ms / 1000, settlement))
                 return []
-        with self._reported(job_id, token):
+        with self._reported(token, ask):
             outcome = _outcome(events)
             self._insist(deliveries[0].settle, outcome)
-            self._insist(self._note_settled, job_id, self._ledger.settle(job_id))
+            self._insist(self._note_settled, tenancy.ledger, job_id)
         _log_end(outcome, settlement.line.get("attempt"))
         return deliveries[1:]
 
     def _fail(self, settlement: Settlement, error: BaseException) -> list[Delivery]:
         """Store that the job's result cannot be stored: clients that wait for it would wait for ever."""
-        job_id, deliveries = settlement.job_id, settlement.deliveries
+        deliveries = settlement.deliveries
         refused = refusal(error)
         # An unexpected error is logged by where it was raised, not by its text, which may quote the job.
         is_ours = not isinstance(error, GenerationError | RedisError)
@@ -191,7 +195,7 @@ class Finisher:
         try:
             for delivery in deliveries[:1]:
                 self._insist(delivery.fail, refused)
-                self._insist(self._note_settled, job_id, self._ledger.settle(job_id))
+                self._insist(self._note_settled, settlement.tenancy.ledger, settlement.job_id)
         except Stopped:
             raise
         except Exception as again:
@@ -203,44 +207,42 @@ class Finisher:
         return insist(lambda: act(*args, **options), "a result", pause=self._is_stopping.wait)
 
     @contextmanager
-    def _reported(self, job_id: str, token: str) -> Iterator[None]:
+    def _reported(self, token: str, report: Call[Turn]) -> Iterator[None]:
         """Have the job reported as being settled here, within the block."""
-        self._settling[token] = job_id
+        self._settling[token] = report
         try:
             yield
         finally:
             del self._settling[token]
 
-    def _begin(self, job_id: str, token: str) -> tuple[Turn, Events]:
+    def _begin(self, reader: StreamReader, job_id: str, ask: Call[Turn]) -> tuple[Turn, Events]:
         """Ask whether this finisher may settle the job, and read its events, in one trip if they are few."""
-        calls: list[Call[Any]] = [
-            self._ledger.settling(job_id, token, SETTLING_MS),
-            self._reader.part(job_id),
-        ]
+        calls: list[Call[Any]] = [ask, reader.part(job_id)]
         turn, part = run_many(self._redis, calls)
         if isinstance(turn, ResponseError):
             raise turn
         if not isinstance(turn, Settling):
             return turn, []
         try:
-            return turn, list(self._reader.events(job_id, part))
+            return turn, list(reader.events(job_id, part))
         except ResponseError as error:
             if passes(error):
                 raise
             return turn, error
 
-    def _correct(self, job_id: str) -> None:
+    def _correct(self, tenancy: Tenancy, job_id: str) -> None:
         """Correct the outcome that Celery has stored by itself, if it is wrong."""
-        correct(_outcome(list(self._reader.events(job_id))), self._app.backend)
-        self._note_settled(job_id, self._ledger.is_purged(job_id))
+        correct(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.backend)
+        self._delete_if_purged(tenancy.ledger, job_id, tenancy.ledger.is_purged(job_id))
 
-    def _note_settled(self, job_id: str, note: Call[bool]) -> None:
-        """Note that later messages of the job need nothing, and delete the result of a purged job.
+    def _note_settled(self, ledger: Ledger, job_id: str) -> None:
+        """Note that later messages of the job need nothing."""
+        self._delete_if_purged(ledger, job_id, ledger.settle(job_id))
 
-        A purge deletes the result that it finds; ours may have been stored just after it.
-        """
-        if run(self._redis, note):
-            self._redis.delete(self._ledger.result_key(job_id))
+    def _delete_if_purged(self, ledger: Ledger, job_id: str, ask: Call[bool]) -> None:
+        """Delete the result of a purged job: ours may have been stored just after the purge."""
+        if run(self._redis, ask):
+            self._redis.delete(ledger.result_key(job_id))
 
 
 def _outcome(events: Events) -> Result:

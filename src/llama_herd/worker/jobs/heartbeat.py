@@ -1,33 +1,47 @@
-"""Renews the leases of this worker's jobs, hears of cancels, and reports the worker's status."""
+"""Renews the leases of this worker's jobs, hears of cancels, and reports its status to its tenants."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence as Rows
 from contextlib import suppress
+from math import inf
 from time import monotonic
+from typing import Any
 
 import structlog
+from redis import Redis
+from redis.client import PubSub
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger.answers import Renewal, Renewed
+from llama_herd.tasks.ledger.answers import Renewal
+from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, renew
 from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.notice import read_notice
-from llama_herd.tasks.ledger.redis_call import keep_loaded, run, run_many
-from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.redis_call import keep_loaded, run
+from llama_herd.tasks.ledger.reports import MAX_BEATS, Beat, beat
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.engine.thread import EngineThread
-from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.overflow import waits_for_room
+from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
 
+#: How often a tenant is told of a worker that has nothing of it in hand.
+IDLE_REPORT_S = 3.0
+#: How often Redis is asked whether it has the scripts of others, which it forgets when it starts again.
+SCRIPTS_S = 3.0
+
 #: How soon a stop or `report_soon` is noticed between two beats.
 LISTEN_S = 0.2
 
+#: An event renews its job's lease. One so young makes another renewal superfluous until the next beat.
+FRESH_S = 0.5
+
 
 class Heartbeat(threading.Thread):
-    """Renews the leases of all claimed jobs once a second, while the engine moves; between beats it listens.
+    """Renews the leases of claimed jobs once a second, while the engine moves; between beats it listens.
 
     Each event of a running job renews its lease anyway; this is for jobs that wait or prefill. A stalled
     engine loses its jobs to other workers, since nothing renews their leases then.
@@ -35,26 +49,31 @@ class Heartbeat(threading.Thread):
 
     def __init__(
         self,
-        holder: LeaseHolder,
+        redis: Redis,
+        owner: str,
+        tenancies: Tenancies,
         *,
-        claims: ClaimedJobs,
         engine: EngineThread,
-        status: Callable[[], WorkerStatus],
+        status: Callable[[str], WorkerStatus],
         stall_s: float,
     ) -> None:
+        """`status(queue)` is what users of that queue may see."""
         super().__init__(name="heartbeat", daemon=True)
-        self._holder = holder
-        self._redis = holder.redis
-        self._reports = Reports(holder.ledger.tenant)
-        self._claims = claims
+        self._redis = redis
+        self._owner = owner
+        self._tenancies = tenancies
+        self._by_channel = {one.ledger.notices_to(owner).encode(): one for one in tenancies}
         self._engine = engine
         self._status = status
         self._stall_s = stall_s
         self._is_stopping = threading.Event()
         self._next_beat_s = 0.0
+        self._next_scripts_s = 0.0
+        self._reported_s = dict[str, float]()  # by tenant
 
     def report_soon(self) -> None:
-        """Beat soon, since the worker's last report is no longer true."""
+        """Beat soon, since the worker's last reports are no longer true."""
+        self._reported_s.clear()
         self._next_beat_s = 0.0
 
     def stop(self) -> None:
@@ -62,7 +81,7 @@ class Heartbeat(threading.Thread):
         self._is_stopping.set()
         self.join()
         with suppress(RedisError):
-            run(self._redis, self._reports.report_worker(self._status()))
+            self._report(list(self._tenancies))
 
     def run(self) -> None:
         while not self._is_stopping.is_set():
@@ -74,36 +93,62 @@ class Heartbeat(threading.Thread):
     def _listen(self) -> None:
         """Beat; between two beats act on cancel notices at once."""
         with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
-            pubsub.subscribe(self._holder.ledger.control_channel)
+            pubsub.subscribe(*self._by_channel)
             self.report_soon()
             while not self._is_stopping.is_set():
                 if monotonic() >= self._next_beat_s:
                     self._next_beat_s = monotonic() + INTERVAL_S
                     self._beat()
-                rest_s = self._next_beat_s - monotonic()
-                message = pubsub.get_message(timeout=max(0.0, min(LISTEN_S, rest_s)))
-                notice = read_notice(message["data"]) if message else None
-                if notice is not None:
-                    self._cancel(notice.job, notice.cancel)
+                self._hear(pubsub)
+
+    def _hear(self, pubsub: PubSub) -> None:
+        rest_s = self._next_beat_s - monotonic()
+        message: Any = pubsub.get_message(timeout=max(0.0, min(LISTEN_S, rest_s)))
+        notice = read_notice(message["data"]) if message else None
+        if notice is not None:
+            self._cancel(self._by_channel[message["channel"]].claims.get(notice.job), notice.cancel)
 
     def _beat(self) -> None:
-        """Renew first, as jobs depend on it; the reports fail while a key of the tenant is spoilt."""
+        """Renew first, as jobs depend on it."""
         if self._engine.is_stalled(self._stall_s):
             log.error("engine stalled, other workers will take its jobs", stall_s=self._stall_s)
         else:
             self._renew()
-        run(self._redis, self._reports.report_worker(self._status()))
-        keep_loaded(self._redis, KEPT_SCRIPTS)
+        self._report([one for one in self._tenancies if self._is_due(one)])
+        if monotonic() >= self._next_scripts_s:
+            keep_loaded(self._redis, KEPT_SCRIPTS)
+            self._next_scripts_s = monotonic() + SCRIPTS_S
 
     def _renew(self) -> None:
-        attempts = self._claims.in_hand()
-        answers = run_many(self._redis, [self._holder.renew(attempt) for attempt in attempts])
-        for attempt, answer in zip(attempts, answers, strict=True):
-            if isinstance(answer, Renewed) and answer.kind is Renewal.CANCELLED:
-                self._cancel(attempt.job_id, answer.reason)
+        fresh_s = monotonic() - FRESH_S
+        silent = [one for one in self._tenancies.in_hand() if one.emitted_s < fresh_s]
+        for start in range(0, len(silent), MAX_ENTRIES):
+            lot = silent[start : start + MAX_ENTRIES]
+            held = [self._tenancies.of(one).held(one) for one in lot]
+            answers = run(self._redis, renew(self._owner, held, self._tenancies.first.ledger))
+            for attempt, answer in zip(lot, answers, strict=True):
+                if answer.kind is Renewal.CANCELLED:
+                    self._cancel(attempt, answer.reason)
 
-    def _cancel(self, job_id: str, reason: str) -> None:
-        attempt = self._claims.get(job_id)
+    def _is_due(self, tenancy: Tenancy) -> bool:
+        """Whether a tenant is to be told now: each second while it has jobs here, and seldom else."""
+        is_active = bool(tenancy.claims) or tenancy.recent.tokens_per_s > 0
+        interval_s = INTERVAL_S / 2 if is_active else IDLE_REPORT_S - INTERVAL_S / 2
+        return monotonic() - self._reported_s.get(tenancy.tenant, -inf) >= interval_s
+
+    def _report(self, tenancies: Rows[Tenancy]) -> None:
+        for start in range(0, len(tenancies), MAX_BEATS):
+            lot = tenancies[start : start + MAX_BEATS]
+            asking = [any(map(waits_for_room, one.claims.in_hand())) for one in lot]
+            beats = [
+                Beat(one.ledger, self._status(one.queue), asks) for one, asks in zip(lot, asking, strict=True)
+            ]
+            answers = run(self._redis, beat(beats))
+            for one, answer in zip(lot, answers, strict=True):
+                one.num_free_elsewhere = answer if isinstance(answer, int) else 0
+                self._reported_s[one.tenant] = monotonic()
+
+    def _cancel(self, attempt: Attempt | None, reason: str) -> None:
         if attempt is None:
             return
         attempt.abort = attempt.abort or ("deadline" if reason == "deadline" else "cancelled")

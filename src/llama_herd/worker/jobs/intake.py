@@ -11,6 +11,7 @@ from time import monotonic
 from typing import NamedTuple
 
 import structlog
+from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
@@ -36,16 +37,12 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventLog, Recorded
 from llama_herd.worker.jobs.finisher import Finisher
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.preparer import Opened, Preparer
 from llama_herd.worker.jobs.publisher import BREAKING, MAX_REASON, Publisher
-from llama_herd.worker.jobs.revoked_ids import RevokedIds
-from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.suspect_gate import POLL_S
-from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +67,7 @@ class CeleryEnd(NamedTuple):
     """A job that Celery has ended by itself: revoked or expired. Its stream still needs an end."""
 
     job_id: str
+    queue: str
     reason: CancelReason
 
 
@@ -101,29 +99,21 @@ class Intake(threading.Thread):
 
     def __init__(
         self,
-        holder: LeaseHolder,
-        settings: WorkerSettings,
+        redis: Redis,
+        owner: str,
+        tenancies: Tenancies,
         *,
-        author: Author,
-        claims: ClaimedJobs,
         publisher: Publisher,
         preparer: Preparer,
         finisher: Finisher,
-        reader: StreamReader,
-        revoked: RevokedIds,
     ) -> None:
         super().__init__(name="intake", daemon=True)
-        self._redis = holder.redis
-        self._ledger = holder.ledger
-        self._owner_id = holder.id
-        self._settings = settings
-        self._author = author
-        self._claims = claims
+        self._redis = redis
+        self._owner_id = owner
+        self._tenancies = tenancies
         self._publisher = publisher
         self._finisher = finisher
         self._preparer = preparer
-        self._reader = reader
-        self._revoked = revoked
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
         self._later: list[LaterItem] = []
         self._numbers = count()
@@ -176,27 +166,33 @@ class Intake(threading.Thread):
         heapq.heappush(self._later, LaterItem(monotonic() + delay_s, next(self._numbers), item))
 
     def _end(self, end: CeleryEnd) -> None:
+        tenancy = self._tenancies.of_queue(end.queue)
+        cancel = tenancy.ledger.cancel(end.job_id, end.reason)
         try:
-            answer = run(self._redis, self._ledger.cancel(end.job_id, end.reason))
+            answer = run(self._redis, cancel)
             if answer is Cancellation.UNKNOWN:
-                self._put_on_record(end.job_id)
-                answer = run(self._redis, self._ledger.cancel(end.job_id, end.reason))
+                self._put_on_record(end.job_id, tenancy)
+                answer = run(self._redis, cancel)
             if answer is not Cancellation.ASKED:
-                self._finisher.settle(end.job_id, [], self._author.line(end.job_id, None, None)._asdict())
+                line = tenancy.author.line(end.job_id, None, None)._asdict()
+                self._finisher.settle(tenancy, end.job_id, [], line)
         except RedisError:
             self._put_off(end, RETRY_S)
 
-    def _put_on_record(self, job_id: str) -> None:
+    def _put_on_record(self, job_id: str, tenancy: Tenancy) -> None:
         """Make a record of an unclaimed job that came without our client, so that it can be ended."""
-        envelope = Envelope.of_request({"id": job_id}, None, self._settings.queue)
-        claim = self._ledger.claim(job_id, self._owner_id, job=NO_JOB, envelope=envelope)
+        envelope = Envelope.of_request({"id": job_id}, None, tenancy.queue)
+        claim = tenancy.ledger.claim(job_id, self._owner_id, job=NO_JOB, envelope=envelope)
         claimed = run(self._redis, claim)
         if isinstance(claimed, Claimed):
-            run(self._redis, self._ledger.release(job_id, self._owner_id, claimed.epoch))
+            run(self._redis, tenancy.ledger.release(job_id, self._owner_id, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         """Claim jobs: the small ones together, each large one by itself."""
-        asked = [Asked(d, TaskMessage.read(d.body, d.headers, self._settings)) for d in deliveries]
+        asked = [
+            Asked(one, TaskMessage.read(one.body, one.headers, self._tenancy_of(one).settings))
+            for one in deliveries
+        ]
         for delivery, message in asked:
             delivery.embed = message.embed
         small = [one for one in asked if not one.is_large]
@@ -207,7 +203,9 @@ class Intake(threading.Thread):
     def _claim_lot(self, lot: Rows[Asked]) -> None:
         """Claim jobs in one round trip, and open the ones that are ours: then their leases are renewed."""
         calls = [
-            self._ledger.claim(delivery.job_id, self._owner_id, job=message.job, envelope=message.envelope)
+            self._tenancy_of(delivery).ledger.claim(
+                delivery.job_id, self._owner_id, job=message.job, envelope=message.envelope
+            )
             for delivery, message in lot
         ]
         try:
@@ -220,24 +218,25 @@ class Intake(threading.Thread):
         for (delivery, message), answer in zip(lot, answers, strict=True):
             self._breaks.pop(delivery, None)
             try:
-                self._act(delivery, message, answer, first_parts.get(delivery.job_id))
+                self._act(delivery, message, answer, first_parts.get(delivery))
             except RedisError as error:
                 self._act_on_error(delivery, message, error)
 
     def _first_parts(
         self, lot: Rows[Asked], answers: Rows[ClaimAnswer | ResponseError]
-    ) -> dict[str, Part | ResponseError]:
-        """The beginnings of the streams of jobs that have run before, by id, in one round trip."""
-        job_ids = [
-            one.delivery.job_id
+    ) -> dict[Delivery, Part | ResponseError]:
+        """The beginnings of the streams of jobs that have run before, in one round trip."""
+        begun = [
+            one.delivery
             for one, answer in zip(lot, answers, strict=True)
             if isinstance(answer, Yours) and answer.seq
         ]
+        calls = [self._tenancy_of(one).reader.part(one.job_id, with_scores=False) for one in begun]
         try:
-            parts = run_many(self._redis, [self._reader.part(one, with_scores=False) for one in job_ids])
+            parts = run_many(self._redis, calls)
         except RedisError:
             return {}  # each is read again by itself
-        return dict(zip(job_ids, parts, strict=True))
+        return dict(zip(begun, parts, strict=True))
 
     def _try_again(self, lot: Rows[Asked], error: RedisError) -> None:
         """Make claims again later, but give up a large one that breaks the connection each time."""
@@ -261,14 +260,14 @@ class Intake(threading.Thread):
         """Act on the answer to a claim. `first` is the beginning of the job's stream, if it was read."""
         match answer:
             case Adopt():
-                if not self._claims.adopt(delivery):
+                if not self._tenancy_of(delivery).claims.adopt(delivery):
                     self._claim_again(delivery, message)
             case Claimed():
                 self._open(delivery, message, answer, first)
             case Busy():
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended():
-                self._finisher.settle(delivery.job_id, [delivery], self._line(delivery))
+                self._settle(delivery)
             case Settled():
                 delivery.acknowledge()
             case Early():
@@ -287,8 +286,9 @@ class Intake(threading.Thread):
             return
         reason = said(error)[:MAX_REASON]
         log.error("Redis refused a claim, ending the job", **self._line(delivery), error=reason)
-        envelope = Envelope.of(delivery.job_id, self._settings.queue)
-        claim = self._ledger.claim(delivery.job_id, self._owner_id, job=NO_JOB, envelope=envelope)
+        tenancy = self._tenancy_of(delivery)
+        envelope = Envelope.of(delivery.job_id, tenancy.queue)
+        claim = tenancy.ledger.claim(delivery.job_id, self._owner_id, job=NO_JOB, envelope=envelope)
         refusal = InvalidJob([FieldError("job", f"cannot be recorded: Redis says {reason}")])
         try:
             answer = run(self._redis, claim)
@@ -299,7 +299,7 @@ class Intake(threading.Thread):
                 self._put_off(delivery, RETRY_S)
             else:
                 refused = GenerationError(ErrorCode.NOT_RECORDED, str(refusal))
-                self._finisher.refuse(delivery, refused, self._line(delivery))
+                self._finisher.refuse(tenancy, delivery, refused, self._line(delivery))
 
     def _claim_again(self, delivery: Delivery, message: TaskMessage) -> None:
         """Claim again a job that the ledger says is ours, though we do not have it.
@@ -307,7 +307,8 @@ class Intake(threading.Thread):
         Either it has just ended here: then the answer is another one by now. Or the reply to our first claim
         was lost: then the answer is the same, and the job is opened.
         """
-        answer = run(self._redis, self._ledger.claim(delivery.job_id, self._owner_id))
+        ledger = self._tenancy_of(delivery).ledger
+        answer = run(self._redis, ledger.claim(delivery.job_id, self._owner_id))
         if isinstance(answer, Adopt):
             self._open(delivery, message, answer)
         else:
@@ -322,14 +323,15 @@ class Intake(threading.Thread):
     ) -> None:
         """Begin an attempt at a claimed job, where its stream ends."""
         recorded = self._recorded(delivery, first) if claimed.seq else NOTHING
+        tenancy = self._tenancy_of(delivery)
         attempt = Attempt(
-            EventLog(delivery.job_id, claimed, recorded, self._author),
+            EventLog(delivery.job_id, claimed, recorded, tenancy.author),
             [delivery],
-            is_last=0 < claimed.attempts == self._settings.max_attempts - 1,
+            is_last=0 < claimed.attempts == tenancy.settings.max_attempts - 1,
             trace_id=delivery.trace_id,
             waited_s=claimed.waited_s,
             # The ledger knew nothing of the job when it was revoked.
-            abort="cancelled" if message.job is not None and delivery.job_id in self._revoked else None,
+            abort="cancelled" if message.job is not None and delivery.job_id in tenancy.revoked else None,
         )
         if claimed.deadline_ms is not None:
             attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000
@@ -339,7 +341,8 @@ class Intake(threading.Thread):
     def _recorded(self, delivery: Delivery, first: Part | ResponseError | None) -> Recorded:
         """What earlier attempts have written; nothing if the stream was not written by workers alone."""
         try:
-            return Recorded.of(self._reader.events(delivery.job_id, first, with_scores=False))
+            reader = self._tenancy_of(delivery).reader
+            return Recorded.of(reader.events(delivery.job_id, first, with_scores=False))
         except RedisError as error:
             if passes(error):
                 raise
@@ -349,4 +352,11 @@ class Intake(threading.Thread):
 
     def _line(self, delivery: Delivery) -> dict[str, object]:
         """What the log says of a job that is not claimed."""
-        return self._author.line(delivery.job_id, None, delivery.trace_id)._asdict()
+        return self._tenancy_of(delivery).author.line(delivery.job_id, None, delivery.trace_id)._asdict()
+
+    def _settle(self, delivery: Delivery) -> None:
+        tenancy = self._tenancy_of(delivery)
+        self._finisher.settle(tenancy, delivery.job_id, [delivery], self._line(delivery))
+
+    def _tenancy_of(self, delivery: Delivery) -> Tenancy:
+        return self._tenancies.of_queue(delivery.queue)

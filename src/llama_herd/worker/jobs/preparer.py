@@ -8,6 +8,7 @@ from time import monotonic
 from typing import NamedTuple
 
 import structlog
+from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
@@ -15,6 +16,7 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
+from llama_herd.tasks.ledger.held_jobs import Held, prepare
 from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.priority import urgency_of
 from llama_herd.worker.broker.task_message import TaskMessage
@@ -24,11 +26,10 @@ from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import Recorded
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.publisher import Lost, Publisher, Refusal
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
+from llama_herd.worker.jobs.tenancy import Tenancies
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
@@ -69,16 +70,18 @@ class Preparer:
 
     def __init__(
         self,
-        holder: LeaseHolder,
-        settings: WorkerSettings,
+        redis: Redis,
+        owner: str,
+        tenancies: Tenancies,
         model: LoadedModel,
         *,
         publisher: Publisher,
         gate: SuspectGate,
         engine: EngineThread,
     ) -> None:
-        self._holder = holder
-        self._settings = settings
+        self._redis = redis
+        self._owner = owner
+        self._tenancies = tenancies
         self._model = model
         self._publisher = publisher
         self._gate = gate
@@ -156,17 +159,22 @@ class Preparer:
     def _note(self, done: Rows[Opened], begun: Rows[Opened] = ()) -> list[bool]:
         """Note which jobs are prepared and which begin; return for each of the latter if it is still ours."""
         calls = [
-            self._holder.ledger.prepare(
-                self._holder.id, [(one.attempt.job_id, one.claimed.epoch) for one in lot], is_done=lot is done
+            prepare(
+                self._owner,
+                [self._tenancies.of(one.attempt).held(one.attempt) for one in lot],
+                is_done=lot is done,
             )
             for lot in (done, begun)
             if lot
         ]
-        answers = run_many(self._holder.redis, calls) if calls else []
+        answers = run_many(self._redis, calls) if calls else []
         are_ours = answers[-1] if begun else []
         if isinstance(are_ours, ResponseError):
             raise are_ours
         return are_ours
+
+    def _held_of(self, opened: Opened) -> Held:
+        return self._tenancies.of(opened.attempt).held(opened.attempt)
 
     def _has_ended(self, attempt: Attempt) -> bool:
         """Whether a job is over before it has begun; ends one that is cancelled or overdue."""
@@ -203,9 +211,10 @@ class Preparer:
             raise GenerationError(
                 ErrorCode.UNREADABLE, "the job's stream is broken, so the job cannot continue"
             )
-        job = GenerationJob.parse(claimed.body, self._settings)
-        if job.model not in (None, self._settings.served_model):
-            message = f"must be {self._settings.served_model}, the model that this queue's workers serve"
+        settings = self._tenancies.of(attempt).settings
+        job = GenerationJob.parse(claimed.body, settings)
+        if job.model not in (None, settings.served_model):
+            message = f"must be {settings.served_model}, the model that this queue's workers serve"
             raise InvalidJob([FieldError("model", message)])
         since_ms = round(1000 * (monotonic() - attempt.claimed_s))
         now_ms = claimed.now_ms + since_ms

@@ -1,6 +1,7 @@
 """Sends the engine's outputs: one script call per step, repeated byte for byte until Redis answers."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence as Rows
 from contextlib import suppress
 from math import inf
@@ -9,6 +10,7 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar, cast
 
 import structlog
+from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
@@ -17,14 +19,14 @@ from llama_herd.tasks.ledger.answers import Emission, Emitted
 from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
 from llama_herd.tasks.ledger.end_tail import LOST
 from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, emit
 from llama_herd.tasks.ledger.passing import passes, said
 from llama_herd.tasks.ledger.redis_call import Call, run_many
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.figures import JobFigures
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
+from llama_herd.worker.jobs.tenancy import Tenancies
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +67,13 @@ class Lost(NamedTuple):
     attempt: Attempt
 
 
+class Outgoing(NamedTuple):
+    """An event that is to be sent, and the attempt that it is of."""
+
+    attempt: Attempt
+    entry: Entry
+
+
 #: What other threads put.
 Said = StepOutput | Refusal | Released | Lost
 
@@ -74,7 +83,7 @@ class Refused(Exception):
 
 
 class Publisher(threading.Thread):
-    """Writes the streams of the jobs in hand. Other threads call only `open` and `put`.
+    """Writes the streams of the jobs in hand, of all tenants. Other threads call only `open` and `put`.
 
     `on_start(attempt)` is called once the job's start is on record, `on_end(attempt)` once its final event
     is, `on_lost(attempt)` when the job turns out to belong to another worker, `on_released(attempt)` when it
@@ -83,8 +92,9 @@ class Publisher(threading.Thread):
 
     def __init__(
         self,
-        holder: LeaseHolder,
-        claims: ClaimedJobs,
+        redis: Redis,
+        owner: str,
+        tenancies: Tenancies,
         *,
         on_start: Callable[[Attempt], None],
         on_end: Callable[[Attempt], None],
@@ -92,8 +102,9 @@ class Publisher(threading.Thread):
         on_released: Callable[[Attempt], None],
     ) -> None:
         super().__init__(name="publisher", daemon=True)
-        self._holder = holder
-        self._claims = claims
+        self._redis = redis
+        self._owner = owner
+        self._tenancies = tenancies
         self._on_start = on_start
         self._on_end = on_end
         self._on_lost = on_lost
@@ -124,7 +135,7 @@ class Publisher(threading.Thread):
 
     @property
     def figures(self) -> JobFigures:
-        """What it has written since the start."""
+        """Its calls since the start. What it has written of jobs is in their tenancies."""
         return self._figures
 
     def open(self, attempt: Attempt) -> None:
@@ -132,7 +143,7 @@ class Publisher(threading.Thread):
 
         An earlier attempt that this worker still has in hand is lost: another worker has owned the job since.
         """
-        earlier = self._claims.open(attempt)
+        earlier = self._tenancies.of(attempt).claims.open(attempt)
         if earlier is not None:
             self._on_lost(earlier)
 
@@ -152,7 +163,7 @@ class Publisher(threading.Thread):
 
     def run(self) -> None:
         while not (self._is_stopping.is_set() and self._inbox.empty()):
-            self._deliver(self._entries(self._take()))
+            self._deliver(self._outgoing(self._take()))
         self._deliver(self._due(inf))
 
     def _take(self) -> list[Said]:
@@ -165,74 +176,69 @@ class Publisher(threading.Thread):
                 taken += self._inbox.get_nowait()
         return taken
 
-    def _entries(self, outputs: Rows[Said]) -> list[Entry]:
+    def _outgoing(self, outputs: Rows[Said]) -> list[Outgoing]:
         """The events that are due; a job's tokens of several steps become one event."""
-        entries: list[Entry] = []
+        events: list[Outgoing] = []
         for output in outputs:
             match output:
-                case Refusal():
-                    self._figures = self._figures.with_refused()
-                    entries.append(output.attempt.end(output.finish_reason, output.error))
-                case Released():
-                    self._close(output.attempt, self._on_released)
-                case Lost():
-                    self._close(output.attempt, self._on_lost)
+                case Refusal(attempt):
+                    self._note(attempt, JobFigures.with_refused)
+                    events.append(Outgoing(attempt, attempt.end(output.finish_reason, output.error)))
+                case Released(attempt):
+                    self._close(attempt, self._on_released)
+                case Lost(attempt):
+                    self._close(attempt, self._on_lost)
                 case StepOutput():
-                    entries += self._record(output)
-        return entries + self._due(monotonic())
+                    events += self._record(output)
+        return events + self._due(monotonic())
 
-    def _due(self, now_s: float) -> list[Entry]:
+    def _due(self, now_s: float) -> list[Outgoing]:
         """The events of gathered tokens that are due."""
         due = [attempt for attempt in self._gathering if attempt.stream.due_s <= now_s]
         self._gathering.difference_update(due)
-        return [entry for attempt in due if not attempt.is_over for entry in attempt.stream.flush()]
+        return [Outgoing(one, entry) for one in due if not one.is_over for entry in one.stream.flush()]
 
-    def _record(self, output: StepOutput) -> list[Entry]:
-        attempt = self._claims.get(output.sequence.job_id)
+    def _record(self, output: StepOutput) -> list[Outgoing]:
+        attempt = self._tenancies[output.sequence.tenant].claims.get(output.sequence.job_id)
         if attempt is None or output.sequence not in attempt.sequences:
             return []
         was_silent = attempt.first_token_s is None and not attempt.stream.num_ids
         entries = attempt.record(output)
-        if was_silent and attempt.timings.ttft_s is not None:
-            self._figures = self._figures.with_first_token(attempt.timings.ttft_s)
+        if was_silent and (ttft_s := attempt.timings.ttft_s) is not None:
+            self._note(attempt, lambda figures: figures.with_first_token(ttft_s))
         if attempt.stream.due_s < inf:
             self._gathering.add(attempt)
-        return entries
+        return [Outgoing(attempt, entry) for entry in entries]
 
-    def _deliver(self, entries: list[Entry]) -> None:
+    def _deliver(self, events: list[Outgoing]) -> None:
         """Send events; then send what the answers require, before any new event."""
-        if not entries:
+        if not events:
             return
         self._sending_since_s = since_s = monotonic()
         with suppress(Stopped):
-            while entries:
-                answered = [pair for lot in _lots(entries) for pair in self._send(lot)]
-                entries = self._act_on(answered)
+            while events:
+                answered = [pair for lot in _lots(events) for pair in self._send(lot)]
+                events = self._act_on(answered, since_s)
             self._figures = self._figures.with_call(monotonic() - since_s)
         self._sending_since_s = None
 
-    def _send(self, entries: list[Entry]) -> list[tuple[Entry, Emitted]]:
+    def _send(self, events: list[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
         """Make the call. If Redis refuses it, halve it, until the one job that breaks it stands alone."""
-        call = self._holder.ledger.emit(self._holder.id, entries)
-        job_ids = list(dict.fromkeys(entry.job_id for entry in entries))
-        is_large = len(job_ids) == 1 and any(map(_is_large, entries))
+        entries = [self._tenancies.of(attempt).entry(entry) for attempt, entry in events]
+        call = emit(self._owner, entries, self._tenancies.first.ledger)
+        attempts = list(dict.fromkeys(attempt for attempt, _ in events))
+        is_large = len(attempts) == 1 and any(map(_is_large, events))
         try:
-            answers = self._insist(call, Breaks() if is_large else None, beside=self._starts(entries))
-            return list(zip(entries, answers, strict=True))
+            answers = self._insist(call, Breaks() if is_large else None, beside=_starts(events))
+            return list(zip(events, answers, strict=True))
         except Refused as error:
-            if len(job_ids) == 1:
+            if len(attempts) == 1:
                 refused = Emitted(Emission.REFUSED, reason=str(error))
-                return [(entry, refused) for entry in entries]
-        first = set(job_ids[: len(job_ids) // 2])
-        front = [entry for entry in entries if entry.job_id in first]
-        back = [entry for entry in entries if entry.job_id not in first]
+                return [(event, refused) for event in events]
+        first = set(attempts[: len(attempts) // 2])
+        front = [event for event in events if event.attempt in first]
+        back = [event for event in events if event.attempt not in first]
         return self._send(front) + self._send(back)
-
-    def _starts(self, entries: Rows[Entry]) -> list[Call[Any]]:
-        """What tells Celery's clients which of these jobs start."""
-        attempts = [self._claims.get(entry.job_id) for entry in entries if entry.kind == "started"]
-        calls = [attempt.deliveries[0].start for attempt in attempts if attempt and attempt.deliveries]
-        return [call for call in calls if call is not None]
 
     def _insist(self, call: Call[T], breaks: Breaks | None = None, *, beside: Rows[Call[Any]] = ()) -> T:
         """Repeat a call, byte for byte, until it is answered: it may have run though its reply was lost.
@@ -242,7 +248,7 @@ class Publisher(threading.Thread):
         """
 
         def act() -> T:
-            answer, *_ = run_many(self._holder.redis, [call, *beside])
+            answer, *_ = run_many(self._redis, [call, *beside])
             if isinstance(answer, ResponseError):
                 raise answer
             self._num_answered += 1
@@ -255,7 +261,7 @@ class Publisher(threading.Thread):
                 raise Refused(said(error)[:MAX_REASON]) from None
             self._figures = self._figures.with_retry()
             if breaks is not None:
-                breaks.note(self._holder.redis, error)
+                breaks.note(self._redis, error)
                 if breaks.are_too_many:
                     raise Refused(BREAKING) from None
 
@@ -268,32 +274,37 @@ class Publisher(threading.Thread):
         sleep(pause_s)
         return False
 
-    def _act_on(self, answered: Rows[tuple[Entry, Emitted]]) -> list[Entry]:
+    def _act_on(self, answered: Rows[tuple[Outgoing, Emitted]], since_s: float) -> list[Outgoing]:
         """Act on the ledger's answers; return what must be sent now, before any new event."""
-        again: list[Entry] = []
-        recovered: set[str] = set()
+        again: list[Outgoing] = []
+        recovered: set[Attempt] = set()
         if any(answer.is_full for _, answer in answered):
             self._figures = self._figures.with_retry()
             log.warning("Redis is full, retrying")
             sleep(FULL_S)
-        for entry, answer in answered:
-            attempt = self._claims.get(entry.job_id)
-            if attempt is None or attempt.stream.epoch != entry.epoch or entry.job_id in recovered:
+        for (attempt, entry), answer in answered:
+            if attempt.is_over or attempt in recovered:
                 continue
             if answer.kind in (Emission.OK, Emission.DUPLICATE):
+                attempt.emitted_s = since_s
                 self._note_written(attempt, entry)
                 continue
-            recovered.add(entry.job_id)
-            again += self._recover(attempt, entry, answer)
+            recovered.add(attempt)
+            again += [Outgoing(attempt, entry) for entry in self._recover(attempt, entry, answer)]
         return again
 
     def _note_written(self, attempt: Attempt, entry: Entry) -> None:
         if entry.kind == "started":
-            self._figures = self._figures.with_start(attempt, attempt.timings.queue_s or 0.0)
+            queue_s = attempt.timings.queue_s or 0.0
+            self._note(attempt, lambda figures: figures.with_start(attempt, queue_s))
             self._on_start(attempt)
         elif entry.kind == "end":
-            self._figures = self._figures.with_end(attempt)
+            self._note(attempt, lambda figures: figures.with_end(attempt))
             self._close(attempt, self._on_end)
+
+    def _note(self, attempt: Attempt, change: Callable[[JobFigures], JobFigures]) -> None:
+        tenancy = self._tenancies.of(attempt)
+        tenancy.figures = change(tenancy.figures)
 
     def _recover(self, attempt: Attempt, entry: Entry, answer: Emitted) -> list[Entry]:
         """What to send after an event was refused. The job's later events in the call were refused too."""
@@ -317,7 +328,7 @@ class Publisher(threading.Thread):
             self._close(attempt, self._on_end)
             return []
         if answer.kind is Emission.FENCED:
-            self._figures = self._figures.with_fenced()
+            self._note(attempt, JobFigures.with_fenced)
         log.warning("job was lost", **attempt.line, answer=answer.kind, reason=answer.reason)
         self._close(attempt, self._on_lost)
         return []
@@ -328,7 +339,7 @@ class Publisher(threading.Thread):
         num_bytes = len(entry.event)
         log.error("Redis refused a job's event", **attempt.line, num_bytes=num_bytes, reason=reason)
         with suppress(Refused):
-            record = self._insist(self._holder.ledger.record(attempt.job_id))
+            record = self._insist(self._tenancies.of(attempt).ledger.record(attempt.job_id))
             if record is not None:
                 attempt.stream.rewind(record.seq, record.n)
                 return [attempt.end("error", _not_recorded(entry, reason))]
@@ -337,22 +348,36 @@ class Publisher(threading.Thread):
 
     def _close(self, attempt: Attempt, then: Callable[[Attempt], None]) -> None:
         self._gathering.discard(attempt)
-        if self._claims.close(attempt):
+        if self._tenancies.of(attempt).claims.close(attempt):
             then(attempt)
 
 
-def _lots(entries: Rows[Entry]) -> Iterator[list[Entry]]:
-    """The events of each call: one call for all small events, and one for each job with a large event."""
-    large = dict.fromkeys(entry.job_id for entry in entries if _is_large(entry))
-    small = [entry for entry in entries if entry.job_id not in large]
-    if small:
-        yield small
-    for job_id in large:
-        yield [entry for entry in entries if entry.job_id == job_id]
+def _lots(events: Rows[Outgoing]) -> Iterator[list[Outgoing]]:
+    """The events of each call: a job's are in one, and a job with a large event is alone in the last ones."""
+    by_job = defaultdict[Attempt, list[Outgoing]](list)
+    for event in events:
+        by_job[event.attempt].append(event)
+    large = [its_own for its_own in by_job.values() if any(map(_is_large, its_own))]
+    lot: list[Outgoing] = []
+    for its_own in by_job.values():
+        if its_own in large:
+            continue
+        if lot and len(lot) + len(its_own) > MAX_ENTRIES:
+            yield lot
+            lot = []
+        lot += its_own
+    yield from ([lot] if lot else [])
+    yield from large
 
 
-def _is_large(entry: Entry) -> bool:
-    return len(entry.event) >= LARGE_BYTES
+def _starts(events: Rows[Outgoing]) -> list[Call[Any]]:
+    """What tells Celery's clients which of these jobs start."""
+    begun = [attempt for attempt, entry in events if entry.kind == "started" and attempt.deliveries]
+    return [call for call in (attempt.deliveries[0].start for attempt in begun) if call is not None]
+
+
+def _is_large(event: Outgoing) -> bool:
+    return len(event.entry.event) >= LARGE_BYTES
 
 
 def _not_recorded(entry: Entry, reason: str) -> Failure:

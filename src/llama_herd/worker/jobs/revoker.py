@@ -8,14 +8,15 @@ from time import monotonic
 from typing import Any
 
 import structlog
+from redis import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, RedisError, ResponseError
 
 from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.worker.broker.revoke_message import RevokeMessage, read_revoke
 from llama_herd.worker.insisting import Stopped, insist
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
-from llama_herd.worker.jobs.revoked_ids import RevokedIds
+from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +35,7 @@ REPLY_TTL_S = 60
 
 
 class Revoker(threading.Thread):
-    """Listens where Celery's clients of one tenant send `revoke`, and cancels each job in the ledger.
+    """Listens where Celery's clients of each tenant send `revoke`, and cancels each job in its ledger.
 
     So a job ends wherever it waits or runs, and only if it is this tenant's. Celery's own mailbox would obey
     more commands, on the thread that takes messages. This thread reads one message after the other: of a
@@ -43,32 +44,30 @@ class Revoker(threading.Thread):
 
     def __init__(
         self,
-        holder: LeaseHolder,
+        redis: Redis,
         worker: str,
-        revoked: RevokedIds,
+        tenancies: Tenancies,
         *,
-        on_cancelled: Callable[[str], None],
+        on_cancelled: Callable[[Tenancy, str], None],
         max_message_bytes: int,
-        replies: bool,
+        replies: Callable[[Tenancy], bool],
     ) -> None:
-        """`on_cancelled(job_id)`: no worker ran the job, so nobody else tells Celery. `replies`: to senders
-        that wait for an answer; Celery's mailbox would answer too, where it is on.
+        """`on_cancelled(tenancy, job_id)`: no worker ran the job, so nobody else tells Celery. `replies`: to
+        senders that wait for an answer; Celery's mailbox would answer too, where it is on.
         """
         super().__init__(name="revoker", daemon=True)
-        self._redis = holder.redis
-        self._ledger = holder.ledger
+        self._redis = redis
         self._worker = worker
-        self._revoked = revoked
+        self._by_channel = {self.channel_of(one): one for one in tenancies}
         self._on_cancelled = on_cancelled
         self._max_message_bytes = max_message_bytes
         self._replies = replies
         self._is_stopping = threading.Event()
 
-    @property
-    def channel(self) -> str:
+    def channel_of(self, tenancy: Tenancy) -> str:
         """Of kombu's fan-out exchange; it begins with the number of the database."""
         number = self._redis.connection_pool.connection_kwargs.get("db") or 0
-        return f"/{number}.{self._ledger.control_exchange}.pidbox"
+        return f"/{number}.{tenancy.ledger.control_exchange}.pidbox"
 
     def stop(self) -> None:
         """Returns at once."""
@@ -80,14 +79,14 @@ class Revoker(threading.Thread):
                 self._listen()
             except NoPermissionError:
                 fix = "write the rules of its user anew with `herd acl`"
-                log.warning("Celery's revoke is not heard", channel=self.channel, fix=fix)
+                log.warning("Celery's revoke is not heard", channels=list(self._by_channel), fix=fix)
                 return
             except RedisError:
                 self._is_stopping.wait(RETRY_S)
 
     def _listen(self) -> None:
         with self._redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]
-            pubsub.subscribe(self.channel)
+            pubsub.subscribe(*self._by_channel)
             heard_s = asked_s = monotonic()
             while not self._is_stopping.is_set():
                 message = pubsub.get_message(timeout=LISTEN_S)
@@ -111,31 +110,31 @@ class Revoker(threading.Thread):
             return
         asked = read_revoke(raw)
         if asked is not None and asked.is_for(self._worker):
-            self._obey(asked)
+            self._obey(asked, self._by_channel[message["channel"].decode()])
 
-    def _obey(self, asked: RevokeMessage) -> None:
+    def _obey(self, asked: RevokeMessage, tenancy: Tenancy) -> None:
         job_ids = asked.job_ids
         for start in range(0, len(job_ids), MAX_LOT):
-            self._revoke(job_ids[start : start + MAX_LOT])
-        reply = asked.reply(self._ledger.control_exchange, self._worker)
-        if reply is not None and self._replies:
+            self._revoke(job_ids[start : start + MAX_LOT], tenancy)
+        reply = asked.reply(tenancy.ledger.control_exchange, self._worker)
+        if reply is not None and self._replies(tenancy):
             with suppress(RedisError), self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.lpush(*reply)
                 pipeline.expire(reply[0], REPLY_TTL_S)
                 pipeline.execute()
 
-    def _revoke(self, job_ids: Rows[str]) -> None:
+    def _revoke(self, job_ids: Rows[str], tenancy: Tenancy) -> None:
         """Cancel jobs. They are remembered before: a claim in between looks for its job among them later."""
-        self._revoked.add(job_ids)
-        for job_id, answer in zip(job_ids, self._cancelled(job_ids), strict=True):
+        tenancy.revoked.add(job_ids)
+        for job_id, answer in zip(job_ids, self._cancelled(job_ids, tenancy.ledger), strict=True):
             if answer is not Cancellation.UNKNOWN:
-                self._revoked.drop(job_id)
+                tenancy.revoked.drop(job_id)
             if answer is Cancellation.CANCELLED:
-                self._on_cancelled(job_id)
+                self._on_cancelled(tenancy, job_id)
 
-    def _cancelled(self, job_ids: Rows[str]) -> Rows[Cancellation | ResponseError]:
+    def _cancelled(self, job_ids: Rows[str], ledger: Ledger) -> Rows[Cancellation | ResponseError]:
         """The answers of the ledger, as soon as Redis gives them; none once the worker stops."""
-        calls = [self._ledger.cancel(job_id, "revoked") for job_id in job_ids]
+        calls = [ledger.cancel(job_id, "revoked") for job_id in job_ids]
         if not self._is_stopping.is_set():
             with suppress(Stopped):
                 cancel = partial(run_many, self._redis, calls)

@@ -1,30 +1,47 @@
 """All parts of a worker behind the Celery pool, and the order in which they start and stop."""
 
 import threading
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any, Self
+from uuid import uuid4
 
 import structlog
+from redis.exceptions import RedisError
 
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.redis_url import masked
 from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import process
+from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.claims import ClaimedJobs
+from llama_herd.worker.jobs.event_log import Author
 from llama_herd.worker.jobs.eviction import EvictionWatch
 from llama_herd.worker.jobs.figures import WorkerFigures, joined
-from llama_herd.worker.jobs.intake import CeleryEnd
+from llama_herd.worker.jobs.finisher import Finisher
+from llama_herd.worker.jobs.heartbeat import Heartbeat
+from llama_herd.worker.jobs.intake import CeleryEnd, Intake
+from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.loading_report import LoadingReport
+from llama_herd.worker.jobs.overflow import Overflow
+from llama_herd.worker.jobs.preparer import Preparer
+from llama_herd.worker.jobs.publisher import Publisher, Released
 from llama_herd.worker.jobs.redis_check import check_redis
+from llama_herd.worker.jobs.revoker import Revoker
+from llama_herd.worker.jobs.stream_bounds import StreamBounds
+from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
-from llama_herd.worker.jobs.tenancy import Shared, Tenancy
+from llama_herd.worker.jobs.sweeper import Sweeper
+from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
 from llama_herd.worker.loading.card_lock import take_card
@@ -48,7 +65,10 @@ DRAIN_POLL_S = 0.02
 
 
 class Service:
-    """The threads of one worker: one engine, and a `Tenancy` for each tenant. Messages come in by `take`."""
+    """The threads of one worker, of which each serves all of its tenants. Messages come in by `take`.
+
+    delivery -> intake -> preparer -> engine -> publisher -> finisher -> delivery
+    """
 
     def __init__(self, model: LoadedModel, settings: WorkerSettings, worker: str) -> None:
         self._settings = settings
@@ -61,20 +81,95 @@ class Service:
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
         self._engine = EngineThread(model.engine(settings, self._hand_on))
         self._grammars = model.grammars
-        gate = SuspectGate.shared() if settings.tenants else SuspectGate()
-        self._eviction = EvictionWatch(redis, self._report_soon)
-        ledger, queues = Ledger.of(settings.of_first_tenant), list(settings.by_queue)
-        self.watchdog = Watchdog(redis, ledger, queues, settings.silence_s, self._eviction)
-        shared = Shared(worker, redis, model, self._engine, gate, self.status, self._pause)
-        self._by_queue = {queue: Tenancy(own, shared) for queue, own in settings.by_queue.items()}
-        self.tenancies = {tenancy.tenant: tenancy for tenancy in self._by_queue.values()}
-        for tenancy in self.tenancies.values():
-            self.watchdog.watch_parts(tenancy.parts)
+        self._redis = redis
+        self._owner = uuid4().hex  # of leases; each start has a new one
+        self.tenancies = Tenancies(map(self._new_tenancy, settings.by_queue.values()))
+        self._gate = SuspectGate.shared() if settings.tenants else SuspectGate()
+        # From the end of a job's way to its beginning, as each part is handed those that come after it.
+        self._finisher = Finisher(redis)
+        self._publisher = self._new_publisher()
+        self._intake = self._new_intake()
+        # Beside it: parts that look at the jobs in hand, and at the ledger.
+        self._heartbeat = Heartbeat(
+            redis,
+            self._owner,
+            self.tenancies,
+            engine=self._engine,
+            status=self.status,
+            stall_s=settings.stall_s,
+        )
+        self._revoker = self._new_revoker()
+        self._sweeper = Sweeper(redis, self.tenancies, self._new_overflow())
+        self._eviction = EvictionWatch(redis, self._heartbeat.report_soon)
+        self.watchdog = self._new_watchdog()
         self._warm_up = WarmUp(model)
-        self._sinks: dict[str, Callable[[list[StepOutput]], None]] = {
-            NOBODY: self._warm_up.take,
-            **{tenant: tenancy.publish for tenant, tenancy in self.tenancies.items()},
-        }
+
+    def _new_tenancy(self, own: WorkerSettings) -> Tenancy:
+        """`own` are the settings of this tenant alone."""
+        ledger, model = Ledger.of(own, self._worker), self._model
+        bounds = StreamBounds(own.max_tokens_limit, model.max_length)
+        return Tenancy(
+            own,
+            LeaseHolder(self._redis, ledger, self._owner),
+            ClaimedJobs(self._drop),
+            StreamReader(self._redis, ledger, bounds),
+            Author(self._worker, own.served_model, own.tenant, model.tokenizer.pieces),
+            celery_config.app_of(own),
+        )
+
+    def _new_publisher(self) -> Publisher:
+        return Publisher(
+            self._redis,
+            self._owner,
+            self.tenancies,
+            on_start=lambda attempt: self._engine.confirm(attempt.sequences),
+            on_end=self._finish,
+            on_lost=_lose,
+            on_released=_acknowledge,
+        )
+
+    def _new_intake(self) -> Intake:
+        preparer = Preparer(
+            self._redis,
+            self._owner,
+            self.tenancies,
+            self._model,
+            publisher=self._publisher,
+            gate=self._gate,
+            engine=self._engine,
+        )
+        return Intake(
+            self._redis,
+            self._owner,
+            self.tenancies,
+            publisher=self._publisher,
+            preparer=preparer,
+            finisher=self._finisher,
+        )
+
+    def _new_revoker(self) -> Revoker:
+        return Revoker(
+            self._redis,
+            self._worker,
+            self.tenancies,
+            on_cancelled=lambda tenancy, job_id: self._finisher.settle(tenancy, job_id, []),
+            max_message_bytes=self._settings.max_message_bytes,
+            replies=lambda tenancy: not celery_config.has_mailbox(tenancy.settings),
+        )
+
+    def _new_overflow(self) -> Overflow:
+        return Overflow(
+            self.tenancies,
+            gate=self._gate,
+            pause=self._pause,
+            on_released=lambda released: self._publisher.put(list(map(Released, released))),
+        )
+
+    def _new_watchdog(self) -> Watchdog:
+        settings, ledger = self._settings, self.tenancies.first.ledger
+        watchdog = Watchdog(self._redis, ledger, self.tenancies.queues, settings.silence_s, self._eviction)
+        watchdog.watch_parts({"publisher": self._publisher, "finisher": self._finisher})
+        return watchdog
 
     @classmethod
     def start(cls, settings: WorkerSettings, worker: str) -> Self:
@@ -113,10 +208,13 @@ class Service:
         if settings.device == "cpu" and (cards := visible_cards()):
             fix = "leave HERD_DEVICE out, with a torch that is built for CUDA"
             log.warning("a GPU stays idle, this worker runs on the CPU", gpus=cards, fix=fix)
-        for tenancy in service.tenancies.values():
-            tenancy.start()
-        service.watchdog.start()
+        service._start_threads()
         return service
+
+    def _start_threads(self) -> None:
+        for thread in (self._publisher, self._intake, self._heartbeat, self._sweeper, self._revoker):
+            thread.start()
+        self.watchdog.start()
 
     def _start_engine(self) -> None:
         """Start the engine and warm it up. If that is interrupted, the engine stops first."""
@@ -139,16 +237,17 @@ class Service:
         self.watchdog.watch(poller)
 
     def take(self, delivery: Delivery) -> None:
-        self._tenancy_of(delivery.queue).take(delivery)
+        """Take a message; never blocks."""
+        self._intake.put(delivery)
 
     def end(self, job_id: str, queue: str, *, has_expired: bool) -> None:
         """Note that Celery has revoked a job of this queue, or found it expired before it ran."""
-        self._tenancy_of(queue).take(CeleryEnd(job_id, "expired" if has_expired else "revoked"))
+        self._intake.put(CeleryEnd(job_id, queue, "expired" if has_expired else "revoked"))
 
     def status(self, queue: str = "") -> WorkerStatus:
         """The worker's status, as users of this queue may see it: without names or keys of other tenants."""
         stats, spoilt = self._engine.stats, self._spoilt.found.get(queue)
-        tenancy = self._tenancy_of(queue)
+        tenancy = self.tenancies.of_queue(queue)
         return WorkerStatus(
             name=self._worker,
             state=self._state_now,
@@ -190,7 +289,7 @@ class Service:
             "slots": status.slots,
             "kv_cache_tokens": status.kv_cache_tokens,
             "memory_bytes": self._model.plan.num_bytes,
-            "queue": ", ".join(settings.by_queue),
+            "queue": ", ".join(self.tenancies.queues),
             "redis": masked(settings.redis_url),
             "metrics_port": settings.metrics_port or None,
         }
@@ -198,15 +297,15 @@ class Service:
     @property
     def figures(self) -> WorkerFigures:
         """All figures of the worker; any thread may ask."""
-        tenancies = self.tenancies.values()
+        tenancies = list(self.tenancies)
         return WorkerFigures(
             status=self.status(),
             engine=self._engine.stats,
-            jobs=joined(tenancy.figures for tenancy in tenancies),
+            jobs=joined([self._publisher.figures, *(tenancy.figures for tenancy in tenancies)]),
             grammars=self._grammars.figures,
             num_put_back=sum(tenancy.num_put_back for tenancy in tenancies),
-            num_waiting_steps=max(tenancy.num_waiting_steps for tenancy in tenancies),
-            lag_s=max(tenancy.lag_s for tenancy in tenancies),
+            num_waiting_steps=self._publisher.num_waiting,
+            lag_s=self._publisher.lag_s,
         )
 
     @property
@@ -218,17 +317,13 @@ class Service:
             return "silent"
         if self._state == "ready" and self.watchdog.stuck_s >= UNREADY_S:
             return "stuck"
-        if self._state == "ready" and self._by_queue.keys() <= self._spoilt.names:
+        if self._state == "ready" and set(self.tenancies.queues) <= self._spoilt.names:
             return "spoilt"
         return self._state
 
     def _become(self, state: State) -> None:
         self._state = state
-        self._report_soon()
-
-    def _report_soon(self) -> None:
-        for tenancy in self.tenancies.values():
-            tenancy.report_soon()
+        self._heartbeat.report_soon()
 
     def hurry(self) -> None:
         """End the grace period of running jobs; may be called from a signal handler."""
@@ -242,34 +337,65 @@ class Service:
         """
         self._become("stopping")
         self.watchdog.stop()
-        tenancies = self.tenancies.values()
-        for tenancy in tenancies:
-            tenancy.stop_taking()
-        while (
-            any(tenancy.has_jobs for tenancy in tenancies)
-            and monotonic() < until_s
-            and not self._is_hurried.is_set()
-        ):
+        self._revoker.stop()
+        self._sweeper.stop()
+        self._intake.stop()
+        while self.tenancies.have_jobs and monotonic() < until_s and not self._is_hurried.is_set():
             pump()
             sleep(DRAIN_POLL_S)
         self._engine.stop()
-        for tenancy in tenancies:
-            tenancy.stop()
+        self._publisher.stop()
+        self._release_all()
+        self._heartbeat.stop()
+        self._finisher.stop()
         self._model.close()
         pump()
 
-    def _tenancy_of(self, queue: str) -> Tenancy:
-        """A message belongs to the tenant whose queue it came from, whatever it says itself."""
-        return self._by_queue.get(queue) or next(iter(self._by_queue.values()))
+    def _release_all(self) -> None:
+        """Release the jobs that still run: other workers continue them."""
+        attempts = self.tenancies.in_hand()
+        try:
+            run_many(self._redis, [self.tenancies.of(one).holder.release(one) for one in attempts])
+            log.info("jobs released", num_jobs=len(attempts))
+        except RedisError as error:
+            log.warning(
+                "jobs not released, left to their leases", num_jobs=len(attempts), error=type(error).__name__
+            )
 
     def _hand_on(self, outputs: list[StepOutput]) -> None:
-        """Hand each tenant its outputs of a step."""
-        by_tenant = defaultdict[str, list[StepOutput]](list)
+        """Publish the outputs of a step; blocks while too many steps wait for Redis."""
+        if outputs and outputs[0].sequence.tenant == NOBODY:
+            self._warm_up.take(outputs)
+            return
+        num_tokens = Counter[str]()
         for output in outputs:
-            by_tenant[output.sequence.tenant].append(output)
-        for tenant, its_own in by_tenant.items():
-            self._sinks[tenant](its_own)
+            num_tokens[output.sequence.tenant] += len(output.tokens)
+        for tenant, num in num_tokens.items():
+            self.tenancies[tenant].recent.note_tokens(num)
+        self._publisher.put(outputs)
+
+    def _finish(self, attempt: Attempt) -> None:
+        tenancy = self.tenancies.of(attempt)
+        tenancy.recent.note_end(attempt.timings.ttft_s)
+        self._finisher.settle(tenancy, attempt.job_id, attempt.deliveries, attempt.line)
+
+    def _drop(self, attempt: Attempt) -> None:
+        """Take a job out of the engine, if it still runs there."""
+        if attempt.unended:
+            self._engine.abort(attempt.unended, "dropped")
 
     def _pause(self, queue: str, is_paused: bool) -> None:
         """Take no more messages of a queue, or take them again."""
         (self._paused_queues.add if is_paused else self._paused_queues.discard)(queue)
+
+
+def _lose(attempt: Attempt) -> None:
+    """The job is another worker's now."""
+    for delivery in attempt.deliveries:
+        delivery.let_go()
+
+
+def _acknowledge(attempt: Attempt) -> None:
+    """The job has a new message in its queue."""
+    for delivery in attempt.deliveries:
+        delivery.acknowledge()

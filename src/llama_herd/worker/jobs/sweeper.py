@@ -1,41 +1,44 @@
 """Puts jobs back into the queue: those of dead workers, those whose message was lost, those without room."""
 
 import threading
+from collections.abc import Sequence as Rows
 
 import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger.answers import Origin
-from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.answers import Origin, Swept
+from llama_herd.tasks.ledger.ledger import turns
 from llama_herd.tasks.ledger.passing import passes, said
 from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.worker.jobs.event_log import Author
 from llama_herd.worker.jobs.overflow import Overflow
+from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
+
+#: Most tenants of one call: managed Redis takes no more than about 4,000 arguments.
+MAX_TURNS = 200
 
 #: Most characters of an error that are logged.
 MAX_COMPLAINT = 200
 
 
 class Sweeper(threading.Thread):
-    """Once a second sweeps the ledger, and releases jobs that wait here though another worker has room.
+    """Once a second sweeps the ledgers, and releases jobs that wait here though another worker has room.
 
     Any number of workers may sweep: a short lock in Redis admits one at a time.
     """
 
-    def __init__(self, redis: Redis, ledger: Ledger, overflow: Overflow) -> None:
+    def __init__(self, redis: Redis, tenancies: Tenancies, overflow: Overflow) -> None:
         super().__init__(name="sweeper", daemon=True)
         self._redis = redis
-        self._ledger = ledger
+        self._tenancies = tenancies
         self._overflow = overflow
         self._is_stopping = threading.Event()
         self._complaint = ""
-        #: Jobs whose message it has pushed again.
-        self.num_put_back = 0
 
     def stop(self) -> None:
         self._is_stopping.set()
@@ -57,14 +60,27 @@ class Sweeper(threading.Thread):
             self._complaint = complaint
 
     def _sweep(self) -> None:
-        job_ids = run(self._redis, self._ledger.sweep()).jobs
-        self.num_put_back += len(job_ids)
-        origins = run_many(self._redis, [self._ledger.origin(job_id) for job_id in job_ids])
+        """Sweep the tenants whose turn it is; of the many that have nothing to sweep one call takes note."""
+        every = list(self._tenancies)
+        for start in range(0, len(every), MAX_TURNS):
+            lot = every[start : start + MAX_TURNS]
+            are_due = run(self._redis, turns([one.ledger for one in lot]))
+            due = [one for one, is_due in zip(lot, are_due, strict=True) if is_due]
+            sweeps = [one.ledger.sweep() for one in due]
+            answers = run_many(self._redis, sweeps) if due else []
+            for tenancy, answer in zip(due, answers, strict=True):
+                if isinstance(answer, Swept):
+                    self._tell(tenancy, answer.jobs)
+                else:
+                    self._complain(answer)
+
+    def _tell(self, tenancy: Tenancy, job_ids: Rows[str]) -> None:
+        """Log which jobs were put back. They may be of a model that other workers serve."""
+        tenancy.num_put_back += len(job_ids)
+        ledger = tenancy.ledger
+        origins = run_many(self._redis, [ledger.origin(job_id) for job_id in job_ids])
         for job_id, found in zip(job_ids, origins, strict=True):
             origin = found if isinstance(found, Origin) else Origin("", 0, None)
-            log.warning("job put back into the queue", **self._line(job_id, origin))
-
-    def _line(self, job_id: str, origin: Origin) -> dict[str, object]:
-        """What the log says of a job, which may be of a model that other workers serve."""
-        author = Author(self._ledger.worker, origin.model, self._ledger.tenant)
-        return author.line(job_id, origin.num_starts, origin.trace_id)._asdict()
+            author = Author(ledger.worker, origin.model, ledger.tenant)
+            line = author.line(job_id, origin.num_starts, origin.trace_id)
+            log.warning("job put back into the queue", **line._asdict())

@@ -1,11 +1,12 @@
 -- CANCEL: end a job early. If it has a live owner, that worker is told to end it; else it is ended here.
--- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 notices to workers
--- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 reason, 5 state, 6 tail of the final event, 7 notice
+-- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting
+-- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 reason, 5 state, 6 tail of the final event, 7 notice,
+--       8 what a worker's channel for notices begins with, before its id
 -- Answers: cancelled (ended here) | asked (the owner will end it; not for the reason `expired`) |
 --          finished (it had ended before) | unknown
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
   waiting = KEYS[6], channel = ARGV[2], ttl_s = ARGV[3]}
-local id, reason, end_state, end_tail, notice = ARGV[1], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local id, reason, end_state, end_tail, notice, notices_to = ARGV[1], unpack(ARGV, 4, 8)
 
 local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease')
 local state, owner, lease = record[1], record[2], tonumber(record[3])
@@ -16,7 +17,7 @@ if owner and lease > now_ms() then
   -- A message that comes again after it has expired does not end a job that began in time.
   if reason == 'expired' then return 'asked' end
   redis.call('HSETNX', key.job, 'cancel', reason)
-  redis.call('PUBLISH', KEYS[7], notice)
+  redis.call('PUBLISH', notices_to .. owner, notice)
   return 'asked'
 end
 write_end(key, id, end_state, end_tail)

@@ -1,19 +1,21 @@
 -- EMIT: append the events of one step, each to the stream of its own job, and publish them.
--- KEYS: 1 leases, then for each entry: job record, event stream
--- ARGV: 1 owner, 2 lease (ms), 3 life of an ended job (s), 4 channels' prefix,
---       5 tokens and 6 time (ms) after which an attempt is sound: earlier deaths no longer count,
---       then for each entry: id, epoch, seq, index of its first token, number of tokens, kind, final state, event
+-- KEYS: the leases of each tenant, then for each entry: job record, event stream
+-- ARGV: 1 owner, 2 lease (ms), 3 life of an ended job (s),
+--       4 tokens and 5 time (ms) after which an attempt is sound: earlier deaths no longer count,
+--       6 number of tenants, then for each the prefix of its channels, then for each entry: number of its tenant,
+--       id, epoch, seq, index of its first token, number of tokens, kind, final state, event
 -- Answers, one for each entry: ok | duplicate | a refusal {kind, recorded seq, recorded n, reason}, of the kind
 --       fenced | finished | cancelled | gap | damaged (its record or its stream is gone: only `end` is accepted) | error
 -- After a refusal all later entries of the same job in this call get it, too. Other jobs are not affected.
-local leases = KEYS[1]
-local owner, ttl_s, prefix, sound_tokens, sound_ms = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local owner, ttl_s, sound_tokens, sound_ms = ARGV[1], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local num_tenants = tonumber(ARGV[6])
 local now = now_ms()
 local lease = now + ARGV[2]
-local renewed, refused, answers = {}, {}, {}
+local renewed, refused, answers = {}, {}, {} -- by tenant and id; by record; by place
+for tenant = 1, num_tenants do renewed[tenant] = {} end
 
 -- Returns nothing for an event that is the next one, and whose tokens begin where the recorded ones end.
-local function refusal(record, id, epoch, seq, i, kind)
+local function refusal(record, leases, id, epoch, seq, i, kind)
   local state, recorded, n, cancel = record[3], tonumber(record[4]) or 0, tonumber(record[5]) or 0, record[6]
   -- The record of a job with a lease never expires. Whose it was nobody knows, but the owner alone goes on with it.
   if not state and redis.call('ZSCORE', leases, id) then return kind ~= 'end' and {'damaged', seq - 1, i, ''} or nil end
@@ -30,21 +32,22 @@ local function attempts_after(record, n)
   return is_sound and '0' or record[7] or '0'
 end
 
-local function close(job, events, id, state, hook, event)
+local function close(tenant, job, events, id, state, hook, event)
+  local leases = KEYS[tenant]
   redis.call('HSET', job, 'state', state, 'lease', 0)
   local life_s = life_of(id, state, ttl_s)
   redis.call('EXPIRE', job, life_s)
   redis.call('EXPIRE', events, life_s)
   redis.call('ZREM', leases, id)
-  renewed[id] = nil
+  renewed[tenant][id] = nil
   note_end({leases = leases}, id, state, hook, event)
 end
 
-local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
+local function emit(job, events, tenant, id, epoch, seq, i, num_ids, kind, state, event)
   local record = redis.pcall('HMGET', job,
     'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n', 'webhook')
   if record.err then return {'error', 0, 0, record.err} end
-  local answer = refusal(record, id, epoch, seq, i, kind)
+  local answer = refusal(record, KEYS[tenant], id, epoch, seq, i, kind)
   if answer then return answer end
 
   -- First, and by pcall: if this stream is broken, only this job fails, and nothing has been written yet.
@@ -59,7 +62,7 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
   if type(added) == 'table' and added.err then
     -- If somebody has replaced the stream by another type, no end can be written: only the record is closed.
     if kind == 'end' and string.find(added.err, 'WRONGTYPE', 1, true) then
-      close(job, events, id, state, record[10], event)
+      close(tenant, job, events, id, state, record[10], event)
       return {'finished', seq - 1, i, state}
     end
     return {'error', seq - 1, i, added.err}
@@ -71,35 +74,33 @@ local function emit(job, events, id, epoch, seq, i, num_ids, kind, state, event)
   else
     redis.call('HSET', job, 'seq', seq, 'lease', lease)
   end
-  renewed[id] = true
+  renewed[tenant][id] = true
   if kind == 'started' then
     redis.call('HINCRBY', job, 'starts', 1)
     redis.call('HSET', job, 'computing', epoch, 'started_ms', now, 'started_n', i)
   elseif kind == 'end' then
     if not record[3] then redis.call('HSET', job, 'epoch', epoch, 'n', i, 'attempts', 0, 'starts', 0) end
-    close(job, events, id, state, record[10], event)
+    close(tenant, job, events, id, state, record[10], event)
   end
-  redis.call('PUBLISH', prefix .. id, event)
+  redis.call('PUBLISH', ARGV[6 + tenant] .. id, event)
   return 'ok'
 end
 
-for entry = 0, (#KEYS - 1) / 2 - 1 do
-  local k, a = 2 + 2 * entry, 7 + 8 * entry
-  local id = ARGV[a]
-  local answer = refused[id] or emit(KEYS[k], KEYS[k + 1], id, ARGV[a + 1], tonumber(ARGV[a + 2]),
-    tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], ARGV[a + 7])
-  if type(answer) == 'table' then refused[id] = answer end
+for entry = 0, (#KEYS - num_tenants) / 2 - 1 do
+  local k, a = num_tenants + 1 + 2 * entry, num_tenants + 7 + 9 * entry
+  local job = KEYS[k]
+  local answer = refused[job] or emit(job, KEYS[k + 1], tonumber(ARGV[a]), ARGV[a + 1], ARGV[a + 2],
+    tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), ARGV[a + 6], ARGV[a + 7], ARGV[a + 8])
+  if type(answer) == 'table' then refused[job] = answer end
   answers[entry + 1] = answer
 end
 
-local scores = {}
-for id in pairs(renewed) do
-  scores[#scores + 1] = lease
-  scores[#scores + 1] = id
-  if #scores == 1000 then
-    redis.call('ZADD', leases, unpack(scores))
-    scores = {}
+for tenant = 1, num_tenants do
+  local scores = {}
+  for id in pairs(renewed[tenant]) do
+    scores[#scores + 1] = lease
+    scores[#scores + 1] = id
   end
+  if #scores > 0 then redis.call('ZADD', KEYS[tenant], unpack(scores)) end
 end
-if #scores > 0 then redis.call('ZADD', leases, unpack(scores)) end
 return answers
