@@ -61,8 +61,13 @@ class Memory:
     _is_over: Event = field(default_factory=Event)
 
     def look(self, pid: int, redis: Any) -> None:
-        while not self._is_over.wait(_LOOK_S):
+        """Look at once and at the end, too, however soon that comes."""
+        is_over = False
+        while True:
             self.looks.append(Look(rss_bytes(pid), redis.info("memory")["used_memory"], redis.dbsize()))
+            if is_over:
+                return
+            is_over = self._is_over.wait(_LOOK_S)
 
     def report(self) -> Report:
         """The most of each, and the memory of Redis after each quarter of the time."""

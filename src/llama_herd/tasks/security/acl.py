@@ -106,11 +106,10 @@ _KINDS = {
     **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), Kind.HASH),
     **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), Kind.SORTED_SET),
-    **dict.fromkeys(("outbox", "outbox:dead"), Kind.SORTED_SET),
+    **dict.fromkeys(("outbox", "outbox:dead", "room:*"), Kind.SORTED_SET),
     "outbox:entries": Kind.HASH,
     **dict.fromkeys(("{*}:events", "dead"), Kind.STREAM),
     "unacked_mutex": Kind.STRING,
-    "ctl": None,  # a channel
 }
 
 _OF_KIND = {
@@ -352,8 +351,7 @@ def _kinds_of(key: str) -> Collection[Kind]:
         return {Kind.SORTED_SET}
     if key.startswith("herd."):
         return {Kind.LIST}
-    kind = _KINDS[key.split(":", 2)[2]]
-    return {kind} if kind else ()
+    return {_KINDS[key.split(":", 2)[2]]}
 
 
 def _commands(call: Call[Any]) -> frozenset[str]:

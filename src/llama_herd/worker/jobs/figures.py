@@ -33,7 +33,10 @@ ASKED_FOR = (*SUCCESSES, "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """What was written since the start: of one tenant's jobs, or the publisher's calls. Times in seconds count as in a job's `timings`."""
+    """What was written since the start: of one tenant's jobs, or the publisher's calls.
+
+    Times in seconds count as in a job's `timings`.
+    """
 
     queue_s: Histogram = LATENCIES  # jobs that nobody had started before
     first_token_s: Histogram = FIRST_TOKENS  # jobs of which no token was recorded before
