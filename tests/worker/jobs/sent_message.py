@@ -9,10 +9,10 @@ from llama_herd.worker.broker.delivery import Delivery
 class SentMessage(Delivery):
     """Counts how often it is done with."""
 
-    def __init__(self, job_id: str, body: bytes = b"[[], {}, {}]") -> None:
+    def __init__(self, job_id: str, body: bytes = b"[[], {}, {}]", queue: str = "herd.tiny") -> None:
         """With arguments in its body it is of another client."""
         request: Any = SimpleNamespace(
-            id=job_id, _already_revoked=False, delivery_info={"routing_key": "herd.tiny"}
+            id=job_id, _already_revoked=False, delivery_info={"routing_key": queue}
         )
         headers = {"id": job_id, "properties": {"delivery_tag": f"{job_id}:1:0"}}
         super().__init__(("herd.generate", job_id, headers, body), request, lambda *_: None)

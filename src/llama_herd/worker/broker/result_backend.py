@@ -4,7 +4,7 @@ Celery judges errors by type alone, and would retry for ever what Redis will nev
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from celery.backends.redis import RedisBackend
 from redis import Redis
@@ -75,7 +75,19 @@ class _Pipeline(Pipeline):
         return _insist(self, act, max((_largest(args) for args, _ in commands), default=0))
 
 
-class ResultBackend(RedisBackend):  # type: ignore[misc]
+class OnePool:
+    """Has the apps of all tenants in this process store their results over the same connections."""
+
+    _pools: ClassVar[dict[str, Any]] = {}
+
+    def _get_pool(self, **params: Any) -> Any:
+        name = f"{type(self).__name__} {sorted(params.items())!r}"
+        if name not in self._pools:
+            self._pools[name] = super()._get_pool(**params)  # type: ignore[misc]
+        return self._pools[name]
+
+
+class ResultBackend(OnePool, RedisBackend):  # type: ignore[misc]
     """Celery's results and chords in Redis."""
 
     def _get_client(self) -> type[Redis]:

@@ -9,7 +9,7 @@ from redis import Redis
 from llama_herd.tasks.sentinel_url import DEFAULT_PORT
 from llama_herd.worker import process
 from llama_herd.worker.broker.queue_channel import QueueChannel, QueueTransport
-from llama_herd.worker.broker.result_backend import StoringRedis
+from llama_herd.worker.broker.result_backend import OnePool, StoringRedis
 from llama_herd.worker.broker.tenant_channel import TenantChannel, TenantTransport
 
 
@@ -53,7 +53,7 @@ class SentinelTenantTransport(TenantTransport):
     Channel = SentinelTenantChannel
 
 
-class SentinelResultBackend(SentinelBackend):  # type: ignore[misc]
+class SentinelResultBackend(OnePool, SentinelBackend):  # type: ignore[misc]
     """Celery's results and chords at the primary."""
 
     def _get_client(self) -> type[Redis]:

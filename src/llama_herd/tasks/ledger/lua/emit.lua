@@ -86,21 +86,38 @@ local function emit(job, events, tenant, id, epoch, seq, i, num_ids, kind, state
   return 'ok'
 end
 
+-- If a key of its tenant holds something else, that is the answer for this entry, and the others go on.
+local function attempt(job, events, tenant, id, epoch, seq, i, ...)
+  local is_done, answer = pcall(emit, job, events, tenant, id, epoch, seq, i, ...)
+  return is_done and answer or {'error', seq - 1, i, type(answer) == 'table' and answer.err or tostring(answer)}
+end
+
 for entry = 0, (#KEYS - num_tenants) / 2 - 1 do
   local k, a = num_tenants + 1 + 2 * entry, num_tenants + 7 + 9 * entry
   local job = KEYS[k]
-  local answer = refused[job] or emit(job, KEYS[k + 1], tonumber(ARGV[a]), ARGV[a + 1], ARGV[a + 2],
+  local answer = refused[job] or attempt(job, KEYS[k + 1], tonumber(ARGV[a]), ARGV[a + 1], ARGV[a + 2],
     tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), ARGV[a + 6], ARGV[a + 7], ARGV[a + 8])
   if type(answer) == 'table' then refused[job] = answer end
   answers[entry + 1] = answer
 end
 
-for tenant = 1, num_tenants do
+local function renew(tenant)
   local scores = {}
   for id in pairs(renewed[tenant]) do
     scores[#scores + 1] = lease
     scores[#scores + 1] = id
   end
-  if #scores > 0 then redis.call('ZADD', KEYS[tenant], unpack(scores)) end
+  local added = #scores > 0 and redis.pcall('ZADD', KEYS[tenant], unpack(scores))
+  return type(added) == 'table' and added.err
+end
+
+for tenant = 1, num_tenants do
+  local wrong = renew(tenant)
+  for entry = 0, wrong and #answers - 1 or -1 do
+    local a = num_tenants + 7 + 9 * entry
+    if tonumber(ARGV[a]) == tenant and answers[entry + 1] == 'ok' then
+      answers[entry + 1] = {'error', tonumber(ARGV[a + 3]) - 1, tonumber(ARGV[a + 4]), wrong}
+    end
+  end
 end
 return answers

@@ -7,9 +7,7 @@ local now = now_ms()
 local function is_due(first)
   local last = tonumber(redis.call('HGET', KEYS[first], 'last') or 0)
   if now - last < tonumber(ARGV[1]) and now >= last then return 0 end
-  for place = first + 1, first + 7 do
-    if redis.call('EXISTS', KEYS[place]) == 1 then return 1 end
-  end
+  if redis.call('EXISTS', unpack(KEYS, first + 1, first + 7)) > 0 then return 1 end
   redis.call('HSET', KEYS[first], 'last', now)
   return 0
 end

@@ -1,0 +1,181 @@
+"""One call for jobs of several tenants: each is answered as if alone, whatever the keys of others hold."""
+
+from typing import Any
+
+import pytest
+
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger import held_jobs
+from llama_herd.tasks.ledger.answers import Emission, Renewal, Yours
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.held_jobs import Held, TenantEntry
+from llama_herd.tasks.ledger.ledger import Ledger, turns
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Beat, Reports, beat
+from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.worker_status import WorkerStatus
+from tests.tasks.herd import end, started, token
+
+pytestmark = pytest.mark.redis
+
+OWNER = "one"
+ACME, GLOBEX = Ledger("acme", lease_ms=60_000), Ledger("globex", lease_ms=60_000)
+BOTH = (ACME, GLOBEX)
+
+
+def claim(redis: Any, ledger: Ledger, job_id: str = "same") -> Held:
+    """A job that a worker has in hand. Two tenants may use the same id."""
+    job = GenerationJob(prompt="a tale", model="m")
+    run(redis, ledger.submit(job_id, job, Envelope.of(job_id, queue_name("m", ledger.tenant))))
+    answer = run(redis, ledger.claim(job_id, OWNER))
+    assert isinstance(answer, Yours)
+    return Held(ledger, job_id, answer.epoch)
+
+
+def status(name: str, **fields: object) -> WorkerStatus:
+    plain = {"state": "ready", "model": "m", "device": "cpu", "slots": 4}
+    return WorkerStatus.model_validate({"name": name, **plain, **fields})
+
+
+def free_elsewhere(redis: Any, *ledgers: Ledger) -> list[int | str]:
+    """What a full worker hears."""
+    return run(redis, beat([Beat(one, status("full", running=4, waiting=1), asks=True) for one in ledgers]))
+
+
+def test_the_events_of_two_jobs_of_one_id_go_each_to_its_tenant(redis: Any) -> None:
+    for ledger in BOTH:
+        claim(redis, ledger)
+    first = [TenantEntry(ACME, started("same")), TenantEntry(GLOBEX, started("same"))]
+    rest = [TenantEntry(GLOBEX, token("same", 2, 0)), TenantEntry(ACME, end("same", 2, 0))]
+    answers = run(redis, held_jobs.emit(OWNER, first + rest, ACME))
+    assert [answer.kind for answer in answers] == [Emission.OK] * 4
+    assert [event.type for event in run(redis, ACME.read("same"))] == ["started", "end"]
+    assert [event.type for event in run(redis, GLOBEX.read("same"))] == ["started", "token"]
+    assert redis.zrange(ACME.key("leases"), 0, -1) == []
+    assert redis.zrange(GLOBEX.key("leases"), 0, -1) == [b"same"]
+
+
+def test_a_refusal_of_one_tenants_job_is_none_of_the_others_job_of_that_id(redis: Any) -> None:
+    for ledger in BOTH:
+        claim(redis, ledger)
+    entries = [
+        TenantEntry(ledger, entry) for ledger in BOTH for entry in (started("same"), token("same", 2, 0))
+    ]
+    entries[0] = TenantEntry(ACME, token("same", 2, 0))
+    answers = run(redis, held_jobs.emit(OWNER, entries, ACME))
+    assert [answer.kind for answer in answers] == [Emission.GAP, Emission.GAP, Emission.OK, Emission.OK]
+
+
+def test_events_reach_who_listens_to_their_tenant_alone(redis: Any) -> None:
+    for ledger in BOTH:
+        claim(redis, ledger)
+    with redis.pubsub() as listener:
+        listener.psubscribe("*")
+        listener.get_message(timeout=5)
+        run(redis, held_jobs.emit(OWNER, [TenantEntry(one, started("same")) for one in BOTH], ACME))
+        channels = [listener.get_message(timeout=5)["channel"].decode() for _ in BOTH]
+    assert channels == [one.channel("same") for one in BOTH]
+
+
+@pytest.mark.parametrize("last", [token("same", 2, 0), end("same", 2, 0)], ids=["token", "end"])
+def test_a_tenant_whose_leases_are_spoilt_is_answered_so_alone(redis: Any, last: Entry) -> None:
+    for ledger in BOTH:
+        claim(redis, ledger)
+    redis.delete(ACME.key("leases"))
+    redis.set(ACME.key("leases"), "no leases")
+    entries = [TenantEntry(ledger, entry) for ledger in BOTH for entry in (started("same"), last)]
+    answers = run(redis, held_jobs.emit(OWNER, entries, ACME))
+    assert [answer.kind for answer in answers[2:]] == [Emission.OK] * 2
+    assert answers[1].kind is Emission.ERROR
+    assert "WRONGTYPE" in answers[1].reason
+
+
+def test_all_leases_are_renewed_by_one_call_but_those_of_a_tenant_whose_key_is_spoilt(redis: Any) -> None:
+    held = [claim(redis, ledger, job_id) for ledger in BOTH for job_id in ("a", "b")]
+    run(redis, GLOBEX.cancel("b"))
+    for one in held:
+        redis.hset(one.keys.job_key(one.job_id), "lease", 1)
+    redis.delete(ACME.key("leases"))
+    redis.set(ACME.key("leases"), "no leases")
+    call = held_jobs.renew(OWNER, [*held, Held(GLOBEX, "a", 7), Held(GLOBEX, "none", 1)], ACME)
+    kinds = [answer.kind for answer in run(redis, call)]
+    assert kinds[:2] == [Renewal.ERROR] * 2
+    assert kinds[2:] == [Renewal.OK, Renewal.CANCELLED, Renewal.FENCED, Renewal.FENCED]
+    assert int(redis.hget(GLOBEX.job_key("a"), "lease")) > 1
+
+
+def test_a_tenant_with_nothing_to_sweep_is_not_swept_and_no_gap_is_seen_later(redis: Any) -> None:
+    run(redis, ACME.submit("a", GenerationJob(prompt="a tale"), Envelope.of("a", "herd.acme:m")))
+    assert run(redis, turns(BOTH)) == [True, False]
+    assert run(redis, ACME.sweep()).held, "nobody has swept for long: live owners get time"
+    assert run(redis, turns(BOTH)) == [False, False], "both were swept just now"
+    now_s = redis.time()[0]
+    for ledger in BOTH:
+        assert int(redis.hget(ledger.key("sweep"), "last")) >= 1000 * (now_s - 5)
+    run(redis, GLOBEX.submit("b", GenerationJob(prompt="a tale"), Envelope.of("b", "herd.globex:m")))
+    redis.hincrby(GLOBEX.key("sweep"), "last", -11_000)
+    assert run(redis, turns(BOTH)) == [False, True]
+    assert not run(redis, GLOBEX.sweep()).held
+
+
+@pytest.mark.parametrize("name", ["pending", "delayed", "leases", "waiting", "dead", "outbox", "outbox:dead"])
+def test_whatever_there_is_to_sweep_is_swept(redis: Any, name: str) -> None:
+    assert run(redis, turns([ACME])) == [False]
+    redis.hset(ACME.key("sweep"), "last", 1)
+    redis.set(ACME.key(name), "anything")
+    assert run(redis, turns([ACME])) == [True]
+
+
+def test_a_spoilt_sweep_is_left_to_the_sweep_to_complain_of(redis: Any) -> None:
+    redis.set(ACME.key("sweep"), "no times")
+    assert run(redis, turns(BOTH)) == [True, False]
+
+
+def test_a_worker_reports_to_all_its_tenants_what_each_may_see(redis: Any) -> None:
+    reports = [status("w", tokens_per_s=number, left_out=one.tenant) for number, one in enumerate(BOTH)]
+    assert run(redis, beat([Beat(one, told) for one, told in zip(BOTH, reports, strict=True)])) == [0, 0]
+    for number, ledger in enumerate(BOTH):
+        (seen,) = run(redis, Reports(ledger.tenant).workers())
+        assert (seen.tokens_per_s, seen.left_out, seen.slots) == (number, ledger.tenant, 4)
+        assert redis.zrange(ledger.key("served"), 0, -1) == [f"herd.{ledger.tenant}:m".encode()]
+        assert 0 < redis.ttl(ledger.key("worker:w")) <= WORKER_TTL_S
+
+
+def test_a_tenant_whose_key_is_spoilt_hears_of_no_worker_and_the_others_do(redis: Any) -> None:
+    redis.set(ACME.key("workers"), "no workers")
+    spoilt, fine = run(redis, beat([Beat(one, status("w")) for one in BOTH]))
+    assert "WRONGTYPE" in str(spoilt)
+    assert fine == 0
+    assert [one.name for one in run(redis, Reports("globex").workers())] == ["w"]
+
+
+def test_free_rows_are_those_of_live_workers_of_the_same_queue(redis: Any) -> None:
+    for told in (
+        *(
+            status("idle"),
+            status("half", running=2),
+            status("full too", running=4),
+            status("waits", waiting=1),
+        ),
+        *(status("stops", state="stopping"), status("other", model="n"), status("late")),
+    ):
+        run(redis, beat([Beat(ACME, told)]))
+    redis.zadd(ACME.key("workers"), {"late": 1})  # it has fallen silent
+    assert free_elsewhere(redis, ACME, GLOBEX) == [4 + 2, 0]
+    assert redis.zscore(ACME.key("room:herd.acme:m"), "late") is None
+    for told in (status("idle", running=4), status("half", running=3)):
+        run(redis, beat([Beat(ACME, told)]))
+    assert free_elsewhere(redis, ACME) == [1]
+
+
+@pytest.mark.parametrize("num_workers", [20, 200])
+def test_what_a_full_worker_asks_costs_the_same_however_many_workers_there_are(
+    redis: Any, num_workers: int
+) -> None:
+    for number in range(num_workers):
+        run(redis, beat([Beat(ACME, status(f"w{number}"))]))
+    redis.config_resetstat()
+    (free,) = free_elsewhere(redis, ACME)
+    assert free == 16 * 4, "those with the most room are asked"
+    calls = sum(stats["calls"] for stats in redis.info("commandstats").values())
+    assert calls < 40
