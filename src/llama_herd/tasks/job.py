@@ -124,12 +124,13 @@ class GenerationJob(StrictModel):
         lt=2**53,
         description="The job is accepted now, but does not run before this time.",
     )
-    flush_ms: int = Field(
-        default=0,
+    flush_ms: int | None = Field(
+        default=None,
         ge=0,
         le=60_000,
-        description="Collect tokens for this long before an event is sent. 0: an event for each step, but "
-        "one for all steps that end while Redis still takes the event before.",
+        description="Collect tokens for about this long before an event is sent; the first one goes at once "
+        "below 500. 0: an event for each step, but one for all that end while Redis still takes the last one. "
+        "Absent: as the worker's HERD_FLUSH_MS says.",
     )
     response_format: ResponseFormat | None = Field(
         default=None,

@@ -70,7 +70,7 @@ class JobFields(TypedDict, total=False):
     deadline_ms: int | None
     timeout_s: float | None
     not_before: int | None
-    flush_ms: int
+    flush_ms: int | None
     response_format: JsonObject | type[BaseModel] | None
     structured_outputs: JsonObject | None
     sampling: SamplingParams | SamplingFields

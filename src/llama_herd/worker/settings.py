@@ -111,6 +111,13 @@ class WorkerSettings(Settings):
         description="Most prompt tokens in a step while others decode. 0: chosen by the "
         "measured time of steps.",
     )
+    flush_ms: int = Field(
+        50,
+        ge=0,
+        le=10_000,
+        description="A job that says nothing of it gets an event at most this often; its first token comes "
+        "at once. 0: an event for each step.",
+    )
     grace_s: float = Field(5.0, ge=0, le=DAY_S, description="How long running jobs may go on after SIGTERM.")
     max_message_bytes: int = Field(
         2_097_152,

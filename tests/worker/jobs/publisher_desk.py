@@ -69,7 +69,7 @@ class Desk:
         claimed = run(self.redis, self.ledger.claim(job_id, OWNER))
         assert isinstance(claimed, Yours)
         attempt = new_attempt(job_id, claimed, num_choices=job.sampling.n)
-        attempt.stream.flush_s = job.flush_ms / 1000
+        attempt.stream.pace.gather_s = (job.flush_ms or 0) / 1000
         self.publisher.open(attempt)
         return attempt
 

@@ -35,6 +35,9 @@ JOB_HEADER = "X-Job-Id"
 GONE_HEADER = "X-On-Disconnect"
 KEY_HEADER = "Idempotency-Key"
 
+#: Nobody watches an answer that is not streamed: its events may be few.
+UNWATCHED_MS = 500
+
 DONE = b"data: [DONE]\n\n"
 #: What a body says of its stream. The second may only be off.
 STREAM_OPTIONS = ("include_usage", "include_obfuscation")
@@ -72,6 +75,8 @@ class Asked:
         found.errors += errors
         job = found.job(settings)
         key = headers.get(KEY_HEADER)
+        if not is_stream and not key:  # under a key the same job may be asked for as a stream
+            job = job.model_copy(update={"flush_ms": UNWATCHED_MS})
         stays = _stays(headers, "stay" if key else settings.gateway_on_disconnect)
         model, trace = job.model or settings.default_model, traceparent_of(headers)
         return cls(endpoint, job, model, is_stream, has_usage, key, trace, stays)

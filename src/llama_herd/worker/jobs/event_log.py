@@ -24,6 +24,7 @@ from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.jobs.event_pace import EventPace
 from llama_herd.worker.logs import JobLine
 
 #: Sent events are kept this long, so that they can be sent again to a Redis that lost its last seconds.
@@ -66,7 +67,6 @@ class Author(NamedTuple):
 class _Gathered:
     """What one output has gathered for its next event."""
 
-    since_s: float = field(default_factory=monotonic)
     tokens: list[SampledToken] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason | None = None
@@ -101,8 +101,7 @@ class EventLog:
         self.num_ids = claimed.n
         self._num_recorded = claimed.n
         self.num_choices = 1
-        #: How long tokens may be gathered for one event.
-        self.flush_s = 0.0
+        self.pace = EventPace()
         self._author = author
         self._num_starts = claimed.starts
         self._has_started = False
@@ -140,13 +139,13 @@ class EventLog:
 
     @property
     def due_s(self) -> float:
-        """When the gathered tokens are due, on the clock of time.monotonic; a job's first are due at once."""
-        since_s = min((gathered.since_s for gathered in self._gathered.values()), default=inf)
-        return since_s + (self.flush_s if self.num_ids else 0.0)
+        """When the gathered tokens are due, on the clock of time.monotonic; never if there are none."""
+        return self.pace.due_s if self._gathered else inf
 
     def start(self, seed: int, num_prompt_tokens: int | None) -> Entry:
         self._num_starts += 1
         self._has_started = True
+        self.pace.begin(monotonic())
         started = Started(
             seq=self.seq + 1,
             job=self.job_id,
@@ -160,9 +159,10 @@ class EventLog:
         )
         return self._number(started)
 
-    def flush(self) -> list[Entry]:
-        """One event for each output that has gathered tokens."""
+    def flush(self, lag_s: float = 0.0) -> list[Entry]:
+        """One event for each output that has gathered tokens; the next are due `lag_s` later at least."""
         gathered, self._gathered = self._gathered, {}
+        self.pace.sent(monotonic(), lag_s)
         return [self._tokens(choice, gathered[choice]) for choice in sorted(gathered)]
 
     def _tokens(self, choice: int, gathered: _Gathered) -> Entry:

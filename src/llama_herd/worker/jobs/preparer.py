@@ -224,7 +224,8 @@ class Preparer:
             self._resume(sequence, recorded)
             sequence.line = attempt.line
             sequence.is_confirmed = False  # until the job's start is on record
-        attempt.stream.flush_s = job.flush_ms / 1000
+        flush_ms = settings.flush_ms if job.flush_ms is None else job.flush_ms
+        attempt.stream.pace.gather_s = flush_ms / 1000
         attempt.stream.num_choices = len(sequences)
         attempt.sequences = [sequence.info for sequence in sequences]
         self._submit(attempt, sequences)

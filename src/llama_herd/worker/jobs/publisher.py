@@ -40,6 +40,11 @@ FULL_S = 0.2
 #: How long a stopping worker goes on trying.
 STOPPING_S = 2.0
 
+#: While calls are slow, tokens are gathered for this many times as long as one takes: Redis is busy.
+LAG_FACTOR = 2
+#: How long a call takes is the mean of about so many, of which none counts for more than this.
+CALLS_OF_LATE, MAX_CALL_S = 5, 0.5
+
 #: Most characters of Redis' complaint in a job's error.
 MAX_REASON = 120
 
@@ -116,6 +121,7 @@ class Publisher(threading.Thread):
         self._sending_since_s: float | None = None  # None: nothing is under way
         self._num_answered = 0
         self._figures = JobFigures()
+        self._call_s = 0.0  # how long calls take of late
 
     @property
     def num_waiting(self) -> int:
@@ -196,7 +202,8 @@ class Publisher(threading.Thread):
         """The events of gathered tokens that are due."""
         due = [attempt for attempt in self._gathering if attempt.stream.due_s <= now_s]
         self._gathering.difference_update(due)
-        return [Outgoing(one, entry) for one in due if not one.is_over for entry in one.stream.flush()]
+        lag_s = LAG_FACTOR * self._call_s
+        return [Outgoing(one, entry) for one in due if not one.is_over for entry in one.stream.flush(lag_s)]
 
     def _record(self, output: StepOutput) -> list[Outgoing]:
         attempt = self._tenancies[output.sequence.tenant].claims.get(output.sequence.job_id)
@@ -219,8 +226,12 @@ class Publisher(threading.Thread):
             while events:
                 answered = [pair for lot in _lots(events) for pair in self._send(lot)]
                 events = self._act_on(answered, since_s)
-            self._figures = self._figures.with_call(monotonic() - since_s)
+            self._note_call(monotonic() - since_s)
         self._sending_since_s = None
+
+    def _note_call(self, seconds: float) -> None:
+        self._figures = self._figures.with_call(seconds)
+        self._call_s += (min(seconds, MAX_CALL_S) - self._call_s) / CALLS_OF_LATE
 
     def _send(self, events: list[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
         """Make the call. If Redis refuses it, halve it, until the one job that breaks it stands alone."""
