@@ -209,11 +209,13 @@ def test_subscribers_early_and_late_read_the_same(
 
 def test_flush_ms_gathers_tokens_and_changes_nothing_else(client: Client, worker: WorkerProcess) -> None:
     sampling: SamplingFields = {"max_tokens": 100, "seed": 3}
-    every_step = client.result(client.submit(prompt="a tale", sampling=sampling))
-    job_id = client.submit(prompt="a tale", sampling=sampling, flush_ms=60_000)
-    gathered = list(client.stream(job_id, timeout_s=PATIENCE_S))
-    assert len(gathered) == 4  # started, the first token at once, all others, end
-    assert client.result(job_id).ids == every_step.ids
+    every_step = client.submit(prompt="a tale", sampling=sampling, flush_ms=0)
+    plain = client.submit(prompt="a tale", sampling=sampling)
+    gathered = client.submit(prompt="a tale", sampling=sampling, flush_ms=60_000)
+    streams = [list(client.stream(job_id, timeout_s=PATIENCE_S)) for job_id in (every_step, plain, gathered)]
+    assert len(streams[0]) > len(streams[1]) > len(streams[2])
+    assert [event.type for event in streams[2]] == ["started", "token", "end"]
+    assert len({client.result(job_id).ids for job_id in (every_step, plain, gathered)}) == 1
 
 
 @pytest.fixture

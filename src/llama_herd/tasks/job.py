@@ -129,7 +129,7 @@ class GenerationJob(StrictModel):
         ge=0,
         le=60_000,
         description="Collect tokens for about this long before an event is sent; the first one goes at once "
-        "below 500. 0: an event for each step, but one for all that end while Redis still takes the last one. "
+        "below 500. 0: an event for each step, but one for all that end while Redis takes the last one. "
         "Absent: as the worker's HERD_FLUSH_MS says.",
     )
     response_format: ResponseFormat | None = Field(
