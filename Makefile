@@ -51,7 +51,7 @@ chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedul
 chaos-full: $(VENV)/.ready ## the same for hours
 	@$(BIN)/python -m benchmarks.chaos hours --write
 
-check: $(VENV)/.ready ## lint, types, import walls, compose file, Dockerfile, workflow; edits nothing
+check: $(VENV)/.ready ## lint, types, import walls, compose file, Dockerfile, workflow, objects for Kubernetes; edits nothing
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -59,6 +59,7 @@ check: $(VENV)/.ready ## lint, types, import walls, compose file, Dockerfile, wo
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.secure.yml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
 	@$(BIN)/hadolint Dockerfile
+	@$(BIN)/python -m tests.deploy.schemas deploy/kubernetes
 
 dist: $(VENV)/.dist ## build sdist and wheel, and check that an index would take them
 	@rm -rf dist

@@ -29,8 +29,8 @@ from llama_herd.worker.logs import HEAD, JobLine
 from llama_herd.worker.settings import WorkerSettings
 from tests.batch_api import BatchApi
 from tests.cli.gateway_process import GatewayProcess
+from tests.deploy.scaling import SCALERS
 from tests.local.processes import WorkerProcess, wait_until
-from tests.worker.metrics.scaling import SCALER
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -313,7 +313,7 @@ ALERTS = [
 ]
 PANELS = json.loads((MONITORING / "grafana/dashboards/herd.json").read_text())["panels"]
 SHOWN = [target["expr"] for panel in PANELS for target in panel["targets"]]
-QUERIES = [*SHOWN, *(alert["expr"] for alert in ALERTS), SCALER]
+QUERIES = [*SHOWN, *(alert["expr"] for alert in ALERTS), *SCALERS]
 
 #: Labels that Prometheus gives, and those of its own series.
 GIVEN = {"instance", "job"}
@@ -385,7 +385,9 @@ needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason
 
 
 @needs_prometheus
-@pytest.mark.parametrize("query", [*SHOWN, SCALER.replace("tales", "unserved")])
+@pytest.mark.parametrize(
+    "query", [*SHOWN, SCALERS[0].replace("tales", "unserved"), SCALERS[1].replace("tales", "m")]
+)
 def test_a_real_prometheus_has_something_to_show(query: str, prometheus: str) -> None:
     filled_in = query.replace("$model", ".*").replace("$__rate_interval", "1m")
     found = answer(prometheus, "query", query=filled_in.removesuffix(" > 0"))

@@ -14,6 +14,7 @@ from llama_herd.tasks.ledger.overview import Lane, Overview, QueueCounts
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
 from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, sweep
@@ -109,6 +110,86 @@ def test_a_job_that_is_not_due_is_no_old_one(herd: Herd) -> None:
     submit(herd, "a", job=JOB.model_copy(update={"not_before": 2**50}))
     found = counts(herd)[QUEUE]
     assert (found.num_jobs, found.num_delayed, found.oldest_ms) == (1, 1, 0)
+
+
+# What is due: what a worker that came now could run.
+
+TOMORROW_MS = 2**50
+
+
+def delayed(*, max_tokens: int = 100) -> GenerationJob:
+    return JOB.model_copy(
+        update={"not_before": TOMORROW_MS, "sampling": SamplingParams(max_tokens=max_tokens)}
+    )
+
+
+def due(herd: Herd, queue: str = QUEUE) -> tuple[int, int]:
+    """Jobs and tokens."""
+    found = counts(herd, queue)[queue]
+    return found.num_due, found.num_due_tokens
+
+
+def test_the_tokens_of_delayed_jobs_are_not_due(herd: Herd) -> None:
+    for number in range(3):
+        submit(herd, f"later-{number}", job=delayed(max_tokens=4000))
+    assert due(herd) == (0, 0)
+    submit(herd, "a")
+    submit(herd, "b", ELSEWHERE)
+    assert due(herd) == (1, JOB.estimated_tokens)
+    assert due(herd, ELSEWHERE) == (1, JOB.estimated_tokens)
+
+
+@pytest.mark.parametrize("way", ["cancel", "claim", "sweep"])
+def test_a_delayed_job_leaves_no_tokens_behind_however_it_leaves(herd: Herd, way: str) -> None:
+    submit(herd, "a")
+    submit(herd, "later", job=delayed())
+    submit(herd, "latest", job=delayed(max_tokens=7))
+    if way == "cancel":
+        run(herd.redis, herd.ledger.cancel("later"))
+    else:
+        herd.redis.hset(herd.ledger.job_key("later"), "due_ms", 1)
+        herd.redis.zadd("herd:default:delayed", {"later": 1})
+        if way == "claim":
+            herd.claim("later")
+        else:
+            sweep(herd)
+    tokens = JOB.estimated_tokens + (delayed().estimated_tokens if way == "sweep" else 0)
+    assert due(herd) == (1 + (way == "sweep"), tokens)
+    assert counts(herd)[QUEUE].num_delayed_tokens == delayed(max_tokens=7).estimated_tokens
+
+
+def test_without_a_worker_a_delayed_job_is_due_when_its_time_comes(herd: Herd) -> None:
+    """Only workers sweep. Where none is up, this alone says that one is wanted."""
+    submit(herd, "later", job=delayed())
+    herd.redis.zadd("herd:default:delayed", {"later": 1})
+    assert due(herd) == (1, delayed().estimated_tokens)
+    sweep(herd)
+    assert due(herd) == (1, delayed().estimated_tokens)
+
+
+def test_without_another_worker_the_jobs_of_one_that_died_are_due(herd: Herd) -> None:
+    submit(herd, "a")
+    herd.redis.rpop(QUEUE)
+    herd.claim("a")
+    assert due(herd) == (0, 0)
+    herd.fall_silent("a")
+    assert due(herd) == (1, JOB.estimated_tokens)
+
+
+def test_a_bare_message_is_due_with_as_many_tokens_as_by_default(herd: Herd) -> None:
+    herd.redis.lpush(QUEUE, "{}", "{}")
+    assert due(herd) == (2, 2 * DEFAULT_MAX_TOKENS)
+    submit(herd, "a")
+    assert due(herd) == (3, 2 * DEFAULT_MAX_TOKENS + JOB.estimated_tokens)
+
+
+def test_jobs_that_an_older_version_counts_wrongly_are_due_all_the_same(herd: Herd) -> None:
+    """It delivers delayed jobs, and leaves the count of their tokens."""
+    submit(herd, "a")
+    herd.redis.hset("herd:default:waiting", f"{QUEUE}:delayedtokens", 10**6)
+    assert due(herd) == (1, 1)
+    herd.claim("a")
+    assert herd.redis.hexists("herd:default:waiting", f"{QUEUE}:delayedtokens") == 0
 
 
 def test_a_stopping_worker_serves_nothing(herd: Herd) -> None:

@@ -3,6 +3,8 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -24,7 +26,7 @@ from tests.local.processes import wait_until
 
 pytestmark = pytest.mark.redis
 
-SETTINGS = WorkerSettings(model_name="served")
+SETTINGS = WorkerSettings(model_name="served", models="asleep")
 NOW_MS = 10**12
 
 
@@ -39,7 +41,8 @@ def reader(server: EmbeddedRedis) -> Iterator[LedgerReader]:
 def load(tenant: str, num_messages: int, model: str = "served") -> TenantCounts:
     """So many messages, the oldest of which has waited for as many seconds."""
     lanes = (Lane("normal", num_messages, NOW_MS - 1000 * num_messages),)
-    queue = QueueCounts(queue_name(model, tenant), 0, 0, 0, 0, 0, 0, 0, lanes)
+    numbers: dict[str, Any] = {field.name: 0 for field in fields(QueueCounts)[1:-1]}
+    queue = QueueCounts(queue_name(model, tenant), **numbers, lanes=lanes)
     return TenantCounts(tenant, NOW_MS, 1, 0, (queue,))
 
 
@@ -71,10 +74,12 @@ def test_the_busiest_tenants_have_names_and_the_others_are_one() -> None:
 
 
 def test_models_that_anybody_may_name_are_bounded_too() -> None:
+    """The worker's own, and those that may have no worker, keep their names: somebody scales by them."""
     strangers = (load("default", number, f"m{number}") for number in range(MAX_NAMES + 5))
-    models = {model for model, _, _ in samples(*strangers, load("default", 0))["herd_queue_jobs"]}
-    assert len(models) == MAX_NAMES + 1
-    assert {"served", OTHER} <= models
+    own = (load("default", 0), load("default", 0, "asleep"))
+    models = {model for model, _, _ in samples(*strangers, *own)["herd_queue_jobs"]}
+    assert len(models) == MAX_NAMES + 3
+    assert {"served", "asleep", OTHER} <= models
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ herd:<tenant>:pending         zset    waiting jobs, by the time they were accept
 herd:<tenant>:pending:<list>  zset    a line: waiting jobs whose message is in this list of a queue
 herd:<tenant>:pending:deadlines zset  jobs with a deadline that no live worker has, by their deadline
 herd:<tenant>:delayed         zset    waiting jobs that are not due yet, by the time when they are
-herd:<tenant>:waiting         hash    counts of what waits, <queue>:jobs, :tokens, :delayed, :taken, :since
+herd:<tenant>:waiting         hash    counts of what waits: <queue>:jobs, :tokens, :delayed, :taken ...
 herd:<tenant>:leases          zset    running jobs, by the end of their lease
 herd:<tenant>:quarantine      zset    poisoned jobs, by the time they were given up
 herd:<tenant>:ctl:<owner>     channel notices to a worker which of its jobs to end

@@ -8,6 +8,7 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Call, Script
 from llama_herd.tasks.ledger.replies import number, text
 from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS
 
 #: Most queues in one answer, and most running jobs that are assigned to their queues.
 MAX_QUEUES = 500
@@ -43,14 +44,18 @@ class Lane(NamedTuple):
 class QueueCounts:
     """What a queue holds. Times are unix milliseconds; 0: unknown.
 
-    num_jobs, num_tokens: of waiting jobs; the delayed ones wait too. num_taken: jobs that workers took within
-    the last `span_ms`. served_ms: the last report of a worker that serves it.
+    num_jobs, num_tokens: of waiting jobs; the delayed ones wait too. num_left: jobs that the next sweep is to
+    bring back, delayed ones whose time has come and those of dead workers, as far as QUEUES has looked.
+    num_taken: jobs that workers took within the last `span_ms`. served_ms: the last report of a worker.
     """
 
     queue: str
     num_jobs: int
     num_tokens: int
     num_delayed: int
+    num_delayed_tokens: int
+    num_left: int
+    num_left_tokens: int
     num_running: int
     num_taken: int
     span_ms: int
@@ -64,7 +69,19 @@ class QueueCounts:
     @property
     def num_due(self) -> int:
         """What waits and may run now: jobs, or messages if they are more, since bare ones have no job yet."""
-        return max(0, self.num_jobs - self.num_delayed, self.num_messages)
+        return max(self._num_listed, self.num_messages) + self.num_left
+
+    @property
+    def num_due_tokens(self) -> int:
+        """Estimated tokens of what may run now: of a bare message the default, and at least one each."""
+        listed = max(0, self.num_tokens - self.num_delayed_tokens)
+        num_bare = max(0, self.num_messages - self._num_listed)
+        return max(listed + self.num_left_tokens + num_bare * DEFAULT_MAX_TOKENS, self.num_due)
+
+    @property
+    def _num_listed(self) -> int:
+        """Jobs on record that wait in the lists of the queue."""
+        return max(0, self.num_jobs - self.num_delayed)
 
     @property
     def oldest_ms(self) -> int:
@@ -121,7 +138,7 @@ class Overview(Keys):
         max_looks: most running jobs that are assigned to their queues; 0: none is counted.
         """
         before, _, after = self.job_key("\0").partition("\0")
-        names = ("waiting", "served", "leases", "dead", "quarantine")
+        names = ("waiting", "served", "leases", "dead", "quarantine", "delayed")
         arguments: tuple[str | int, ...] = (before, after, max_queues, max_looks, 1000 * LATELY_S, *queues)
         return Call(_QUEUES, tuple(map(self.key, names)), arguments, partial(_read_counts, self.tenant))
 
@@ -157,10 +174,23 @@ def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
 
 
 def _queue(name: bytes, *numbers: int) -> QueueCounts:
-    jobs, tokens, delayed, running, taken, span_ms, served_ms, *lanes = map(int, numbers)
+    read = list(map(int, numbers))
+    counts, lanes = read[: -2 * len(_LANES)], read[-2 * len(_LANES) :]
+    jobs, tokens, delayed, delayed_tokens, left, left_tokens, running, taken, span_ms, served_ms = counts
     told = zip(_LANES, lanes[::2], lanes[1::2], strict=True)
     return QueueCounts(
-        text(name), jobs, tokens, delayed, running, taken, span_ms, served_ms, tuple(map(Lane._make, told))
+        text(name),
+        num_jobs=jobs,
+        num_tokens=tokens,
+        num_delayed=delayed,
+        num_delayed_tokens=delayed_tokens,
+        num_left=left,
+        num_left_tokens=left_tokens,
+        num_running=running,
+        num_taken=taken,
+        span_ms=span_ms,
+        served_ms=served_ms,
+        lanes=tuple(map(Lane._make, told)),
     )
 
 

@@ -100,22 +100,21 @@ def _standing(settings: WorkerSettings) -> Iterable[str]:
 class Names:
     """The busiest names, which keep them; the others are called `other`."""
 
-    def __init__(self, sizes: Counter[str]) -> None:
-        self._kept = {name for name, _ in sizes.most_common(MAX_NAMES)}
+    def __init__(self, sizes: Counter[str], always: Iterable[str] = ()) -> None:
+        self._kept = {name for name, _ in sizes.most_common(MAX_NAMES)} | {*always}
 
     @classmethod
     def of_tenants(cls, loads: Iterable[TenantCounts]) -> Self:
         return cls(Counter({load.tenant: load.num_messages for load in loads}))
 
     @classmethod
-    def of_models(cls, loads: Iterable[TenantCounts], served: str) -> Self:
-        """`served`, the model of this worker, always has its name."""
+    def of_models(cls, loads: Iterable[TenantCounts], settings: WorkerSettings) -> Self:
+        """The model of this worker, and those that may have no worker, always have their names."""
         sizes = Counter[str]()
         for load in loads:
             for one in load.queues:
                 sizes[model_of(one.queue, load.tenant)] += one.num_messages
-        sizes[served] += sizes.total() + 1
-        return cls(sizes)
+        return cls(sizes, (settings.served_model, *settings.standing_models))
 
     def __getitem__(self, name: str) -> str:
         return name if name in self._kept else OTHER
@@ -126,7 +125,7 @@ class LedgerCollector(Collector):
 
     def __init__(self, reader: LedgerReader, settings: WorkerSettings) -> None:
         self._reader = reader
-        self._model = settings.served_model
+        self._settings = settings
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that registering it does not ask Redis."""
@@ -141,13 +140,14 @@ class LedgerCollector(Collector):
             yield self._workers(reading.workers)
 
     def _waiting(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
-        tenants, models = Names.of_tenants(loads), Names.of_models(loads, self._model)
+        tenants, models = Names.of_tenants(loads), Names.of_models(loads, self._settings)
         depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
-        due, tokens, delayed = (Counter[tuple[str, ...]]() for _ in range(3))
+        due, due_tokens, tokens, delayed = (Counter[tuple[str, ...]]() for _ in range(4))
         for load in loads:
             for one in load.queues:
                 place = (models[model_of(one.queue, load.tenant)], tenants[load.tenant])
                 due[place] += one.num_due
+                due_tokens[place] += one.num_due_tokens
                 tokens[place] += max(0, one.num_tokens)
                 delayed[place] += max(0, one.num_delayed)
                 for lane in one.lanes:
@@ -163,12 +163,13 @@ class LedgerCollector(Collector):
             oldest_s,
         )
         yield gauge("queue_due_jobs", "Jobs and bare messages that wait and may run now.", labels, due)
+        yield gauge("queue_due_tokens", "Estimated tokens of what waits and may run now.", labels, due_tokens)
         yield gauge("queue_tokens", "Estimated tokens of the jobs that wait.", labels, tokens)
         yield gauge("queue_delayed_jobs", "Jobs whose time has not come.", labels, delayed)
 
     def _workers(self, workers: tuple[WorkerStatus, ...]) -> Metric:
         counts = Counter((one.model, one.state) for one in workers)
-        counts.setdefault((self._model, "ready"), 0)
+        counts.setdefault((self._settings.served_model, "ready"), 0)
         kept = {*counts.most_common(4 * MAX_NAMES)}
         return gauge("workers", "Workers that report themselves.", ("model_name", "state"), dict(kept))
 

@@ -1,13 +1,14 @@
 -- QUEUES: the queues of the tenant in which jobs wait or run, or that workers served lately, and how much is dead.
--- KEYS: 1 waiting, 2 served, 3 leases, 4 dead letters, 5 quarantine
+-- KEYS: 1 waiting, 2 served, 3 leases, 4 dead letters, 5 quarantine, 6 delayed
 -- ARGV: 1 and 2 what a record's key has before and after the id, 3 most queues: those that were served last come first,
 --       then those with the most jobs, 4 most running jobs to look at, 5 what is meant by lately (ms), then the queues
 --       that are counted in any case
--- Answers: now, dead letters, poisoned jobs, then for each queue: name, waiting jobs, tokens, delayed and running jobs,
---       jobs taken lately, in how many ms, when a worker last reported that it serves the queue, then for each lane
---       (plain, urgent, low): messages, when the oldest job was due; 0: unknown
+-- Answers: now, dead letters, poisoned jobs, then for each queue: name, waiting jobs and their tokens, those of them that
+--       are delayed and their tokens, jobs that the next sweep will bring back and their tokens, running jobs, jobs taken
+--       lately, in how many ms, when a worker last reported that it serves the queue, then for each lane (plain, urgent,
+--       low): messages, when the oldest job was due; 0: unknown
 -- The names of lists and records are built here, so this script needs a single Redis, not a cluster.
-local waiting, served, leases, dead, quarantine = unpack(KEYS)
+local waiting, served, leases, dead, quarantine, delayed = unpack(KEYS)
 local before, after, max_queues, max_looks = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_ms()
 local names, is_named, counts = {}, {}, {}
@@ -41,6 +42,22 @@ for _, id in ipairs(max_looks > 0 and redis.call('ZRANGE', leases, 0, max_looks 
   if type(queue) == 'string' then name(queue) end
   if is_named[queue] then counts[queue].running = counts[queue].running + 1 end
 end
+
+-- Delayed jobs whose time has come, and running ones whose lease is over. While workers are up a sweep takes them within
+-- a second; while none is up they wait for one, and nothing else tells of them.
+local MAX_LEFT = 100
+local function note_left(index, state)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, MAX_LEFT)) do
+    local record = redis.pcall('HMGET', before .. id .. after, 'state', 'queue', 'tokens')
+    if record[1] == state and record[2] then name(record[2]) end
+    local count = record[1] == state and counts[record[2]]
+    if count then
+      count.left, count.lefttokens = (count.left or 0) + 1, (count.lefttokens or 0) + (tonumber(record[3]) or 0)
+    end
+  end
+end
+note_left(delayed, 'queued')
+note_left(leases, 'running')
 
 -- When the job was due whose message is next in a list; 0 if none is found. Messages of jobs that have ended, and bare
 -- ones, are passed over.
@@ -79,7 +96,8 @@ for _, queue in ipairs(names) do
   local urgent, urgent_due = look_at(queue, {'\006\022urgent'})
   local low, low_due = look_at(queue, {'\006\022low'})
   answer[#answer + 1] = {
-    queue, count.jobs, count.tokens or 0, count.delayed or 0, count.running,
+    queue, count.jobs, count.tokens or 0, count.delayed or 0, count.delayedtokens or 0,
+    count.left or 0, count.lefttokens or 0, count.running,
     math.floor(count.taken or 0), count.since and now - count.since or 0,
     math.floor(tonumber(redis.call('ZSCORE', served, queue) or 0)),
     plain, plain_due, urgent, urgent_due, low, low_due}

@@ -85,9 +85,9 @@ end
 -- Delayed jobs that are due. Whenever they were accepted, they go behind the messages that are in the queue now.
 local function deliver(id)
   redis.call('ZREM', delayed, id)
-  local state, queue, lane = unpack(redis.call('HMGET', job_key(id), 'state', 'queue', 'lane'))
+  local state, queue, lane, tokens = unpack(redis.call('HMGET', job_key(id), 'state', 'queue', 'lane', 'tokens'))
   if state ~= 'queued' then return end
-  count_delayed({waiting = waiting}, queue, -1)
+  count_delayed({waiting = waiting}, queue, -1, -(tonumber(tokens) or 0))
   redis.call('ZADD', pending, now, id)
   redis.call('ZADD', line_of(pending, queue, lane), now, id)
   push(job_key(id), id, now)

@@ -1,6 +1,7 @@
 -- The waiting jobs: `pending` lists all of them, `pending:<list>` those whose message is in one list of a queue,
 -- `pending:deadlines` those that have a deadline, `delayed` those that are not due yet. `waiting` counts them, and their
--- tokens, for each queue. The counts change only when a job enters or leaves these sets, so they cannot drift.
+-- tokens, for each queue. The counts change only when a job enters or leaves these sets, so they cannot drift. Scripts of
+-- older versions do not count the tokens of delayed jobs: that count is forgotten with the last of these.
 local function line_of(pending, queue, lane) return pending .. ':' .. (queue or '') .. (lane or '') end
 
 local function deadlines_of(pending) return pending .. ':deadlines' end
@@ -8,17 +9,23 @@ local function deadlines_of(pending) return pending .. ':deadlines' end
 local function count(key, queue, jobs, tokens)
   local left = redis.call('HINCRBY', key.waiting, queue .. ':jobs', jobs)
   redis.call('HINCRBY', key.waiting, queue .. ':tokens', tokens)
-  if left == 0 then redis.call('HDEL', key.waiting, queue .. ':jobs', queue .. ':tokens', queue .. ':delayed') end
+  if left == 0 then
+    redis.call('HDEL', key.waiting,
+      queue .. ':jobs', queue .. ':tokens', queue .. ':delayed', queue .. ':delayedtokens')
+  end
 end
 
-local function count_delayed(key, queue, jobs)
-  redis.call('HINCRBY', key.waiting, queue .. ':delayed', jobs)
+local function count_delayed(key, queue, jobs, tokens)
+  local left = redis.call('HINCRBY', key.waiting, queue .. ':delayed', jobs)
+  redis.call('HINCRBY', key.waiting, queue .. ':delayedtokens', tokens)
+  if left == 0 then redis.call('HDEL', key.waiting, queue .. ':delayedtokens') end
 end
 
 -- Raises an error if a count is damaged, or would become too large.
 local function check_counts(key, queue, tokens)
-  local counts = redis.call('HMGET', key.waiting, queue .. ':jobs', queue .. ':tokens', queue .. ':delayed')
-  for place = 1, 3 do
+  local counts = redis.call('HMGET', key.waiting,
+    queue .. ':jobs', queue .. ':tokens', queue .. ':delayed', queue .. ':delayedtokens')
+  for place = 1, 4 do
     local num = counts[place] or '0'
     if not string.find(num, '^-?%d+$') or math.abs(num) + tokens >= 2 ^ 53 then
       error('the counts of waiting jobs are damaged or too large')
@@ -48,13 +55,13 @@ local function begin_to_wait(key, id, since, is_delayed, job)
   local sets = {{key.pending, since}, {is_delayed and key.delayed or line_of(key.pending, job.queue, job.lane), since}}
   if job.deadline_ms and job.deadline_ms ~= '' then sets[3] = {deadlines_of(key.pending), job.deadline_ms} end
   local is_new = join(id, sets)
-  if is_delayed and is_new[2] then count_delayed(key, job.queue, 1) end
+  if is_delayed and is_new[2] then count_delayed(key, job.queue, 1, job.tokens) end
   if is_new[1] then count(key, job.queue, 1, job.tokens) end
 end
 
 local function stop_waiting(key, id, queue, lane, tokens)
   redis.call('ZREM', line_of(key.pending, queue, lane), id)
   redis.call('ZREM', deadlines_of(key.pending), id)
-  if redis.call('ZREM', key.delayed, id) == 1 then count_delayed(key, queue, -1) end
+  if redis.call('ZREM', key.delayed, id) == 1 then count_delayed(key, queue, -1, -tokens) end
   if redis.call('ZREM', key.pending, id) == 1 then count(key, queue, -1, -tokens) end
 end
