@@ -52,8 +52,8 @@ class Listener:
     """Reads all streams over one connection, as a gateway does, and notes how late each event comes."""
 
     def __init__(self, url: str) -> None:
-        self._redis: Any = Redis.from_url(url)
-        self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+        self._redis = Redis.from_url(url)
+        self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         self._pubsub.psubscribe("herd:*:tokens:*")
         self.lags_s: list[float] = []
         self._thread = Thread(target=self._run, daemon=True)

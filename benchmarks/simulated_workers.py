@@ -8,10 +8,11 @@ It prints a line once all are up, and ends when its input does.
 """
 
 import json
+import os
+import resource
 import sys
 from dataclasses import dataclass
-from functools import partial
-from threading import Event as Flag, Thread
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any, cast
 from uuid import uuid4
@@ -191,29 +192,29 @@ class SimulatedWorker:
 
 def simulate(plan: Plan) -> None:
     """Run all workers of this process until the input ends."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     workers = [SimulatedWorker(plan, plan.first + number) for number in range(plan.num)]
     for worker in workers:
         worker.begin()
         worker.start()
     with Redis.from_url(plan.url) as redis:
         redis.ping()
-    is_over = Flag()
-    Thread(target=partial(_wait_for_end, is_over), daemon=True).start()
     print("up", flush=True)
-    if not plan.rows:
-        is_over.wait()
     next_s = monotonic()
-    while not is_over.is_set():
-        for worker in workers:
+    while True:
+        for worker in workers if plan.rows else ():
             worker.step()
         next_s = max(next_s + 1 / plan.tokens_per_s, monotonic() - 1)
         sleep(max(0.0, next_s - monotonic()))
 
 
-def _wait_for_end(is_over: Flag) -> None:
+def _end_with_input() -> None:
+    """Who started this has gone, or wants no more of it: end at once, whatever the threads do."""
     sys.stdin.read()
-    is_over.set()
+    os._exit(0)
 
 
 if __name__ == "__main__":
+    Thread(target=_end_with_input, daemon=True).start()
     simulate(Plan(**json.loads(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Whether Redis drops keys when it is full, accepted jobs among them: asked at the start, and each second."""
+"""Whether Redis drops keys when it is full, accepted jobs too: asked at the start, and every few seconds."""
 
 from collections.abc import Callable
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Collection, Mapping, Set as AbstractSet
+from itertools import count
 from typing import Protocol
 
 import structlog
@@ -18,6 +19,8 @@ from llama_herd.worker.jobs.eviction import EvictionWatch
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
+#: What Redis may evict is asked each time after so many looks.
+LOOKS_A_POLICY = 5
 
 #: After this long without messages or progress a worker no longer reports itself as ready.
 UNREADY_S = 5.0
@@ -70,7 +73,7 @@ class Pace:
 
 
 class Watchdog(threading.Thread):
-    """Checks once a second that messages are polled, that parts progress, and whether Redis may evict jobs.
+    """Checks once a second that messages are polled and parts progress, and sometimes if Redis may evict.
 
     Silence is suspicious only while messages wait, there is room for them, and Redis answers: a full batch, a
     rate limit, an empty queue and a Redis that is away all explain it. A part without progress is suspicious
@@ -123,8 +126,11 @@ class Watchdog(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        while not self._is_stopping.wait(INTERVAL_S):
-            self._eviction.look()
+        for number in count():
+            if self._is_stopping.wait(INTERVAL_S):
+                return
+            if number % LOOKS_A_POLICY == 0:
+                self._eviction.look()
             if self._poller is not None:
                 self._num_silent_looks = self._num_silent_looks + 1 if self._is_silent(self._poller) else 0
             if self.silent_s >= self._silence_s:
