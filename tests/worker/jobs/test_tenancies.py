@@ -14,6 +14,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.worker import process
+from llama_herd.worker.jobs.heartbeat import FRESH_S
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -139,3 +140,45 @@ def test_one_tenants_spoilt_leases_leave_the_jobs_of_the_others_alone(redis: Any
         wait_until(partial(is_done, redis, fine, "job"), "the end of the other tenant's job")
     finally:
         service.drain(0.0, lambda: None)
+
+
+def test_a_lease_that_an_event_has_just_renewed_is_not_renewed_again(redis: Any, services: Any) -> None:
+    service = services(2)
+    tenancies = list(service.tenancies)
+    attempts = []
+    for tenancy in tenancies:
+        service.take(submit(redis, tenancy.ledger, "job"))
+    service._intake._claim(service._intake._take())
+    attempts = service.tenancies.in_hand()
+    leases = [tenancy.ledger.job_key("job") for tenancy in tenancies]
+    for lease in leases:
+        redis.hset(lease, "lease", 1)
+    attempts[0].emitted_s = monotonic()
+    service._heartbeat._renew()
+    assert [int(redis.hget(lease, "lease")) > 1 for lease in leases] == [False, True]
+    attempts[0].emitted_s = monotonic() - FRESH_S
+    service._heartbeat._renew()
+    assert int(redis.hget(leases[0], "lease")) > 1
+    redis.config_resetstat()
+    for attempt in attempts:
+        attempt.emitted_s = monotonic()
+    service._heartbeat._renew()
+    assert num_calls(redis) == 0, "all of them run"
+
+
+def test_a_cancel_is_told_to_the_owner_alone(redis: Any, services: Any) -> None:
+    service, other = services(2), services(2)
+    tenancy, _ = service.tenancies
+    service.take(submit(redis, tenancy.ledger, "job"))
+    service._intake._claim(service._intake._take())
+    with redis.pubsub() as mine, redis.pubsub() as others:
+        for one, listener in ((service, mine), (other, others)):
+            listener.subscribe(*one._heartbeat._by_channel)
+            for _ in one._heartbeat._by_channel:
+                listener.get_message(timeout=5)
+        run(redis, tenancy.ledger.cancel("job"))
+        service._heartbeat._next_beat_s = monotonic() + 60
+        service._heartbeat._hear(mine)
+        assert others.get_message(timeout=0.0) is None
+    (attempt,) = service.tenancies.in_hand()
+    assert attempt.abort == "cancelled"

@@ -36,8 +36,9 @@ SCRIPTS_S = 3.0
 #: How soon a stop or `report_soon` is noticed between two beats.
 LISTEN_S = 0.2
 
-#: An event renews its job's lease. One so young makes another renewal superfluous until the next beat.
-FRESH_S = 0.5
+#: An event renews its job's lease. One so young, by seconds and by its part of a lease, makes another renewal
+#: superfluous until the next beat. It is more than unwatched jobs let pass between two events.
+FRESH_S, FRESH_PART = 0.75, 0.25
 
 
 class Heartbeat(threading.Thread):
@@ -120,12 +121,13 @@ class Heartbeat(threading.Thread):
             self._next_scripts_s = monotonic() + SCRIPTS_S
 
     def _renew(self) -> None:
-        fresh_s = monotonic() - FRESH_S
+        terms = self._tenancies.first.ledger
+        fresh_s = monotonic() - min(FRESH_S, FRESH_PART * terms.lease_ms / 1000)
         silent = [one for one in self._tenancies.in_hand() if one.emitted_s < fresh_s]
         for start in range(0, len(silent), MAX_ENTRIES):
             lot = silent[start : start + MAX_ENTRIES]
             held = [self._tenancies.of(one).held(one) for one in lot]
-            answers = run(self._redis, renew(self._owner, held, self._tenancies.first.ledger))
+            answers = run(self._redis, renew(self._owner, held, terms))
             for attempt, answer in zip(lot, answers, strict=True):
                 if answer.kind is Renewal.CANCELLED:
                     self._cancel(attempt, answer.reason)
