@@ -3,11 +3,15 @@
     python -m benchmarks.ledger [--write]
 
 Calls run one after the other over one connection to a Redis of their own, as those of a worker do; the
-tokens of a step are one call for all its jobs. A prompt has 400 characters.
+events of a step are one call for all its jobs. A prompt has 400 characters.
+
+The second table is of events with some tokens each; one core of Redis takes so many tokens a second. The
+third is what a stream of 128 tokens takes in memory, after an answer of 2.56 s.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, product
 from time import perf_counter, sleep, time
 from typing import Any
 
@@ -33,8 +37,11 @@ LEASE_MS = 60_000
 @dataclass(frozen=True)
 class Plan:
     num_jobs: int = 1000
-    batches: Sequence[int] = (1, 64, 256)
+    batches: Sequence[int] = (1, 32, 256)
+    tokens_an_event: Sequence[int] = (1, 4, 16)
     num_steps: int = 200
+    #: Events of a stream of 128 tokens: one each, one each 50 ms, and one each half second.
+    stream_events: Sequence[int] = (128, 51, 6)
     num_waiting: int = 50_000
     num_sweeps: int = 21
     #: A sweep does not look at younger jobs.
@@ -84,15 +91,51 @@ def life(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, str | f
     }
 
 
-def steps(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, str | float]]:
-    """A step's tokens, one for each job of the batch."""
-    for num_rows in plan.batches:
-        ids = [f"row-{num_rows}-{number}" for number in range(num_rows)]
+def steps(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, float]]:
+    """An event of each job of the batch, of so many tokens."""
+    for num_rows, num_tokens in product(plan.batches, plan.tokens_an_event):
+        ids = [f"row-{num_rows}-{num_tokens}-{number}" for number in range(num_rows)]
         run_many(meter.redis, [_submit(ledger, job_id) for job_id in ids])
         run_many(meter.redis, [ledger.claim(job_id, OWNER) for job_id in ids])
         run(meter.redis, _emit(ledger, [_started(job_id) for job_id in ids]))
-        tokens = [_emit(ledger, [_token(job_id, i) for job_id in ids]) for i in range(plan.num_steps)]
-        yield meter.cost(f"a token of each of {num_rows} jobs", tokens)
+        calls = [_tokens(ledger, ids, step, num_tokens) for step in range(plan.num_steps)]
+        cost = float(meter.cost("", calls)["CPU of Redis, us"])
+        yield {
+            "rows a call": num_rows,
+            "tokens an event": num_tokens,
+            "CPU of Redis, us an event": round(cost / num_rows, 2),
+            "us a token": round(cost / num_rows / num_tokens, 3),
+            "tokens/s a core": round(1e6 * num_rows * num_tokens / cost),
+        }
+
+
+def streams(redis: Any, ledger: Ledger, plan: Plan) -> Iterator[dict[str, float]]:
+    """Memory of a stream that has ended, by the size of its nodes."""
+    for num_events in plan.stream_events:
+        found: dict[str, float] = {"events": num_events}
+        for node_bytes in (4096, 512):
+            redis.config_set("stream-node-max-bytes", node_bytes)
+            job_id = f"stream-{num_events}-{node_bytes}"
+            _fill(redis, ledger, job_id, num_events)
+            found[f"bytes, nodes of {node_bytes}"] = redis.memory_usage(ledger.events_key(job_id), samples=0)
+        yield found
+
+
+def _fill(redis: Redis, ledger: Ledger, job_id: str, num_events: int) -> None:
+    run(redis, _submit(ledger, job_id))
+    run(redis, ledger.claim(job_id, OWNER))
+    run(redis, _emit(ledger, [_started(job_id)]))
+    sizes = [128 * (n + 1) // num_events - 128 * n // num_events for n in range(num_events)]
+    firsts = [0, *accumulate(sizes)]
+    for number, (i, size) in enumerate(zip(firsts, sizes, strict=False)):
+        run(redis, ledger.emit(OWNER, [Entry.of(_token(job_id, 2 + number, i, size), i)]))
+    end = End(seq=2 + num_events, job=job_id, epoch=1, finish_reason="length", n=128, attempts=1)
+    run(redis, ledger.emit(OWNER, [Entry.of(end, 128)]))
+
+
+def _tokens(ledger: Ledger, job_ids: Sequence[str], step: int, size: int) -> Call[Any]:
+    i = step * size
+    return ledger.emit(OWNER, [Entry.of(_token(job_id, 2 + step, i, size), i) for job_id in job_ids])
 
 
 def sweeps(meter: Meter, ledger: Ledger, plan: Plan) -> dict[str, str | float]:
@@ -121,8 +164,8 @@ def _started(job_id: str) -> Started:
     return Started(seq=1, job=job_id, epoch=1, attempt=1, worker="w", model="tales", seed=7)
 
 
-def _token(job_id: str, i: int) -> Token:
-    return Token(seq=2 + i, job=job_id, epoch=1, i=i, ids=(i,), text=" word")
+def _token(job_id: str, seq: int, i: int, size: int) -> Token:
+    return Token(seq=seq, job=job_id, epoch=1, i=i, ids=tuple(range(i, i + size)), text=" word" * size)
 
 
 def _end(job_id: str) -> End:
@@ -133,13 +176,18 @@ def measure(plan: Plan) -> Report:
     ledger = Ledger(lease_ms=LEASE_MS)
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
         meter = Meter(redis)
-        calls = [*life(meter, ledger, plan), *steps(meter, ledger, plan), sweeps(meter, ledger, plan)]
-    return {"benchmark": "ledger", "plan": asdict(plan), "conditions": conditions(), "calls": calls}
+        found = {
+            "calls": [*life(meter, ledger, plan), sweeps(meter, ledger, plan)],
+            "events": list(steps(meter, ledger, plan)),
+            "streams": list(streams(redis, ledger, plan)),
+        }
+    return {"benchmark": "ledger", "plan": asdict(plan), "conditions": conditions(), **found}
 
 
 def tables(report: Report) -> Iterator[Table]:
-    calls = report["calls"]
-    yield Table(list(calls[0]), [list(call.values()) for call in calls])
+    for name in ("calls", "events", "streams"):
+        rows = report[name]
+        yield Table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 if __name__ == "__main__":
