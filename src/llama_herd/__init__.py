@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.async_client import AsyncClient
     from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
     from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.client.herds import Herds
     from llama_herd.tasks.client.job_status import JobStatus
     from llama_herd.tasks.client.status import QueueStatus, Status
     from llama_herd.tasks.client.waiting import Queued
@@ -48,6 +49,7 @@ _HOMES = {
         "DeadlineExceeded",
         "GenerationError",
         "HerdError",
+    "Herds",
         "InvalidJob",
         "JobConflict",
         "JobNotFound",

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.async_client import AsyncClient
     from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
     from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.client.herds import Herds
     from llama_herd.tasks.job import GenerationJob
     from llama_herd.tasks.job_fields import SamplingFields
     from llama_herd.tasks.result import Result
@@ -18,6 +19,7 @@ __all__ = [
     "BatchRow",
     "Client",
     "GenerationJob",
+    "Herds",
     "Result",
     "SamplingFields",
     "SamplingParams",
@@ -29,6 +31,7 @@ _HOMES = {
     "BatchRow": "client.batch.row",
     "Client": "client.client",
     "GenerationJob": "job",
+    "Herds": "client.herds",
     "Result": "result",
     "SamplingFields": "job_fields",
     "SamplingParams": "sampling",

@@ -1,0 +1,109 @@
+"""Several herds behind one client: what one Redis cannot carry is split by model."""
+
+from collections.abc import Iterator, Mapping
+from typing import Unpack
+
+from llama_herd.closing import Closing
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.client.job_status import JobStatus
+from llama_herd.tasks.client.status import Status
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.job_fields import SubmitFields
+from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.result import Result
+
+#: Between the name of a herd and the id of its job. No id has one.
+MARK = "@"
+
+
+class Herds(Closing):
+    """Clients of several herds, each with a Redis of its own. A job goes to the herd of its model.
+
+        herds = Herds({"north": Client(url), "south": Client(other)}, {"tales": "north"}, default="south")
+        job_id = herds.submit(prompt="Once upon a time", model="tales")  # north@0f3c...
+        print(herds.result(job_id).text)
+
+    Its ids are `<herd>@<id>`; within its herd, and in the events, a job is called `<id>`. Each method has the
+    arguments, the result and the errors of the same method of `Client`. What a client can do beyond these it
+    does for its own herd: `client, job_id = herds.find(job_id)`.
+    """
+
+    def __init__(
+        self, clients: Mapping[str, Client], models: Mapping[str, str], *, default: str | None = None
+    ) -> None:
+        """`models`: the name of each model's herd. `default`: that of all others; None: they are refused.
+
+        Raises ValueError for the name of a herd that has no client, or that cannot stand in an id.
+        """
+        wrong = [name for name in clients if not name or MARK in name]
+        if wrong:
+            raise ValueError(f"the name of a herd must not be empty and have no {MARK}, got {wrong[0]!r}")
+        if missing := {*models.values(), *filter(None, [default])} - clients.keys():
+            raise ValueError(f"no client is given for the herd {min(missing)!r}, only for {sorted(clients)}")
+        self._clients = dict(clients)
+        self._models = dict(models)
+        self._default = default
+
+    def find(self, job_id: str) -> tuple[Client, str]:
+        """The client of a job's herd, and the job's id there. Raises InvalidJob if no herd has such ids."""
+        name, _, own_id = job_id.partition(MARK)
+        if name not in self._clients or not own_id:
+            known = ", ".join(sorted(self._clients))
+            raise InvalidJob([FieldError("job_id", f"must be <herd>{MARK}<id>, of one of the herds {known}")])
+        return self._clients[name], own_id
+
+    def submit(
+        self,
+        job: GenerationJob | None = None,
+        *,
+        job_id: str | None = None,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+        **fields: Unpack[SubmitFields],
+    ) -> str:
+        """Enqueue a job in the herd of its model. `job_id` is its id there, or with the name of that herd."""
+        name = self._herd_of(fields.get("model") if job is None else job.model)
+        if job_id is not None:
+            job_id = job_id.removeprefix(f"{name}{MARK}")
+        accepted = self._clients[name].submit(
+            job, job_id=job_id, idempotency_key=idempotency_key, traceparent=traceparent, **fields
+        )
+        return f"{name}{MARK}{accepted}"
+
+    def _herd_of(self, model: str | None) -> str:
+        name = self._default if model is None else self._models.get(model, self._default)
+        if name is None:
+            known = ", ".join(sorted(self._models)) or "none"
+            raise InvalidJob([FieldError("model", f"must be a model that a herd has: {known}")])
+        return name
+
+    def stream(self, job_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[Event]:
+        client, own_id = self.find(job_id)
+        return client.stream(own_id, after=after, timeout_s=timeout_s)
+
+    def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
+        client, own_id = self.find(job_id)
+        return client.result(own_id, timeout_s=timeout_s, wait=wait)
+
+    def cancel(self, job_id: str) -> Cancellation:
+        client, own_id = self.find(job_id)
+        return client.cancel(own_id)
+
+    def purge(self, job_id: str) -> None:
+        client, own_id = self.find(job_id)
+        client.purge(own_id)
+
+    def job(self, job_id: str) -> JobStatus:
+        client, own_id = self.find(job_id)
+        return client.job(own_id)
+
+    def status(self) -> Mapping[str, Status]:
+        """The state of each herd, by its name."""
+        return {name: client.status() for name, client in self._clients.items()}
+
+    def close(self) -> None:
+        """Close all clients."""
+        for client in self._clients.values():
+            client.close()
