@@ -49,7 +49,7 @@ _HOMES = {
         "DeadlineExceeded",
         "GenerationError",
         "HerdError",
-    "Herds",
+        "Herds",
         "InvalidJob",
         "JobConflict",
         "JobNotFound",

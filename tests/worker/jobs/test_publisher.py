@@ -1,6 +1,7 @@
 """The publisher against a real ledger: what it does when Redis answers, loses, refuses or forgets."""
 
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -8,9 +9,10 @@ from redis import Redis
 
 from llama_herd.tasks.events import End, Failure, Started, Token
 from llama_herd.tasks.ledger.answers import Release, Yours
+from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES
 from llama_herd.tasks.ledger.redis_call import Call, run
 from llama_herd.worker.engine.step_output import StepOutput
-from llama_herd.worker.jobs.publisher import Outgoing, Refusal, Released
+from llama_herd.worker.jobs.publisher import Outgoing, Refusal, Released, _lots
 from tests.local.processes import wait_until
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
 
@@ -320,3 +322,39 @@ def test_what_stands_in_the_ledger_as_anothers_is_never_computed(desk: Desk) -> 
     desk.start(attempt)
     desk.send()
     assert (desk.started, desk.lost) == ([], ["job"])
+
+
+def test_while_calls_are_slow_the_next_event_comes_later(desk: Desk) -> None:
+    slow, each_step = desk.open("slow", flush_ms=50), desk.open("each-step", flush_ms=0)
+    desk.publisher._call_s = 1.0
+    for attempt in (slow, each_step):
+        desk.start(attempt)
+        desk.say(attempt, 1)
+    desk.send()
+    now_s = monotonic()
+    for attempt in (slow, each_step):
+        desk.say(attempt, 2)
+    desk.send()
+    assert slow.stream.due_s - now_s > 1.0
+    assert [event.type for event in desk.events("slow")] == ["started", "token"]
+    assert [event.type for event in desk.events("each-step")] == ["started", "token", "token"]
+
+
+def test_how_slow_calls_are_is_known_from_those_of_late(desk: Desk) -> None:
+    for _ in range(50):
+        desk.publisher._note_call(60.0)
+    assert 0.4 < desk.publisher._call_s <= 0.5, "a Redis that was away for a minute says nothing of its pace"
+    for _ in range(50):
+        desk.publisher._note_call(0.001)
+    assert desk.publisher._call_s < 0.002
+
+
+def test_no_call_has_more_events_than_one_takes(desk: Desk) -> None:
+    jobs = [desk.open(f"job-{number}", flush_ms=0) for number in range(3)]
+    events = [
+        Outgoing(attempt, attempt.stream.start(1, 1)) for _ in range(MAX_ENTRIES // 2) for attempt in jobs
+    ]
+    assert [len(lot) for lot in _lots(events)] == [MAX_ENTRIES, MAX_ENTRIES // 2]
+    desk.publisher._deliver(events)
+    for attempt in jobs:
+        assert [event.seq for event in desk.events(attempt.job_id)] == list(range(1, MAX_ENTRIES // 2 + 1))

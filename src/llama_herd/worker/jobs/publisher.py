@@ -1,7 +1,6 @@
 """Sends the engine's outputs: one script call per step, repeated byte for byte until Redis answers."""
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence as Rows
 from contextlib import suppress
 from math import inf
@@ -364,21 +363,12 @@ class Publisher(threading.Thread):
 
 
 def _lots(events: Rows[Outgoing]) -> Iterator[list[Outgoing]]:
-    """The events of each call: a job's are in one, and a job with a large event is alone in the last ones."""
-    by_job = defaultdict[Attempt, list[Outgoing]](list)
-    for event in events:
-        by_job[event.attempt].append(event)
-    large = [its_own for its_own in by_job.values() if any(map(_is_large, its_own))]
-    lot: list[Outgoing] = []
-    for its_own in by_job.values():
-        if its_own in large:
-            continue
-        if lot and len(lot) + len(its_own) > MAX_ENTRIES:
-            yield lot
-            lot = []
-        lot += its_own
-    yield from ([lot] if lot else [])
-    yield from large
+    """The events of each call, no more than one takes. A job with a large event is alone, at the end."""
+    large = dict.fromkeys(event.attempt for event in events if _is_large(event))
+    small = [event for event in events if event.attempt not in large]
+    for lot in (small, *([event for event in events if event.attempt is one] for one in large)):
+        for start in range(0, len(lot), MAX_ENTRIES):
+            yield lot[start : start + MAX_ENTRIES]
 
 
 def _starts(events: Rows[Outgoing]) -> list[Call[Any]]:
