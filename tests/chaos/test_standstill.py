@@ -140,7 +140,7 @@ def test_a_worker_whose_results_stand_still_says_so_and_ends(
         assert "is stuck: sends no events or results" in health.stderr
         assert "is stuck: sends no events or results" in invoke("status", **environment).stdout
         assert worker.wait_for_end() == EXIT_STUCK
-        assert "finisher of default" in worker.log
+        assert '"part": "finisher"' in worker.log
     (tmp_path / "finisher").unlink()
     with WorkerProcess(settings, "other@test", tmp_path / "other"):
         assert AsyncResult(job, app=make_app(settings)).get(timeout=60)["finish_reason"] == "length"
