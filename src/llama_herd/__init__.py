@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.client.job_status import JobStatus
+    from llama_herd.tasks.client.lots import SubmitOutcome
     from llama_herd.tasks.client.status import QueueStatus, Status
     from llama_herd.tasks.client.waiting import Queued
     from llama_herd.tasks.events import End, Event, Started, Token
@@ -64,6 +65,7 @@ _HOMES = {
     "tasks.client.batch.row": ("BatchItem", "BatchRow"),
     "tasks.client.client": ("Client",),
     "tasks.client.job_status": ("JobStatus",),
+    "tasks.client.lots": ("SubmitOutcome",),
     "tasks.client.status": ("QueueStatus", "Status"),
     "tasks.client.waiting": ("Queued",),
     "tasks.events": ("End", "Event", "Started", "Token"),
@@ -110,6 +112,7 @@ __all__ = [
     "SettingsError",
     "Started",
     "Status",
+    "SubmitOutcome",
     "Token",
     "UnservedModel",
     "WorkerStatus",
