@@ -168,9 +168,10 @@ class Ledger(Keys):
 
     def parcel(self, job_id: str, job: GenerationJob, envelope: Envelope) -> Parcel:
         """A job for `submit_many`."""
-        body, *rest = _brought(job, envelope)
-        keys = (self.job_key(job_id), envelope.queue)
-        return Parcel(keys, (job_id, job.webhook or "", str(body).encode(), *rest))
+        text, *rest = _brought(job, envelope)
+        body = str(text).encode()
+        args = (job_id, job.webhook or "", body, *rest)
+        return Parcel((self.job_key(job_id), envelope.queue), args, len(body) + len(envelope.text))
 
     def submit_many(self, parcels: Sequence[Parcel]) -> Call[list[Submitted | ResponseError]]:
         """Accept jobs, each as `submit` does. There is one answer for each, in order.
