@@ -54,8 +54,11 @@ local function accept(key, id, now, at, max_jobs, max_tokens)
   return 'submitted', flow
 end
 
--- Returns some of the queues that are served, if no worker serves this one.
-local function served_instead(served, queue, since)
-  if tonumber(redis.call('ZSCORE', served, queue) or 0) >= since then return {} end
-  return redis.call('ZRANGEBYSCORE', served, since, '+inf', 'LIMIT', 0, 100)
+-- Adds to an answer some of the queues that are served, if no worker serves this one. The job is accepted by then, so
+-- a spoilt key is no error, hence pcall.
+local function add_served(answer, served, queue, since)
+  if (tonumber(redis.pcall('ZSCORE', served, queue)) or 0) >= since then return end
+  for _, other in ipairs(redis.pcall('ZRANGEBYSCORE', served, since, '+inf', 'LIMIT', 0, 100)) do
+    answer[#answer + 1] = other
+  end
 end

@@ -14,10 +14,9 @@ local key = {job = KEYS[1], pending = KEYS[3], delayed = KEYS[4], waiting = KEYS
 local served = KEYS[8]
 local id, max_jobs, max_tokens, served_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[10]
 local now = now_ms()
+local since = served and now - served_ms
 
 local kind, flow = accept(key, id, now, 4, max_jobs, max_tokens)
 local answer = {kind, unpack(flow or {0, 0, 0, 0})}
-if kind == 'submitted' and served then
-  for _, queue in ipairs(served_instead(served, key.queue, now - served_ms)) do answer[#answer + 1] = queue end
-end
+if kind == 'submitted' and served then add_served(answer, served, key.queue, since) end
 return answer

@@ -9,6 +9,7 @@
 local pending, delayed, waiting, served = unpack(KEYS, 1, 4)
 local max_jobs, max_tokens, served_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local now = now_ms()
+local since = now - served_ms
 local is_looked_up, answers = {}, {}
 
 local function submit(key, id, at)
@@ -17,7 +18,7 @@ local function submit(key, id, at)
   local answer = {kind, unpack(flow)}
   if kind ~= 'submitted' then return answer end
   is_looked_up[key.queue] = true
-  for _, queue in ipairs(served_instead(served, key.queue, now - served_ms)) do answer[#answer + 1] = queue end
+  add_served(answer, served, key.queue, since)
   return answer
 end
 
