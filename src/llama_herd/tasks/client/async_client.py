@@ -15,7 +15,7 @@ from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
-from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, SubmitOutcome
+from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, SubmitOutcome
 from llama_herd.tasks.client.rounds import Heard, published, rounds_async
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.client.waiting import Queued
@@ -75,9 +75,12 @@ class AsyncClient:
         return accepted.job_id
 
     async def submit_many(
-        self, jobs: Iterable[JobToSubmit], *, lot: int = MAX_LOT_JOBS
+        self, jobs: Iterable[JobToSubmit], *, lot: int = ASYNC_LOT_JOBS
     ) -> AsyncIterator[SubmitOutcome]:
-        """Enqueue any number of jobs, and yield what became of each, in order."""
+        """Enqueue any number of jobs, and yield what became of each, in order.
+
+        Each lot is made without a pause: a smaller one keeps the event loop for a shorter time.
+        """
         lots = self._core.lots(jobs, lot)
         for entries in lots:
             try:

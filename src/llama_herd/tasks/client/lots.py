@@ -16,8 +16,11 @@ from llama_herd.tasks.ledger.parcel import Parcel
 from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
 from llama_herd.tasks.settings import Settings
 
-#: Most jobs of a lot, and most bytes of one that has several.
+#: Most jobs of a lot.
 MAX_LOT_JOBS = 1000
+#: Jobs of a lot, if nobody says otherwise, where each takes its time from an event loop.
+ASYNC_LOT_JOBS = 100
+#: Most bytes of a lot that has several.
 MAX_LOT_BYTES = 4 << 20
 #: Most jobs in one call of the script. Redis serves nobody else meanwhile, and some services that host one
 #: refuse a call of more than 4,000 arguments.
