@@ -3,8 +3,8 @@
     python -m benchmarks.submit [--write]
 
 One client and a Redis of its own, with nobody who takes jobs from it. A prompt has 400 characters. Of a batch
-it is the first round: its rows are read, their jobs are sent, and their states are asked. Of several rounds the
-one of the median speed counts.
+it is the first round: its rows are read, their jobs are sent, and their states are asked. The round of the
+median speed counts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -138,7 +138,7 @@ def _around_id(queue: str, ignore_result: bool, traceparent: str | None) -> Sequ
     """The parts of our client's messages before, between and after the job's id."""
     headers = {"lang": "py", "root_id": _ID_GAP} | ({"ignore_result": True} if ignore_result else {})
     headers |= {TRACEPARENT: traceparent} if traceparent else {}
-    return Envelope._build(_ID_GAP, queue, headers, _NO_EMBED, {}).text.split(_ID_GAP)
+    return tuple(Envelope._build(_ID_GAP, queue, headers, _NO_EMBED, {}).text.split(_ID_GAP))
 
 
 def _dumps(value: object) -> str:

@@ -88,11 +88,10 @@ def enqueue(ledger: Ledger, new: NewJob, settings: Settings) -> Dialogue[Accepte
     A name in HERD_MODELS is right.
     """
     answer = yield ledger.submit(new.job_id, new.job, new.envelope)
-    error = refusal(ledger, new, answer) or (yield from unreplicated([new.job_id], ledger, settings)).get(
-        new.job_id
-    )
-    if error is not None:
+    if error := refusal(ledger, new, answer):
         raise error
+    if too_few := (yield from unreplicated([new.job_id], ledger, settings)):
+        raise too_few[new.job_id]
     return Accepted(new.job_id, queue_note(ledger, new, answer))
 
 
