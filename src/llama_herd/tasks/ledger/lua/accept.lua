@@ -8,19 +8,27 @@ end
 -- Larger numbers are not exact in Lua, and their sums could overflow.
 local function is_number(text) return string.find(text, '^%d+$') and tonumber(text) < 2 ^ 53 end
 
--- Messages in the lists of each queue that this call has met.
-local num_in = {}
+-- What this call has found: the lists that a job can be pushed into, and the messages in the lists of each queue.
+local is_list, num_in = {}, {}
 
--- Returns what waits for a queue: {jobs, tokens, jobs taken lately, in how many ms}.
+-- Returns the list of a job's message. Raises an error if it is none, or not of the job's tenant.
+local function list_of(key, lane)
+  local list = own_queue(key.job, key.queue .. (lane or ''))
+  is_list[list] = is_list[list] or redis.call('LLEN', list)
+  return list
+end
+
+-- Returns what waits for a queue: {jobs, tokens, jobs taken lately, in how many ms}, and the counts of jobs, tokens and
+-- delayed jobs as they are kept.
 -- Bare messages count as jobs; their tokens are unknown before the claim. The lists do not tell them from messages of
 -- recorded jobs. So the count is the larger of two: recorded jobs that wait, or messages plus delayed jobs, which have
 -- no message. A sum of both would count most jobs twice, and refuse too early.
 local function flow_of(waiting, queue, now)
-  local flow = redis.call('HMGET', waiting,
-    queue .. ':jobs', queue .. ':tokens', queue .. ':taken', queue .. ':since', queue .. ':delayed')
+  local counts = redis.call('HMGET', waiting,
+    queue .. ':jobs', queue .. ':tokens', queue .. ':delayed', queue .. ':taken', queue .. ':since')
   num_in[queue] = num_in[queue] or num_messages(queue)
-  local num_jobs = math.max(tonumber(flow[1] or 0), num_in[queue] + (flow[5] or 0))
-  return {num_jobs, tonumber(flow[2] or 0), math.floor(flow[3] or 0), now - (flow[4] or now)}
+  local num_jobs = math.max(tonumber(counts[1] or 0), num_in[queue] + (counts[3] or 0))
+  return {num_jobs, tonumber(counts[2] or 0), math.floor(counts[4] or 0), now - (counts[5] or now)}, counts
 end
 
 -- Its ARGV, from `at` on: those of record.lua. `max_jobs`, `max_tokens`: how much may wait for the queue; 0: no limit.
@@ -29,8 +37,7 @@ end
 --       then, if the id is free, what waits without this job
 local function accept(key, id, now, at, max_jobs, max_tokens)
   local body, envelope, deadline_ms, not_before, tokens, lane = unpack(ARGV, at, at + 5)
-  local queue, list = key.queue, own_queue(key.job, key.queue .. (lane or ''))
-  redis.call('LLEN', list)
+  local queue, list = key.queue, list_of(key, lane)
   check(#id <= 128 and string.find(id, '^[%w._:-]+$'), 'the id cannot name a job')
   check(string.find(envelope, '@tag@', 1, true), 'the envelope has no gap for a tag')
   check(deadline_ms == '' or is_number((string.gsub(deadline_ms, '^%+', ''))), 'the deadline is not a time in milliseconds')
@@ -41,14 +48,14 @@ local function accept(key, id, now, at, max_jobs, max_tokens)
   local known = redis.call('HMGET', key.job, 'state', 'body')
   if known[1] then return known[2] == body and 'exists' or 'conflict' end
 
-  local flow = flow_of(key.waiting, queue, now)
+  local flow, counts = flow_of(key.waiting, queue, now)
   local num_jobs, num_tokens = flow[1], flow[2]
   if max_jobs > 0 and num_jobs >= max_jobs then return 'queue_full', flow end
   -- A job that exceeds the limit by itself is accepted if nothing else waits.
   if max_tokens > 0 and num_tokens > 0 and num_tokens + tonumber(tokens) > max_tokens then return 'tokens_full', flow end
 
-  if write_record(key, id, now, at, 0) <= now then
-    put(list, envelope, id, redis.call('HINCRBY', key.job, 'pushes', 1), now)
+  if write_record(key, id, now, at, 0, counts) <= now then
+    put(list, envelope, id, 1, now)
     num_in[queue] = num_in[queue] + 1
   end
   return 'submitted', flow

@@ -15,9 +15,10 @@ local function count_delayed(key, queue, jobs)
   redis.call('HINCRBY', key.waiting, queue .. ':delayed', jobs)
 end
 
--- Raises an error if a count is damaged, or would become too large.
-local function check_counts(key, queue, tokens)
-  local counts = redis.call('HMGET', key.waiting, queue .. ':jobs', queue .. ':tokens', queue .. ':delayed')
+-- Raises an error if a count is damaged, or would become too large. `counts`: jobs, tokens and delayed, if they were
+-- read before.
+local function check_counts(key, queue, tokens, counts)
+  counts = counts or redis.call('HMGET', key.waiting, queue .. ':jobs', queue .. ':tokens', queue .. ':delayed')
   for place = 1, 3 do
     local num = counts[place] or '0'
     if not string.find(num, '^-?%d+$') or math.abs(num) + tokens >= 2 ^ 53 then
