@@ -21,6 +21,8 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 
 MODEL = "tales"
+#: Figures by their names.
+Cost = dict[str, float]
 JOB: Mapping[str, Any] = {"prompt": "x" * 400, "max_tokens": 64}
 
 
@@ -53,53 +55,56 @@ def in_batches(client: Client, num_jobs: int, window: int) -> None:
             raise AssertionError(f"{batch.window.num_under_way} of {window} jobs are under way")
 
 
-@dataclass(frozen=True)
-class Meter:
-    """Measures what enqueues jobs, on a Redis that is empty before each round."""
+def ways(client: Client, plan: Plan) -> Iterator[tuple[str, Callable[[int], None], int]]:
+    """What enqueues jobs, by its name, and how many of them."""
+    yield "submit", partial(one_by_one, client), plan.num_single
+    for lot in plan.lots:
+        num_jobs = plan.num_single if lot == 1 else plan.num_jobs
+        yield f"submit_many, lots of {lot:,}", partial(in_lots, client, lot=lot), num_jobs
+    yield (
+        f"a batch, {plan.window:,} rows a round",
+        partial(in_batches, client, window=plan.window),
+        plan.num_jobs,
+    )
 
-    redis: Any
-    rounds: int
 
-    def cost(self, what: str, act: Callable[[int], None], num_jobs: int) -> dict[str, str | float]:
-        """What a job takes in the round of the median speed."""
-        costs = sorted(
-            (self._round(act, num_jobs) for _ in range(self.rounds)), key=lambda one: one["jobs/s"]
-        )
-        return {"call": what, **costs[self.rounds // 2]}
+def cost(redis: Any, enqueue: Callable[[int], None], num_jobs: int) -> Cost:
+    """What a job takes, on a Redis that is empty before."""
+    redis.flushdb()
+    before = _spent_s(redis)
+    enqueue(num_jobs)
+    wall_s, client_s, redis_s = (b - a for a, b in zip(before, _spent_s(redis), strict=True))
+    return {
+        "jobs/s": round(num_jobs / wall_s),
+        "CPU of the client, us": round(1e6 * client_s / num_jobs, 1),
+        "CPU of Redis, us": round(1e6 * redis_s / num_jobs, 1),
+    }
 
-    def _round(self, act: Callable[[int], None], num_jobs: int) -> dict[str, float]:
-        self.redis.flushdb()
-        before = self._spent_s()
-        act(num_jobs)
-        wall_s, client_s, redis_s = (b - a for a, b in zip(before, self._spent_s(), strict=True))
-        return {
-            "jobs/s": round(num_jobs / wall_s),
-            "CPU of the client, us": round(1e6 * client_s / num_jobs, 1),
-            "CPU of Redis, us": round(1e6 * redis_s / num_jobs, 1),
-        }
 
-    def _spent_s(self) -> tuple[float, float, float]:
-        """Time, and CPU time of this process and of Redis."""
-        used = self.redis.info("cpu")
-        return perf_counter(), process_time(), used["used_cpu_user"] + used["used_cpu_sys"]
+def _spent_s(redis: Any) -> tuple[float, float, float]:
+    """Time, and CPU time of this process and of Redis."""
+    used = redis.info("cpu")
+    return perf_counter(), process_time(), used["used_cpu_user"] + used["used_cpu_sys"]
 
 
 def measure(plan: Plan) -> Report:
+    costs: dict[str, list[Cost]] = {}
     with (
         EmbeddedRedis() as server,
         Redis.from_url(server.url) as redis,
         Client(server.url, model=MODEL) as client,
     ):
-        meter = Meter(redis, plan.rounds)
-        calls = [meter.cost("submit", partial(one_by_one, client), plan.num_single)]
-        for lot in plan.lots:
-            num_jobs = plan.num_single if lot == 1 else plan.num_jobs
-            calls.append(
-                meter.cost(f"submit_many, lots of {lot:,}", partial(in_lots, client, lot=lot), num_jobs)
-            )
-        batches = partial(in_batches, client, window=plan.window)
-        calls.append(meter.cost(f"a batch, {plan.window:,} rows a round", batches, plan.num_jobs))
+        # In turns, so that a machine that slows down does so for each.
+        for _ in range(plan.rounds):
+            for name, enqueue, num_jobs in ways(client, plan):
+                costs.setdefault(name, []).append(cost(redis, enqueue, num_jobs))
+    calls = [{"call": name, **_median(rounds)} for name, rounds in costs.items()]
     return {"benchmark": "submit", "plan": asdict(plan), "conditions": conditions(), "calls": calls}
+
+
+def _median(rounds: Sequence[Cost]) -> Cost:
+    """The round of the median speed."""
+    return sorted(rounds, key=lambda one: one["jobs/s"])[len(rounds) // 2]
 
 
 def tables(report: Report) -> Iterator[Table]:
