@@ -28,9 +28,9 @@ JOB: Mapping[str, Any] = {"prompt": "x" * 400, "max_tokens": 64}
 
 @dataclass(frozen=True)
 class Plan:
-    num_jobs: int = 10_000
+    num_jobs: int = 5_000
     #: Of those that go alone, which take longer.
-    num_single: int = 2_000
+    num_single: int = 1_000
     lots: Sequence[int] = (1, 10, 100, 1_000)
     window: int = 1_000
     rounds: int = 5
