@@ -25,7 +25,7 @@ const message = {
   body: Buffer.from('[[], {}, {}]').toString('base64'),
 }
 
-const parts = ['clock', 'queue', 'push', 'waiting', 'record', 'submit']
+const parts = ['clock', 'queue', 'push', 'waiting', 'record', 'accept', 'submit']
 const script = parts.map((name) => readFileSync(new URL(`../src/llama_herd/tasks/ledger/lua/${name}.lua`, import.meta.url), 'utf8')).join('\n')
 const call = {
   keys: [

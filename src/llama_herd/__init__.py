@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.client.herds import Herds
     from llama_herd.tasks.client.job_status import JobStatus
+    from llama_herd.tasks.client.lots import SubmitOutcome
     from llama_herd.tasks.client.status import QueueStatus, Status
     from llama_herd.tasks.client.waiting import Queued
     from llama_herd.tasks.events import End, Event, Started, Token
@@ -67,6 +68,7 @@ _HOMES = {
     "tasks.client.client": ("Client",),
     "tasks.client.herds": ("Herds",),
     "tasks.client.job_status": ("JobStatus",),
+    "tasks.client.lots": ("SubmitOutcome",),
     "tasks.client.status": ("QueueStatus", "Status"),
     "tasks.client.waiting": ("Queued",),
     "tasks.events": ("End", "Event", "Started", "Token"),
@@ -114,6 +116,7 @@ __all__ = [
     "SettingsError",
     "Started",
     "Status",
+    "SubmitOutcome",
     "Token",
     "UnservedModel",
     "WorkerStatus",

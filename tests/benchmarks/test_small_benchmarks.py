@@ -15,6 +15,7 @@ from benchmarks import (
     prefix,
     sampling,
     scheduler,
+    submit,
     subscribers,
     webhooks,
 )
@@ -90,6 +91,14 @@ def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
     assert job["us"] == pytest.approx(sum(call["us"] for call in life))
     assert single["call"] == "a token of each of 1 jobs"
     assert min(call["us"] for call in (*life, single, batch, sweep)) > 0
+
+
+def test_jobs_are_enqueued_alone_in_lots_and_by_batches() -> None:
+    plan = submit.Plan(num_jobs=6, num_single=2, lots=(1, 4), window=3, rounds=1)
+    calls = submit.measure(plan)["calls"]
+    names = ["submit", "submit_many, lots of 1", "submit_many, lots of 4", "a batch, 3 rows a round"]
+    assert [call["call"] for call in calls] == names
+    assert all(call["jobs/s"] > 0 for call in calls)
 
 
 def test_a_worker_is_timed_beside_each_kind_of_subscriber() -> None:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.client.herds import Herds
+    from llama_herd.tasks.client.lots import SubmitOutcome
     from llama_herd.tasks.job import GenerationJob
     from llama_herd.tasks.job_fields import SamplingFields
     from llama_herd.tasks.result import Result
@@ -23,6 +24,7 @@ __all__ = [
     "Result",
     "SamplingFields",
     "SamplingParams",
+    "SubmitOutcome",
 ]
 
 _HOMES = {
@@ -35,6 +37,7 @@ _HOMES = {
     "Result": "result",
     "SamplingFields": "job_fields",
     "SamplingParams": "sampling",
+    "SubmitOutcome": "client.lots",
 }
 
 

@@ -87,6 +87,11 @@ def redis_errors(url: str) -> Iterator[None]:
     except HerdError:  # may be a RedisError too, but says more
         raise
     except RedisError as error:
-        kind = NotPermitted if is_denied(error) else RedisUnavailable
-        is_tls = url.startswith(("rediss:", "sentinels:"))
-        raise kind(f"Redis at {masked(url)} {complaint_of(error, is_tls=is_tls)}") from error
+        raise unavailable(error, url) from error
+
+
+def unavailable(error: RedisError, url: str) -> RedisUnavailable:
+    """An error of redis-py as ours."""
+    kind = NotPermitted if is_denied(error) else RedisUnavailable
+    is_tls = url.startswith(("rediss:", "sentinels:"))
+    return kind(f"Redis at {masked(url)} {complaint_of(error, is_tls=is_tls)}")

@@ -7,13 +7,16 @@ gap for the delivery tag. So a lost message can be pushed again under a new tag.
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 TASK_NAME = "herd.generate"
 #: Placeholder of the delivery tag. The scripts replace its first occurrence, which is in `properties`.
 TAG_GAP = "@tag@"
+#: Placeholder of the id in the messages of our client, which differ in nothing else.
+_ID_GAP = "@id@"
 
 #: Celery's headers that a message keeps when it is pushed again. Left out: `argsrepr` and `kwargsrepr`, which
 #: may contain prompts, and `eta`, which is over by then.
@@ -76,9 +79,7 @@ class Envelope:
         cls, job_id: str, queue: str, *, ignore_result: bool = False, traceparent: str | None = None
     ) -> Self:
         """The message of a job that our client submits. `ignore_result`: Celery stores no result."""
-        headers = {"lang": "py", "root_id": job_id} | ({"ignore_result": True} if ignore_result else {})
-        headers |= {TRACEPARENT: traceparent} if traceparent else {}
-        return cls._build(job_id, queue, headers, _NO_EMBED, {})
+        return cls(queue, _dumps(job_id)[1:-1].join(_around_id(queue, ignore_result, traceparent)))
 
     @classmethod
     def of_unread(cls, job_id: str, queue: str, headers: Mapping[str, Any]) -> Self:
@@ -130,6 +131,14 @@ class Envelope:
     def with_tag(self, delivery_tag: str) -> str:
         """The message as it is in the queue's list."""
         return self.text.replace(TAG_GAP, delivery_tag, 1)
+
+
+@lru_cache(maxsize=64)
+def _around_id(queue: str, ignore_result: bool, traceparent: str | None) -> Sequence[str]:
+    """The parts of our client's messages before, between and after the job's id."""
+    headers = {"lang": "py", "root_id": _ID_GAP} | ({"ignore_result": True} if ignore_result else {})
+    headers |= {TRACEPARENT: traceparent} if traceparent else {}
+    return tuple(Envelope._build(_ID_GAP, queue, headers, _NO_EMBED, {}).text.split(_ID_GAP))
 
 
 def _dumps(value: object) -> str:

@@ -15,14 +15,15 @@ from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.pace import MAX_PAUSE_S, MIN_PAUSE_S, Pace
-from llama_herd.tasks.client.batch.window import HELD_BACK, LOOK_AHEAD, MAX_SUBMIT_BYTES, MIN_WINDOW
+from llama_herd.tasks.client.batch.window import HELD_BACK, LOOK_AHEAD, MIN_WINDOW
+from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob as Job
-from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS, Ledger
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.priority import LOW
 from llama_herd.tasks.security.acl import Acl, Dialect, Role
-from tests.tasks.herd import Herd, end, started
+from tests.tasks.herd import Herd, commands, end, started
 
 pytestmark = pytest.mark.redis
 
@@ -95,10 +96,20 @@ def test_long_prompts_are_submitted_a_few_at_a_time(client: Client, redis: Redis
     long = {"prompt": "x" * 200_000}
     batch = client.batch([long] * 60, window=60)
     batch.poll()
-    assert batch.window.num_under_way == MAX_SUBMIT_BYTES // 200_000
+    assert batch.window.num_under_way == MAX_LOT_BYTES // 200_000
     for _ in range(3):
         batch.poll()
     assert batch.window.num_under_way == depth(redis) == 60
+
+
+def test_the_jobs_of_a_round_travel_in_lots(client: Client, redis: Redis) -> None:
+    batch = client.batch(prompts(120), window=120)
+    calls = commands(redis, batch.poll, by_scripts=False)
+    shas = {script.sha: script.files[-1] for script in PRODUCER_SCRIPTS}
+    ran = [shas.get(call.split()[1]) for call in calls if call.startswith("EVALSHA ")]
+    assert ran.count("submit_many") == 2 * -(-120 // MAX_CALL_JOBS)  # once more, after it was loaded
+    assert "submit" not in ran
+    assert batch.window.num_under_way == depth(redis) == 120
 
 
 def test_no_more_jobs_are_under_way_than_the_window_holds(client: Client, redis: Redis) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from llama_herd.errors import JobNotFound, NotReplicated, RedisUnavailable
+from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, NotReplicated, RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.watched_redis import WatchedRedis
 from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.settings import Settings
 from tests.cli.herd_command import invoke
+from tests.tasks.herd import commands
 
 pytestmark = [pytest.mark.redis, pytest.mark.program]
 
@@ -72,6 +73,25 @@ def test_what_no_replica_has_is_not_accepted_and_is_safe_to_repeat(
         watched.rejoin()
         accept(client, "lost")
         assert client.job("lost").job_id == "lost"
+
+
+def test_a_lot_waits_once_for_the_replicas_and_says_it_of_each_accepted_job(
+    watched: WatchedRedis, primary: EmbeddedRedis
+) -> None:
+    jobs = [{"prompt": "x", "job_id": "a"}, {"promt": "x"}, {"prompt": "x", "job_id": "b"}]
+    with Client(settings=settings(watched)) as client, Redis(port=primary.port) as redis:
+        client.submit(prompt="y", job_id="b")
+        asked = commands(redis, lambda: submit_many(client, jobs), by_scripts=False)
+        assert sum(command.startswith("WAIT ") for command in asked) == 1
+        assert submit_many(client, jobs) == [None, InvalidJob, JobConflict]
+        cut_off(watched, primary)
+        assert submit_many(client, jobs) == [NotReplicated, InvalidJob, JobConflict]
+
+
+def submit_many(client: Client, jobs: list[dict[str, str]]) -> list[type | None]:
+    """The kinds of their errors."""
+    errors = [outcome.error for outcome in client.submit_many(jobs)]
+    return [None if error is None else type(error) for error in errors]
 
 
 def accept(client: Client, job_id: str) -> None:

@@ -12,11 +12,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 from redis.retry import Retry
 
-from llama_herd.errors import BadInput, RedisUnavailable
+from llama_herd.errors import BadInput, NotPermitted, RedisUnavailable
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger import ledger
 from llama_herd.tasks.ledger.keys import Keys, joined
-from llama_herd.tasks.ledger.redis_call import Call, Script, run
+from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
+from llama_herd.tasks.ledger.redis_call import Call, Script, keep_loaded, run
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.security.acl import Acl, Dialect, Role
 from tests.guarded_redis import GuardedRedis, newest_dialect, write_users
@@ -332,6 +333,27 @@ def test_a_producer_that_lacks_our_scripts_is_told_who_loads_them(server: Guarde
         root.script_flush()
         with pytest.raises(RedisUnavailable, match="Fix: start a worker"):
             client.submit(prompt="x", model="m")
+
+
+def test_a_job_for_a_queue_that_is_not_the_producers_takes_no_other_of_its_lot_along(
+    server: GuardedRedis,
+) -> None:
+    jobs = [{"prompt": "x", "model": model} for model in ("m", "other", "m")]
+    with Redis.from_url(server.url) as root, Client(server.url_of(f"{OWN}-producer"), tenant=OWN) as client:
+        root.flushall()
+        keep_loaded(root, PRODUCER_SCRIPTS)
+        outcomes = list(client.submit_many(jobs))
+    assert [type(outcome.error) for outcome in outcomes] == [type(None), NotPermitted, type(None)]
+
+
+def test_a_lot_is_accepted_while_older_workers_keep_no_script_for_it(server: GuardedRedis) -> None:
+    submit = next(script for script in PRODUCER_SCRIPTS if script.files[-1] == "submit")
+    with Redis.from_url(server.url) as root, Client(server.url_of(f"{OWN}-producer"), tenant=OWN) as client:
+        root.flushall()
+        root.script_flush()
+        root.script_load(submit.source)
+        outcomes = list(client.submit_many([{"prompt": "x", "model": "m"}] * 2))
+    assert [outcome.error for outcome in outcomes] == [None, None]
 
 
 def test_a_stranger_is_not_let_in(server: GuardedRedis) -> None:

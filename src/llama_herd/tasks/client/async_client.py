@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Self, TypeVar, Unpack
 
-from llama_herd.errors import UnservedModel
+from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.async_batch import AsyncBatch
 from llama_herd.tasks.client.batch.row import BatchJob
@@ -15,6 +15,7 @@ from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
+from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, SubmitOutcome
 from llama_herd.tasks.client.rounds import Heard, published, rounds_async
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.client.waiting import Queued
@@ -72,6 +73,26 @@ class AsyncClient:
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
         return accepted.job_id
+
+    async def submit_many(
+        self, jobs: Iterable[JobToSubmit], *, lot: int = ASYNC_LOT_JOBS
+    ) -> AsyncIterator[SubmitOutcome]:
+        """Enqueue any number of jobs, and yield what became of each, in order.
+
+        Each lot is made without a pause: a smaller one keeps the event loop for a shorter time.
+        """
+        lots = self._core.lots(jobs, lot)
+        for entries in lots:
+            try:
+                sent = await self._run(lots.submit(entries))
+            except RedisUnavailable as error:
+                for outcome in lots.lost(entries, error):
+                    yield outcome
+                raise
+            for note in sent.notes:
+                warnings.warn(note, UnservedModel, stacklevel=2)
+            for outcome in sent.outcomes:
+                yield outcome
 
     async def stream(
         self,

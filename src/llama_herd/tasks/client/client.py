@@ -8,7 +8,7 @@ from typing import TypeVar, Unpack
 from redis.client import PubSub
 
 from llama_herd.closing import Closing
-from llama_herd.errors import UnservedModel
+from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch import Batch
 from llama_herd.tasks.client.batch.row import BatchJob
@@ -18,6 +18,7 @@ from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
+from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, SubmitOutcome
 from llama_herd.tasks.client.rounds import Heard, published, rounds
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.client.waiting import Queued
@@ -95,6 +96,33 @@ class Client(Closing):
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
         return accepted.job_id
+
+    def submit_many(self, jobs: Iterable[JobToSubmit], *, lot: int = MAX_LOT_JOBS) -> Iterator[SubmitOutcome]:
+        """Enqueue any number of jobs, and yield what became of each, in order.
+
+            jobs = ({"prompt": text, "idempotency_key": key} for key, text in texts)
+            for outcome in client.submit_many(jobs):
+                print(outcome.job_id, outcome.error or "accepted")
+
+        A job is a mapping of the arguments that `submit` takes, or a GenerationJob. It is accepted or refused
+        by itself: its outcome has its id, or the error that `submit` would raise.
+
+        Jobs are read and sent as you iterate, up to `lot` of them (1 to 1,000) and 4 MiB in one round trip;
+        none before the first step. If the connection is lost, the outcomes of the jobs under way have that
+        error, and then it is raised. What was not yielded by then was not sent.
+
+        Warns (UnservedModel) once for each model that `submit` would warn of.
+        """
+        lots = self._core.lots(jobs, lot)
+        for entries in lots:
+            try:
+                sent = self._run(lots.submit(entries))
+            except RedisUnavailable as error:
+                yield from lots.lost(entries, error)
+                raise
+            for note in sent.notes:
+                warnings.warn(note, UnservedModel, stacklevel=2)
+            yield from sent.outcomes
 
     def stream(
         self,

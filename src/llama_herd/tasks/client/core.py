@@ -1,7 +1,6 @@
 """The part that both clients share. It has no connection: each method is a dialogue."""
 
-import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from redis.exceptions import NoPermissionError, RedisError
@@ -13,17 +12,10 @@ from llama_herd.tasks.client.dead import Dead
 from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.client.history import History, history
 from llama_herd.tasks.client.job_status import ActiveState, Glance, JobStatus, glance, job_status, jobs
+from llama_herd.tasks.client.lots import JobToSubmit, Lots
 from llama_herd.tasks.client.purge import purge, purge_ended
 from llama_herd.tasks.client.status import Status, status
-from llama_herd.tasks.client.submission import (
-    Accepted,
-    NewJob,
-    checked_id,
-    checked_run,
-    checked_trace,
-    enqueue,
-    id_of_key,
-)
+from llama_herd.tasks.client.submission import Accepted, checked_id, checked_run, enqueue, new_job
 from llama_herd.tasks.client.waiting import Waiting
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -33,7 +25,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, ask
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.redis_url import checked_url
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -73,19 +65,17 @@ class ClientCore:
             raise TypeError("give a GenerationJob or its fields, not both")
         if job_id is not None and idempotency_key is not None:
             raise TypeError("give a job_id or an idempotency_key, not both")
-        job = GenerationJob.parse(fields if job is None else job, self.settings)
-        job.check_deadline()
-        job = job.model_copy(update={"model": job.model or self.settings.default_model})
-        queue = queue_name(job.model or self.settings.default_model, self.settings.tenant)
-        name = "job_id"
-        if idempotency_key is not None:
-            name, job_id = "idempotency_key", id_of_key(self.settings.tenant, idempotency_key)
-        elif job_id is None:
-            job_id = str(uuid.uuid4())
-        new = NewJob(
-            checked_id(job_id), name, Envelope.of(job_id, queue, traceparent=checked_trace(traceparent)), job
+        new = new_job(
+            fields if job is None else job,
+            self.settings,
+            job_id=job_id,
+            idempotency_key=idempotency_key,
+            traceparent=traceparent,
         )
         return (yield from enqueue(self.ledger, new, self.settings))
+
+    def lots(self, jobs: Iterable[JobToSubmit], max_jobs: int) -> Lots:
+        return Lots(jobs, max_jobs, self.ledger, self.settings, self.url)
 
     def waiting(self, job_id: str, after: int) -> Waiting:
         return Waiting(self.ledger, checked_id(job_id), after=after)

@@ -1,8 +1,9 @@
 """Submitting a job: its id, the call, and the errors if it is not accepted."""
 
 import uuid
+from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob, JobConflict, NotReplicated, QueueFull
 from llama_herd.tasks.client.notes import unserved_note
@@ -11,7 +12,7 @@ from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.replicas import num_copies
-from llama_herd.tasks.message import TRACEPARENT, Envelope, model_of, trace_id_of
+from llama_herd.tasks.message import TRACEPARENT, Envelope, model_of, queue_name, trace_id_of
 from llama_herd.tasks.settings import Settings
 
 #: UUID namespace of ids that are derived from names.
@@ -20,6 +21,9 @@ MAX_KEY_CHARS = 255
 
 #: Longest name of a batch, which is part of its jobs' ids.
 MAX_RUN_CHARS = 100
+
+#: What a job may have beside its fields; `job` in place of them.
+_BESIDE = ("job", "job_id", "idempotency_key", "traceparent")
 
 #: Bounds of `QueueFull.retry_after_s`.
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
@@ -41,6 +45,42 @@ class NewJob(NamedTuple):
     job: GenerationJob
 
 
+def new_job(
+    given: GenerationJob | Mapping[str, Any],
+    settings: Settings,
+    *,
+    job_id: str | None = None,
+    idempotency_key: str | None = None,
+    traceparent: str | None = None,
+) -> NewJob:
+    """Check and name a job. Raises InvalidJob."""
+    job = GenerationJob.parse(given, settings)
+    job.check_deadline()
+    model = job.model or settings.default_model
+    job = job.model_copy(update={"model": model})
+    name = "job_id"
+    if idempotency_key is not None:
+        name, job_id = "idempotency_key", id_of_key(settings.tenant, idempotency_key)
+    elif job_id is None:
+        job_id = str(uuid.uuid4())
+    queue, trace = queue_name(model, settings.tenant), checked_trace(traceparent)
+    return NewJob(checked_id(job_id), name, Envelope.of(job_id, queue, traceparent=trace), job)
+
+
+def new_job_of(given: GenerationJob | Mapping[str, Any], settings: Settings) -> NewJob:
+    """`new_job` of a job, or of all arguments of `submit` in one mapping. Raises InvalidJob."""
+    if not isinstance(given, Mapping):
+        return new_job(given, settings)
+    beside = {name: given[name] for name in _BESIDE if given.get(name) is not None}
+    fields = {name: value for name, value in given.items() if name not in _BESIDE}
+    job = beside.pop("job", None)
+    if job is not None and fields:
+        raise InvalidJob([FieldError("job", "must not stand beside fields of its own: give one of them")])
+    if "job_id" in beside and "idempotency_key" in beside:
+        raise InvalidJob([FieldError("job_id", "must not stand beside idempotency_key: give one of them")])
+    return new_job(fields if job is None else job, settings, **beside)
+
+
 def enqueue(ledger: Ledger, new: NewJob, settings: Settings) -> Dialogue[Accepted]:
     """Enqueue a job, and wait for replicas if that is set. Raises JobConflict, QueueFull, NotReplicated.
 
@@ -48,23 +88,45 @@ def enqueue(ledger: Ledger, new: NewJob, settings: Settings) -> Dialogue[Accepte
     A name in HERD_MODELS is right.
     """
     answer = yield ledger.submit(new.job_id, new.job, new.envelope)
+    if error := refusal(ledger, new, answer):
+        raise error
+    if too_few := (yield from unreplicated([new.job_id], ledger, settings)):
+        raise too_few[new.job_id]
+    return Accepted(new.job_id, queue_note(ledger, new, answer))
+
+
+def refusal(ledger: Ledger, new: NewJob, answer: Submitted) -> JobConflict | QueueFull | None:
+    """Why a job was not accepted; None if it was."""
     match answer.kind:
         case Submission.QUEUE_FULL | Submission.TOKENS_FULL:
-            raise queue_full(ledger, new, answer)
+            return queue_full(ledger, new, answer)
         case Submission.CONFLICT:
-            raise JobConflict(
+            return JobConflict(
                 f"{new.name}: another job already has it, {new.job_id}. "
                 f"Fix: submit exactly the same job again, or choose another {new.name}"
             )
-    if settings.replicas:
-        num = yield from num_copies(ledger, new.job_id, settings.replicas, settings.replicas_timeout_s)
-        if num < settings.replicas:
-            raise NotReplicated(new.job_id, num, settings.replicas, settings.replicas_timeout_s)
+    return None
+
+
+def unreplicated(
+    job_ids: Sequence[str], ledger: Ledger, settings: Settings
+) -> Dialogue[dict[str, NotReplicated]]:
+    """Wait for replicas if that is set, and return those of the jobs that too few of them have."""
+    wanted, limit_s = settings.replicas, settings.replicas_timeout_s
+    if not (wanted and job_ids):
+        return {}
+    copies = yield from num_copies(ledger, job_ids, wanted, limit_s)
+    found = zip(job_ids, copies, strict=True)
+    return {job_id: NotReplicated(job_id, num, wanted, limit_s) for job_id, num in found if num < wanted}
+
+
+def queue_note(ledger: Ledger, new: NewJob, answer: Submitted) -> str:
+    """What is wrong with the queue of an accepted job; empty if nothing is known to be."""
     model = model_of(new.envelope.queue, ledger.tenant)
     if not answer.served_instead or model in ledger.standing_models:
-        return Accepted(new.job_id, "")
+        return ""
     served = sorted(model_of(queue, ledger.tenant) for queue in answer.served_instead)
-    return Accepted(new.job_id, unserved_note(model, None, served))
+    return unserved_note(model, None, served)
 
 
 def queue_full(ledger: Ledger, new: NewJob, answer: Submitted) -> QueueFull:
@@ -86,6 +148,8 @@ def _retry_s(num_jobs: int, answer: Submitted) -> float:
 
 def id_of_key(tenant: str, key: str) -> str:
     """The id of the job with an idempotency key. Raises InvalidJob."""
+    if not isinstance(key, str):
+        raise InvalidJob([FieldError("idempotency_key", "must be a string")])
     if not 1 <= len(key) <= MAX_KEY_CHARS:
         raise InvalidJob(
             [FieldError("idempotency_key", f"must be 1 to {MAX_KEY_CHARS} characters long, got {len(key)}")]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
+from redis.exceptions import ResponseError
+
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Event, Failure, parse_event
 from llama_herd.tasks.job import GenerationJob
@@ -35,7 +37,8 @@ from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.held_jobs import Held, TenantEntry
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.notice import CancelReason, notice_text
-from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.parcel import Parcel
+from llama_herd.tasks.ledger.redis_call import Argument, Call, Script
 from llama_herd.tasks.ledger.replies import (
     read_claim,
     read_origin,
@@ -45,6 +48,7 @@ from llama_herd.tasks.ledger.replies import (
     read_settling,
     read_state,
     read_submitted,
+    read_submitted_many,
     text,
 )
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
@@ -72,7 +76,9 @@ _TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbo
 #: Start of a stream, as XRANGE takes it.
 FIRST = "-"
 
-_SUBMIT = Script("submit", "clock", "queue", "push", "waiting", "record")
+_ACCEPTING = ("clock", "queue", "push", "waiting", "record", "accept")
+_SUBMIT = Script("submit", *_ACCEPTING)
+_SUBMIT_MANY = Script("submit_many", *_ACCEPTING)
 _CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", "lost")
 _RELEASE = Script("release", "clock", "queue", "push", "front", "waiting")
 _SETTLING = Script("settling", "clock")
@@ -88,7 +94,7 @@ _DEPTH = Script("depth", "queue")
 _PLACE = Script("place", "clock")
 
 #: The scripts that producers run.
-PRODUCER_SCRIPTS = (_SUBMIT, _CANCEL)
+PRODUCER_SCRIPTS = (_SUBMIT, _SUBMIT_MANY, _CANCEL)
 #: Those with which clients look at single jobs, and delete them.
 CLIENT_SCRIPTS = (_PLACE, _PURGE)
 
@@ -158,6 +164,25 @@ class Ledger(Keys):
             ),
             read_submitted,
         )
+
+    def parcel(self, job_id: str, job: GenerationJob, envelope: Envelope) -> Parcel:
+        """A job for `submit_many`."""
+        text, *rest = _brought(job, envelope)
+        body = str(text).encode()
+        args = (job_id, job.webhook or "", body, *rest)
+        return Parcel((self.job_key(job_id), envelope.queue), args, len(body) + len(envelope.text))
+
+    def submit_many(self, parcels: Sequence[Parcel]) -> Call[list[Submitted | ResponseError]]:
+        """Accept jobs, each as `submit` does. There is one answer for each, in order.
+
+        The error of one stands in the place of its answer; it was not accepted, and no other is affected.
+        """
+        keys = [self.key(name) for name in ("pending", "delayed", "waiting", "served")]
+        args: list[Argument] = [self.max_queue, self.max_queue_tokens, 1000 * WORKER_TTL_S]
+        for parcel in parcels:
+            keys += parcel.keys
+            args += parcel.args
+        return Call(_SUBMIT_MANY, keys, args, read_submitted_many)
 
     def claim(
         self,

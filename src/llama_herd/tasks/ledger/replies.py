@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
+from redis.exceptions import ResponseError
 
 from llama_herd.tasks.events import parse_event
 from llama_herd.tasks.ledger.answers import (
@@ -65,6 +66,18 @@ def read_submitted(reply: list[Any]) -> Submitted:
     # A span of less than a second gives no useful rate.
     taken_per_s = num_taken / max(span_ms / 1000, 1.0)
     return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s, tuple(map(text, served)))
+
+
+_ALONE = {kind.encode(): Submitted(kind) for kind in Submission}
+
+
+def read_submitted_many(reply: list[Any]) -> list[Submitted | ResponseError]:
+    """The error of one job stands in the place of its answer."""
+    return [_ALONE[answer] if isinstance(answer, bytes) else _read_one(answer) for answer in reply]
+
+
+def _read_one(answer: list[Any]) -> Submitted | ResponseError:
+    return ResponseError(text(answer[1])) if answer[0] == b"error" else read_submitted(answer)
 
 
 def read_place(reply: list[int] | None) -> Place | None:

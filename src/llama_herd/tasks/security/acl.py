@@ -221,10 +221,11 @@ class Acl:
 
     @property
     def _producer(self) -> Rights:
-        ledger, job = self._ledger, GenerationJob(prompt=ANY)
-        submits = (ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues)
+        ledger = self._ledger
         channels = self._results | self._revokes | {ledger.channel(ANY), ledger.notices_to(ANY)}
-        return Rights.to_run(*submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)) + Rights(
+        return Rights.to_run(
+            *self._submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)
+        ) + Rights(
             _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT,
             self._queue_keys | self._lines | self._outbox,
             channels,
@@ -239,11 +240,11 @@ class Acl:
 
     @property
     def _gateway(self) -> Rights:
-        ledger, job, letters = self._ledger, GenerationJob(prompt=ANY), DeadLetters(self.tenant)
+        ledger, letters = self._ledger, DeadLetters(self.tenant)
         overview, reports = Overview(self.tenant), Reports(self.tenant)
         outbox, sent = Outbox(self.tenant), Entry(ANY, ANY, ANY, ANY, 0)
         calls: Iterable[Call[Any]] = (
-            *(ledger.submit(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues),
+            *self._submits,
             *(ledger.cancel(ANY), ledger.read(ANY), ledger.record(ANY), ledger.place(ANY)),
             *(ledger.purge(ANY), letters.letters(), letters.drop(ANY)),
             *map(overview.counts, self.queues),
@@ -263,6 +264,14 @@ class Acl:
             channels,
         )
         return Rights.to_run(*calls) + others
+
+    @property
+    def _submits(self) -> Iterable[Call[Any]]:
+        """Jobs for each queue, one alone and some in a lot."""
+        ledger, job = self._ledger, GenerationJob(prompt=ANY)
+        new = [(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues]
+        yield from (ledger.submit(*one) for one in new)
+        yield ledger.submit_many([ledger.parcel(*one) for one in new])
 
     @property
     def _batch_calls(self) -> Iterable[Call[Any]]:

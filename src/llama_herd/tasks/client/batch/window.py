@@ -7,7 +7,6 @@ again names the same job, which continues from its tokens so far, or whose resul
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, islice, takewhile
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -20,10 +19,12 @@ from llama_herd.tasks.client.batch.pace import Pace
 from llama_herd.tasks.client.batch.row import BatchItem, BatchJob
 from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.client.core import ClientCore
+from llama_herd.tasks.client.lots import Posted, cut, submit_lot
 from llama_herd.tasks.client.submission import NewJob, checked_run, queue_full
 from llama_herd.tasks.close_names import close_models, did_you_mean
 from llama_herd.tasks.events import Event, Failure
-from llama_herd.tasks.ledger.answers import Submission
+from llama_herd.tasks.ledger.answers import Submission, Submitted
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.result import Result
@@ -37,9 +38,6 @@ MEASURE_S = 3.0
 
 #: How long to wait after Redis has answered a submission with an error.
 REFUSED_S = 1.0
-
-#: Most bytes of prompts in one round trip.
-MAX_SUBMIT_BYTES = 4 << 20
 
 #: Most items to hand out at once, roughly.
 MAX_GROUP = 1024
@@ -185,14 +183,10 @@ class BatchWindow:
         return len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
 
     def _submit(self, now_s: float) -> Dialogue[None]:
-        row_jobs = self._portion()
-        new_jobs = [_new_job(one, self._core.ledger.tenant) for one in row_jobs]
-        submits = [self._core.ledger.submit(new.job_id, new.job, new.envelope) for new in new_jobs]
-        answers = yield Apart(submits)
-        for _ in row_jobs:
-            self._waiting.popleft()
-        for one, new, answer in zip(row_jobs, new_jobs, answers, strict=True):
-            self._note_submission(one, new, answer, now_s)
+        lot = next(cut(_posted(one, self._core.ledger) for one in self._waiting))
+        answers = yield from submit_lot(self._core.ledger, lot)
+        for post, answer in zip(lot, answers, strict=True):
+            self._note_submission(self._waiting.popleft(), post.new, answer, now_s)
         refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
         if refusals and not self._under_way:
             raise refusals[0]
@@ -200,13 +194,9 @@ class BatchWindow:
             # Redis may be full: jobs under way make room when they end.
             self._submit_at_s = now_s + REFUSED_S
 
-    def _portion(self) -> list[RowJob]:
-        """The jobs that wait longest, as many as one round trip should carry."""
-        sizes = accumulate(one.job.num_prompt_bytes for one in self._waiting)
-        num_small = sum(1 for _ in takewhile(lambda size: size <= MAX_SUBMIT_BYTES, sizes))
-        return list(islice(self._waiting, max(1, num_small)))
-
-    def _note_submission(self, one: RowJob, new: NewJob, answer: Any, now_s: float) -> None:
+    def _note_submission(
+        self, one: RowJob, new: NewJob, answer: Submitted | ResponseError, now_s: float
+    ) -> None:
         if isinstance(answer, ResponseError):
             self._waiting.append(one)
         elif answer.kind is Submission.CONFLICT:
@@ -268,10 +258,10 @@ class BatchWindow:
         return items
 
 
-def _new_job(one: RowJob, tenant: str) -> NewJob:
+def _posted(one: RowJob, ledger: Ledger) -> Posted:
     """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
-    envelope = Envelope.of(one.job_id, queue_name(str(one.job.model), tenant), ignore_result=True)
-    return NewJob(one.job_id, "job_id", envelope, one.job)
+    envelope = Envelope.of(one.job_id, queue_name(str(one.job.model), ledger.tenant), ignore_result=True)
+    return Posted.of(NewJob(one.job_id, "job_id", envelope, one.job), ledger)
 
 
 def _result(events: Sequence[Event] | RecordUnreadable) -> Result:

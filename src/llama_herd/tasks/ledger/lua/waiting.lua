@@ -21,9 +21,10 @@ local function count_delayed(key, queue, jobs, tokens)
   if left == 0 then redis.call('HDEL', key.waiting, queue .. ':delayedtokens') end
 end
 
--- Raises an error if a count is damaged, or would become too large.
-local function check_counts(key, queue, tokens)
-  local counts = redis.call('HMGET', key.waiting,
+-- Raises an error if a count is damaged, or would become too large. `counts`: jobs, tokens, delayed and delayed tokens, if
+-- they were read before.
+local function check_counts(key, queue, tokens, counts)
+  counts = counts or redis.call('HMGET', key.waiting,
     queue .. ':jobs', queue .. ':tokens', queue .. ':delayed', queue .. ':delayedtokens')
   for place = 1, 4 do
     local num = counts[place] or '0'

@@ -1,0 +1,159 @@
+"""Many jobs on their way to Redis: a lot of them in each round trip, and what became of each."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from redis.exceptions import ResponseError
+
+from llama_herd.errors import BadInput, HerdError, InvalidJob, RedisUnavailable
+from llama_herd.tasks.client.submission import NewJob, new_job_of, queue_note, refusal, unreplicated
+from llama_herd.tasks.connection import unavailable
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Submitted
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.parcel import Parcel
+from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
+from llama_herd.tasks.settings import Settings
+
+#: Most jobs of a lot.
+MAX_LOT_JOBS = 1000
+#: Jobs of a lot, if nobody says otherwise, where each takes its time from an event loop.
+ASYNC_LOT_JOBS = 100
+#: Most bytes of a lot that has several.
+MAX_LOT_BYTES = 4 << 20
+#: Most jobs in one call of the script. Redis serves nobody else meanwhile, and some services that host one
+#: refuse a call of more than 4,000 arguments.
+MAX_CALL_JOBS = 50
+
+#: A job as `submit` takes it: all its arguments in one mapping, or a GenerationJob.
+JobToSubmit = GenerationJob | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOutcome:
+    """What became of one job of `submit_many`.
+
+    job_id: its id; empty if it is not valid.
+    error: None if it was accepted, else why not. Only after a RedisUnavailable it may be accepted all the
+        same. To submit the same job again under its id is safe: it runs once.
+    """
+
+    job_id: str
+    error: HerdError | None = None
+
+
+class Posted(NamedTuple):
+    """A valid job, ready to be sent."""
+
+    new: NewJob
+    parcel: Parcel
+
+    @classmethod
+    def of(cls, new: NewJob, ledger: Ledger) -> "Posted":
+        return cls(new, ledger.parcel(new.job_id, new.job, new.envelope))
+
+
+#: A job of a lot; one that is not valid has its outcome already.
+Entry = Posted | SubmitOutcome
+E = TypeVar("E", bound=Entry)
+
+
+class Sent(NamedTuple):
+    """The outcomes of a lot, and what is wrong with queues that no lot before has met."""
+
+    outcomes: list[SubmitOutcome]
+    notes: list[str]
+
+
+class Lots:
+    """The jobs of one `submit_many`, lot by lot. Both clients use it, and add the connection."""
+
+    def __init__(
+        self, jobs: Iterable[JobToSubmit], max_jobs: int, ledger: Ledger, settings: Settings, url: str
+    ) -> None:
+        if not 1 <= max_jobs <= MAX_LOT_JOBS:
+            raise BadInput(f"lot: must be 1 to {MAX_LOT_JOBS} jobs, got {max_jobs}")
+        self._jobs = jobs
+        self._max_jobs = max_jobs
+        self._ledger = ledger
+        self._settings = settings
+        self._url = url
+        self._noted: set[str] = set()
+
+    def __iter__(self) -> Iterator[list[Entry]]:
+        return cut(map(self._entry, self._jobs), self._max_jobs)
+
+    def _entry(self, given: JobToSubmit) -> Entry:
+        try:
+            return Posted.of(new_job_of(given, self._settings), self._ledger)
+        except InvalidJob as error:
+            return SubmitOutcome("", error)
+
+    def submit(self, lot: Sequence[Entry]) -> Dialogue[Sent]:
+        """Send a lot, and wait for replicas if that is set."""
+        posts = [one for one in lot if isinstance(one, Posted)]
+        answers = yield from submit_lot(self._ledger, posts)
+        errors = [self._error(post, answer) for post, answer in zip(posts, answers, strict=True)]
+        ids = [post.new.job_id for post in posts]
+        accepted = [job_id for job_id, error in zip(ids, errors, strict=True) if error is None]
+        too_few = yield from unreplicated(accepted, self._ledger, self._settings)
+        sent = (
+            SubmitOutcome(job_id, error or too_few.get(job_id))
+            for job_id, error in zip(ids, errors, strict=True)
+        )
+        outcomes = [one if isinstance(one, SubmitOutcome) else next(sent) for one in lot]
+        return Sent(outcomes, list(self._notes(posts, answers)))
+
+    def lost(self, lot: Sequence[Entry], error: RedisUnavailable) -> list[SubmitOutcome]:
+        """The outcomes of a lot that was under way when the connection was lost."""
+        return [SubmitOutcome(one.new.job_id, error) if isinstance(one, Posted) else one for one in lot]
+
+    def _error(self, post: Posted, answer: Submitted | ResponseError) -> HerdError | None:
+        if isinstance(answer, ResponseError):
+            return unavailable(answer, self._url)
+        return refusal(self._ledger, post.new, answer)
+
+    def _notes(self, posts: Sequence[Posted], answers: Sequence[Submitted | ResponseError]) -> Iterator[str]:
+        for post, answer in zip(posts, answers, strict=True):
+            queue = post.new.envelope.queue
+            if queue not in self._noted and isinstance(answer, Submitted) and answer.served_instead:
+                self._noted.add(queue)
+                if note := queue_note(self._ledger, post.new, answer):
+                    yield note
+
+
+def cut(entries: Iterable[E], max_jobs: int = MAX_LOT_JOBS) -> Iterator[list[E]]:
+    """Jobs in lots. No more is read than a lot needs, except for one that is too long for it."""
+    lot: list[E] = []
+    num_bytes = 0
+    for one in entries:
+        size = one.parcel.num_bytes if isinstance(one, Posted) else 0
+        if lot and num_bytes + size > MAX_LOT_BYTES:
+            yield lot
+            lot, num_bytes = [], 0
+        lot.append(one)
+        num_bytes += size
+        if len(lot) == max_jobs:
+            yield lot
+            lot, num_bytes = [], 0
+    if lot:
+        yield lot
+
+
+def submit_lot(ledger: Ledger, posts: Sequence[Posted]) -> Dialogue[list[Submitted | ResponseError]]:
+    """Submit jobs in one round trip. The error of one stands in the place of its answer.
+
+    Jobs whose call is refused are sent one by one: it may be because of one of them, such as one for a queue
+    to which the user has no right.
+    """
+    calls = [posts[first : first + MAX_CALL_JOBS] for first in range(0, len(posts), MAX_CALL_JOBS)]
+    replies = yield Apart([ledger.submit_many([post.parcel for post in call]) for call in calls])
+    answers: list[Submitted | ResponseError] = []
+    for call, reply in zip(calls, replies, strict=True):
+        if isinstance(reply, ResponseError):
+            singles = [ledger.submit(new.job_id, new.job, new.envelope) for new, _ in call]
+            answers += yield Apart(singles)
+        else:
+            answers += reply
+    return answers
