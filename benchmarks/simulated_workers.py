@@ -53,6 +53,10 @@ MODEL = "simulated"
 BOUNDS = StreamBounds(4096, 4096)
 #: How long kombu waits for a message before it asks again.
 POLL_S = 1
+#: Many workers share few cores here: what would be a Redis that is away is a machine that is slow.
+PATIENCE_S = 60.0
+#: Between the starts of two workers, whose threads all begin with a connection.
+BETWEEN_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,8 @@ class SimulatedWorker:
 
     def __init__(self, plan: Plan, number: int) -> None:
         self._plan = plan
-        self._redis = connect(plan.url, tries=1, timeout_s=5)
-        self._polls = connect(plan.url, tries=1, timeout_s=5)
+        self._redis = connect(plan.url, tries=1, timeout_s=PATIENCE_S)
+        self._polls = connect(plan.url, tries=1, timeout_s=PATIENCE_S)
         self._name = f"worker{number}@{MODEL}"
         self._owner = uuid4().hex
         self._settings = plan.settings
@@ -198,6 +202,7 @@ def simulate(plan: Plan) -> None:
     for worker in workers:
         worker.begin()
         worker.start()
+        sleep(BETWEEN_S)
     with Redis.from_url(plan.url) as redis:
         redis.ping()
     print("up", flush=True)
