@@ -1,5 +1,6 @@
 """OpenAI's endpoints over plain HTTP, with a worker played by hand."""
 
+import json
 from typing import Any
 
 import pytest
@@ -75,6 +76,21 @@ def test_a_job_that_was_asked_to_stay_goes_on(
     wait_until(lambda: not gateway.door.places.num_taken, "the gateway has noticed")
     herd.emit("one", token(job_id, 2, 0), end(job_id, 3, 1))
     assert herd.field(job_id, "state") == "done"
+
+
+def test_only_an_answer_that_nobody_can_watch_has_few_events(
+    gateway: GatewayThread, herd: Herd, stand_in: StandIn
+) -> None:
+    """Under a key the same job may be asked for as a stream, so it is the same job either way."""
+    whole: dict[str, Any] = {"model": "tales", "prompt": "x"}
+    key = {"Idempotency-Key": "order 9"}
+    paces = []
+    for body, headers in ((whole, {}), (whole, key), ({**whole, "stream": True}, key)):
+        with gateway.send("POST", COMPLETIONS, body, headers) as answer:
+            assert answer.status == 200
+            job_id = str(answer.getheader("X-Job-Id"))
+        paces.append(json.loads(herd.field(job_id, "body")).get("flush_ms"))
+    assert paces == [500, None, None]
 
 
 def test_the_same_key_is_the_same_job(gateway: GatewayThread, stand_in: StandIn) -> None:
