@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from statistics import quantiles
 from threading import Thread
@@ -20,6 +20,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, for_readers, keep
@@ -48,6 +49,8 @@ class Plan:
     #: Of the workers of many tenants.
     num_of_many: int = 10
     seconds: float = 10.0
+    #: After all have reported, before they are measured.
+    calm_s: float = 5.0
 
 
 class Listener:
@@ -62,10 +65,11 @@ class Listener:
         self._thread.start()
 
     def _run(self) -> None:
-        for message in self._pubsub.listen():
-            event = parse_event(message["data"])
-            if isinstance(event, Token):
-                self.lags_s.append(monotonic() - float(event.text.split()[-1]))
+        with suppress(RedisError):  # the Redis of this measurement has ended
+            for message in self._pubsub.listen():
+                event = parse_event(message["data"])
+                if isinstance(event, Token):
+                    self.lags_s.append(monotonic() - float(event.text.split()[-1]))
 
 
 @contextmanager
@@ -86,15 +90,16 @@ def fleet(workers: Workers) -> Iterator[None]:
         yield
 
 
-def costs(workers: Workers, seconds: float, *, listens: bool = False) -> dict[str, float]:
+def costs(workers: Workers, plan: Plan, *, listens: bool = False) -> dict[str, float]:
     """What Redis does for these workers in a second, once all are up."""
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
         with fleet(replace(workers, url=server.url)):
             listener = Listener(server.url) if listens else None
-            _wait_for_calm(redis, replace(workers, url=server.url))
+            _wait_until_up(redis, replace(workers, url=server.url))
+            sleep(plan.calm_s)  # what begins with a start is over
             before, began_s = _look(redis), monotonic()
             num_lags = len(listener.lags_s) if listener else 0
-            sleep(seconds)
+            sleep(plan.seconds)
             after, took_s = _look(redis), monotonic() - began_s
         found = {name: (after[name] - before[name]) / took_s for name in before}
         num_clients = redis.info("clients")["connected_clients"]
@@ -104,12 +109,11 @@ def costs(workers: Workers, seconds: float, *, listens: bool = False) -> dict[st
     return found | {"connections": num_clients}
 
 
-def _wait_for_calm(redis: Any, workers: Workers) -> None:
-    """What begins with a start is over once all have reported, and this machine has caught up."""
+def _wait_until_up(redis: Any, workers: Workers) -> None:
+    """Wait until all have reported."""
     tenants = workers.settings.by_queue.values() if workers.has_parts and workers.num else ()
     while any(redis.zcard(Keys(own.tenant).key("workers")) < workers.num for own in tenants):
-        sleep(0.5)
-    sleep(5)
+        sleep(0.1)
 
 
 def _look(redis: Any) -> dict[str, float]:
@@ -124,15 +128,15 @@ def _look(redis: Any) -> dict[str, float]:
 
 def measure(plan: Plan) -> Report:
     none = Workers("", 0)
-    nobody = costs(none, plan.seconds)["cpu_ms"]
-    idle = [_row(num, costs(replace(none, num=num), plan.seconds), nobody) for num in plan.workers]
+    nobody = costs(none, plan)["cpu_ms"]
+    idle = [_row(num, costs(replace(none, num=num), plan), nobody) for num in plan.workers]
     many = [
-        {"tenants": num} | _row(plan.num_of_many, costs(of_many, plan.seconds), nobody)
+        {"tenants": num} | _row(plan.num_of_many, costs(of_many, plan), nobody)
         for num in plan.tenants
         for of_many in [replace(none, num=plan.num_of_many, tenants=num)]
     ]
     load = replace(none, rows=plan.rows, tokens_per_s=plan.tokens_per_s, flush_ms=plan.flush_ms)
-    busy = [_busy(replace(load, num=num), plan.seconds, nobody) for num in plan.busy]
+    busy = [_busy(replace(load, num=num), plan, nobody) for num in plan.busy]
     return {
         "benchmark": "fleet",
         "plan": asdict(plan),
@@ -154,10 +158,10 @@ def _row(num: int, found: dict[str, float], nobody: float) -> dict[str, float]:
     }
 
 
-def _busy(load: Workers, seconds: float, nobody: float) -> dict[str, float]:
+def _busy(load: Workers, plan: Plan, nobody: float) -> dict[str, float]:
     """With all that a worker does, and with its events alone."""
-    found = costs(load, seconds, listens=True)
-    alone = costs(replace(load, has_parts=False), seconds)
+    found = costs(load, plan, listens=True)
+    alone = costs(replace(load, has_parts=False), plan)
     return _row(load.num, found, nobody) | {
         "events/s": round(found["events"], 1),
         "tokens/s": round(load.num * load.rows * load.tokens_per_s, 1),

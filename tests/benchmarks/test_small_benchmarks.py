@@ -7,6 +7,7 @@ import pytest
 from benchmarks import (
     code_size,
     fairness,
+    fleet,
     gateway,
     gateway_tokens,
     host_steps,
@@ -85,12 +86,23 @@ def test_the_hosts_part_of_a_step_is_timed_with_and_without_overlap() -> None:
 
 def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
     plan = ledger.Plan(num_jobs=4, batches=(1, 3), num_steps=5, num_waiting=8, num_sweeps=3, waiting_s=0)
-    *life, job, single, batch, sweep = ledger.measure(plan)["calls"]
+    found = ledger.measure(plan)
+    *life, job, sweep = found["calls"]
     names = ["submit", "claim", "first event", "last event", "read for the result", "settle"]
     assert [call["call"] for call in life] == names
     assert job["us"] == pytest.approx(sum(call["us"] for call in life))
-    assert single["call"] == "a token of each of 1 jobs"
-    assert min(call["us"] for call in (*life, single, batch, sweep)) > 0
+    assert min(call["us"] for call in (*life, sweep)) > 0
+    assert [event["rows a call"] for event in found["events"]] == [1, 1, 1, 3, 3, 3]
+    sizes = [stream["bytes, nodes of 4096"] for stream in found["streams"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_idle_and_busy_workers_are_simulated() -> None:
+    plan = fleet.Plan(workers=(2,), tenants=(), busy=(2,), rows=2, tokens_per_s=20, seconds=1.0, calm_s=0.5)
+    found = fleet.measure(plan)
+    assert [run["workers"] for run in (*found["idle"], *found["busy"])] == [2, 2]
+    assert found["idle"][0]["commands/s"] > 0
+    assert found["busy"][0]["events/s"] > 0
 
 
 def test_jobs_are_enqueued_alone_in_lots_and_by_batches() -> None:
