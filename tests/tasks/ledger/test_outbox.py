@@ -1,11 +1,13 @@
 """An end and its webhook are written together, whichever way a job ends."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Emission, Purge
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -24,6 +26,14 @@ KEYS = ("herd:default:outbox", "herd:default:outbox:entries", "herd:default:outb
 def configure(redis: Redis, *, jobs: bool = True) -> None:
     config = WebhookConfig("default", "https://example.com/hook", "whsec_x", ("api.example.com",), jobs, 1)
     run_many(redis, store_config(config))
+
+
+@pytest.fixture
+def redis(server: EmbeddedRedis) -> Iterator[Redis]:
+    """Of these tests alone: gateways of other tests would send what is in the outbox."""
+    with Redis.from_url(server.url) as redis:
+        redis.flushall()
+        yield redis
 
 
 @pytest.fixture
