@@ -3,8 +3,8 @@
     python -m benchmarks.readers [--write]
 
 Each reader follows a job of its own, first while all jobs wait, then while they get events at a steady rate,
-in lots as a worker's steps bring them. The readers of the gateway's streams are a process of their own. CPU time
-is that of the gateway, or of the client's process.
+in lots as a worker's steps bring them. The readers of the gateway's streams are a process of their own. CPU
+time is that of the gateway, or of the client's process.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from time import perf_counter, sleep, time
 from typing import Any
 
@@ -37,7 +38,7 @@ OPEN_S = 300.0
 class Plan:
     streams: tuple[int, ...] = (1000, 10_000)
     events_per_s: int = 2000
-    settle_s: float = 10.0
+    settle_s: float = 25.0
     waiting_s: float = 20.0
     running_s: float = 20.0
 
@@ -86,7 +87,7 @@ def client_readers(url: str, job_ids: list[str]) -> Iterator[tuple[Gateway, Read
 WAYS = {"gateway": gateway_readers, "AsyncClient": client_readers}
 
 
-def read_by(way: str, num: int, plan: Plan) -> dict[str, float | str]:
+def read_by(way: str, num: int, plan: Plan) -> dict[str, Any]:
     """`num` readers, while their jobs wait and while they run."""
     with EmbeddedRedis() as embedded, ExitStack() as stack:
         server: Any = redis.Redis.from_url(embedded.url)
@@ -160,7 +161,12 @@ class Following:
 
 def measure(plan: Plan) -> Report:
     runs = [read_by(way, num, plan) for num in plan.streams for way in WAYS]
-    return {"benchmark": "readers", "plan": asdict(plan), "conditions": conditions(), "runs": runs}
+    return {
+        "benchmark": "readers",
+        "plan": asdict(plan),
+        "conditions": conditions() | {"hiredis": version("hiredis")},
+        "runs": runs,
+    }
 
 
 def tables(report: Report) -> Iterator[Table]:
