@@ -28,7 +28,7 @@ SENTINEL_TIMEOUT_S = 0.5
 TRIES = 3
 #: A subscriber is in no hurry: it waits about ten seconds for Redis to come back.
 SUBSCRIBER_TRIES = 20
-#: No limit: each followed stream needs a connection, and redis-py would refuse the 101st.
+#: No limit: each call under way needs a connection, and redis-py would refuse the 101st.
 MAX_CONNECTIONS = 2**31
 
 
@@ -87,6 +87,11 @@ def redis_errors(url: str) -> Iterator[None]:
     except HerdError:  # may be a RedisError too, but says more
         raise
     except RedisError as error:
-        kind = NotPermitted if is_denied(error) else RedisUnavailable
-        is_tls = url.startswith(("rediss:", "sentinels:"))
-        raise kind(f"Redis at {masked(url)} {complaint_of(error, is_tls=is_tls)}") from error
+        raise our_error(error, url) from error
+
+
+def our_error(error: RedisError, url: str) -> RedisUnavailable:
+    """An error of redis-py as ours."""
+    kind = NotPermitted if is_denied(error) else RedisUnavailable
+    is_tls = url.startswith(("rediss:", "sentinels:"))
+    return kind(f"Redis at {masked(url)} {complaint_of(error, is_tls=is_tls)}")
