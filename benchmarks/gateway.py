@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from time import perf_counter, sleep, time
-from typing import Any
+from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
 
 import redis
@@ -156,34 +156,47 @@ class Herd:
     """Jobs whose events are written together, as a worker does."""
 
     def __init__(self, url: str, num_jobs: int) -> None:
+        """The jobs wait."""
         self._redis: Any = redis.Redis.from_url(url)
         self._ledger = Ledger(lease_ms=3_600_000, worker=OWNER)
-        self._seq = 1
         with Client(url) as client:
             self.job_ids = [client.submit(prompt="x", job_id=f"{num_jobs}-{n}") for n in range(num_jobs)]
+        self._lots = [self.job_ids[start : start + ROWS] for start in range(0, num_jobs, ROWS)]
+        #: Number of the last event of each lot's jobs.
+        self._seqs = [0] * len(self._lots)
+
+    def begin(self) -> Self:
+        """Claim all jobs, and say so."""
         for job_id in self.job_ids:
             run(self._redis, self._ledger.claim(job_id, OWNER))
         same: dict[str, Any] = {"epoch": 1, "attempt": 1, "worker": OWNER, "model": "tales", "seed": 7}
         self._emit([Entry.of(Started(seq=1, job=job_id, **same), 0) for job_id in self.job_ids])
+        self._seqs = [1] * len(self._lots)
+        return self
 
     def say(self) -> None:
-        """A token of each job, whose text is the time."""
-        self._seq += 1
-        i = self._seq - 2
-        for start in range(0, len(self.job_ids), ROWS):
-            lot, text = self.job_ids[start : start + ROWS], f"{time():.6f}"
-            tokens = (Token(seq=self._seq, job=one, epoch=1, i=i, ids=(i,), text=text) for one in lot)
-            self._emit([Entry.of(token, i) for token in tokens])
+        """A token of each job."""
+        for number in range(len(self._lots)):
+            self.say_to(number)
+
+    def say_to(self, number: int) -> None:
+        """A token of each job of a lot, whose text is the time. Lots are counted round and round."""
+        place = number % len(self._lots)
+        i, seq, text = self._seqs[place] - 1, self._seqs[place] + 1, f"{time():.6f}"
+        tokens = (Token(seq=seq, job=one, epoch=1, i=i, ids=(i,), text=text) for one in self._lots[place])
+        self._emit([Entry.of(token, i) for token in tokens])
+        self._seqs[place] = seq
 
     @property
     def num_events(self) -> int:
-        """How many a job has had, its end included."""
-        return self._seq + 1
+        """How many all jobs have had together, their ends included."""
+        return sum((seq + 1) * len(lot) for seq, lot in zip(self._seqs, self._lots, strict=True))
 
     def end(self) -> None:
-        n = self._seq - 1
-        same: dict[str, Any] = {"epoch": 1, "finish_reason": "stop", "n": n, "attempts": 1}
-        self._emit([Entry.of(End(seq=self._seq + 1, job=one, **same), n) for one in self.job_ids])
+        same: dict[str, Any] = {"epoch": 1, "finish_reason": "stop", "attempts": 1}
+        for seq, lot in zip(self._seqs, self._lots, strict=True):
+            ends = (End(seq=seq + 1, job=one, n=seq - 1, **same) for one in lot)
+            self._emit([Entry.of(end, seq - 1) for end in ends])
 
     def _emit(self, entries: list[Entry]) -> None:
         for start in range(0, len(entries), ROWS):
@@ -200,9 +213,10 @@ def streams(plan: Plan, num: int, num_gateways: int) -> dict[str, float]:
         def rss_bytes() -> int:
             return sum(gateway.rss_bytes for gateway in gateways)
 
-        herd = Herd(server.url, num)
+        herd = Herd(server.url, num).begin()
         before_bytes = rss_bytes()
-        with Readers(gateways, herd.job_ids) as readers:
+        with Readers.at(gateways, herd.job_ids) as readers:
+            readers.wait_until_open()
             memory = rss_bytes() - before_bytes
             paced_s = cpu_s()
             for _ in range(plan.paced_rounds):
@@ -239,8 +253,9 @@ def recoveries(plan: Plan) -> dict[str, float]:
     num_lost = 0
     for _ in range(plan.orphan_rounds):
         with EmbeddedRedis() as server, gateway_processes(server.url, 2) as gateways:
-            herd = Herd(server.url, plan.orphans)
-            with Readers(gateways, herd.job_ids, first=1) as readers:
+            herd = Herd(server.url, plan.orphans).begin()
+            with Readers.at(gateways, herd.job_ids, first=1) as readers:
+                readers.wait_until_open()
                 herd.say()
                 gateways[0].kill()
                 killed_s = time()
@@ -250,7 +265,7 @@ def recoveries(plan: Plan) -> dict[str, float]:
                 herd.end()
                 found = readers.finish()
         times += [at_s - killed_s for at_s in found["resumed_s"]]
-        num_lost += plan.orphans * (herd.num_events) - found["num_events"]
+        num_lost += herd.num_events - found["num_events"]
     cuts = percentiles_ms(times)
     return {
         "streams of the killed gateway": plan.orphans,
@@ -262,22 +277,34 @@ def recoveries(plan: Plan) -> dict[str, float]:
 
 
 class Readers:
-    """A process that reads one stream of each job, from the gateways in turn, or all from the `first` few."""
+    """A process that reads one stream of each job."""
 
-    def __init__(self, gateways: Sequence[Gateway], job_ids: list[str], first: int = 0) -> None:
-        urls = [gateway.url for gateway in gateways]
-        command = [sys.executable, "-m", "benchmarks.gateway", "--read", str(first or len(urls)), *urls]
+    def __init__(self, command: Sequence[str], job_ids: list[str]) -> None:
+        """command: a module and its arguments."""
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self._process = subprocess.Popen([sys.executable, "-m", *command], stdin=pipe, stdout=pipe, text=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n".join(job_ids))
         self._process.stdin.close()
         self._out = self._process.stdout
 
-    def __enter__(self) -> "Readers":
-        assert self._out.readline() == "open\n"
+    @classmethod
+    def at(cls, gateways: Sequence[Gateway], job_ids: list[str], first: int = 0) -> Self:
+        """One that reads from the gateways in turn, or all from the `first` few."""
+        urls = [gateway.url for gateway in gateways]
+        return cls(["benchmarks.gateway", "--read", str(first or len(urls)), *urls], job_ids)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def __enter__(self) -> Self:
         return self
+
+    def wait_until_open(self) -> None:
+        """Wait until each stream has begun."""
+        assert self._out.readline() == "open\n"
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -329,7 +356,7 @@ class Reading:
         head = f"GET /v1/jobs/{job_id}/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {last}\r\n\r\n"
         writer.write(head.encode())
         while line := await reader.readline():
-            if line.startswith(b"data: "):
+            if line.startswith(b"data: ") and b'"type":"queued"' not in line:
                 yield line[6:]
         writer.close()
 

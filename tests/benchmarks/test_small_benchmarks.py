@@ -14,6 +14,7 @@ from benchmarks import (
     kernels,
     ledger,
     prefix,
+    readers,
     sampling,
     scheduler,
     submit,
@@ -141,6 +142,24 @@ def test_readers_get_their_tokens_by_the_client_and_through_the_gateway() -> Non
     (run,) = gateway_tokens.measure(plan)["runs"]
     assert (run["rows"], run["streams"]) == (2, 4)
     assert 0 < run["smallest share"] <= run["share"] <= run["largest share"]
+
+
+def test_readers_are_measured_while_they_wait_and_while_they_read() -> None:
+    plan = readers.Plan(streams=(50,), settle_s=1, waiting_s=1, running_s=1)
+    report = readers.measure(plan)
+    assert [run["by"] for run in report["runs"]] == list(readers.WAYS)
+    assert [run["events lost"] for run in report["runs"]] == [0, 0]
+    (table,) = readers.tables(report)
+    assert len(table.rows) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", list(readers.WAYS))
+def test_ten_thousand_readers_take_few_connections_and_lose_nothing(way: str) -> None:
+    run = readers.read_by(way, 10_000, readers.Plan(settle_s=1, waiting_s=1, running_s=10))
+    assert int(run["connections"]) <= 100
+    assert run["events lost"] == 0
 
 
 @pytest.mark.slow

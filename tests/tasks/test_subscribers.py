@@ -10,10 +10,9 @@ import pytest
 
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.ending import end as end_tasks
+from llama_herd.tasks.client.line import Line
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.desk import Desk
-from llama_herd.tasks.gateway.line import Line
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import Herd, end, started, token
@@ -41,15 +40,18 @@ def by_async_client(url: str, job_id: str, after: int) -> Iterator[Event]:
 def by_gateway(url: str, job_id: str, after: int) -> Iterator[Event]:
     async def stream() -> AsyncGenerator[Event]:
         settings = GatewaySettings.read(redis_url=url)
-        line = Line(settings)
-        hub = asyncio.create_task(line.hub.run())
+        line = Line(url)
+        desk = Desk(settings, "default", line)
         try:
-            async with aclosing(Desk(settings, "default", line).events(job_id, after=after)) as rounds:
+            async with (
+                desk.reading(job_id, after=after) as reader,
+                aclosing(desk.events_of(reader)) as rounds,
+            ):
                 async for events in rounds:
                     for event in events:
                         yield event
         finally:
-            await end_tasks(hub)
+            await desk.close()
             await line.close()
 
     return in_a_loop(stream())

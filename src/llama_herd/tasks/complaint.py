@@ -52,8 +52,9 @@ HANGS_UP = (
     "speaks TLS"
 )
 MAX_CLIENTS = (
-    "has as many clients as it takes (maxclients). Fix: redis-cli CONFIG SET maxclients to more, or end "
-    "some: CLIENT LIST shows whose they are"
+    "has as many clients as it takes (maxclients). Fix: fewer processes, or fewer streams of the synchronous "
+    "Client, each of which takes a connection; or redis-cli CONFIG SET maxclients to more than INFO clients "
+    "tells now. CLIENT LIST shows whose they are"
 )
 NO_PRIMARY = (
     "has no primary: no Sentinel answers, or none knows one by that name. Fix: wait if a failover is under "

@@ -28,7 +28,7 @@ SENTINEL_TIMEOUT_S = 0.5
 TRIES = 3
 #: A subscriber is in no hurry: it waits about ten seconds for Redis to come back.
 SUBSCRIBER_TRIES = 20
-#: No limit: each followed stream needs a connection, and redis-py would refuse the 101st.
+#: No limit: each call under way needs a connection, and redis-py would refuse the 101st.
 MAX_CONNECTIONS = 2**31
 
 

@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 
 from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.client.inbox import MAX_WAITING, MAX_WAITING_BYTES, Inbox
 from llama_herd.tasks.ending import end as end_tasks
-from llama_herd.tasks.gateway.hub import MAX_WAITING, MAX_WAITING_BYTES, Inbox
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, end, started, token
 from tests.tls import Identity

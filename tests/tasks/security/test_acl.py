@@ -47,7 +47,7 @@ COMMANDS: dict[str, set[Role]] = {
     "WATCH {j}:job": {W},
     # its events
     "XRANGE {j}:events - +": {S, W, O, G},
-    "XREAD STREAMS {j}:events 0": {S, O},
+    "XREAD STREAMS {j}:events 0": {S, O, G},
     "XREVRANGE {j}:events + -": {W, O, G},
     "XADD {j}:events 9-0 e x": {P, W, O, G},
     "XINFO STREAM {j}:events": set(),

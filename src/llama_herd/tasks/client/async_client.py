@@ -1,7 +1,8 @@
 """The client for asyncio, with the same methods as `llama_herd.tasks.client.client`."""
 
+import asyncio
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from contextlib import aclosing
 from typing import Self, TypeVar, Unpack
 
@@ -15,22 +16,28 @@ from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
+from llama_herd.tasks.client.line import Line
 from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, SubmitOutcome
-from llama_herd.tasks.client.rounds import Heard, published, rounds_async
+from llama_herd.tasks.client.patient_read import PatientRead
+from llama_herd.tasks.client.reader import Reader
+from llama_herd.tasks.client.readers import Readers
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.client.waiting import Queued
-from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect_async, redis_errors
+from llama_herd.tasks.connection import connect_async
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import SubmitFields
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.notice import CancelReason
-from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
+from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
 
 T = TypeVar("T")
+
+#: How long a stream waits for a Redis that was there and is away.
+OUTAGE_S = 10.0
 
 
 class AsyncClient:
@@ -56,8 +63,8 @@ class AsyncClient:
     ) -> None:
         given = {"redis_url": redis_url, "tenant": tenant, "model_name": model, "max_queue": max_queue}
         self._core = ClientCore.of(settings, **given)
-        self._redis = connect_async(self._core.url)
-        self._subscriber = connect_async(self._core.url, SUBSCRIBER_TRIES)
+        self._redis = connect_async(self._core.url)  # of batches
+        self._readers_by_loop: dict[asyncio.AbstractEventLoop, Readers] = {}
 
     async def submit(
         self,
@@ -104,8 +111,8 @@ class AsyncClient:
         wait: bool = True,
     ) -> AsyncIterator[Event]:
         """The job's events after number `after`, up to its end."""
-        limit_s = time_limit_s(timeout_s, timeout)
-        async with aclosing(self._rounds(job_id, after, limit_s, wait)) as found:
+        follower = Follower(job_id, after=after, timeout_s=time_limit_s(timeout_s, timeout), waits=wait)
+        async with self._readers().reading(follower) as reader, aclosing(self._rounds(reader)) as found:
             async for events in found:
                 for event in events:
                     yield event
@@ -121,28 +128,29 @@ class AsyncClient:
     ) -> AsyncIterator[Event | Queued]:
         """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
-        limit_s = time_limit_s(timeout_s, timeout)
-        async with aclosing(self._rounds(job_id, after, limit_s, wait)) as found:
+        follower = Follower(job_id, after=after, timeout_s=time_limit_s(timeout_s, timeout), waits=wait)
+        async with (
+            self._readers().reading(follower, asks_place=True) as reader,
+            aclosing(self._rounds(reader)) as found,
+        ):
             async for events in found:
-                for one in (*events, *await self._run(waiting.place(events))):
+                for one in (*events, *waiting.told(events, reader.place)):
                     yield one
 
-    async def _rounds(
-        self, job_id: str, after: int, limit_s: float | None, waits: bool
-    ) -> AsyncGenerator[list[Event]]:
-        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
-        pubsub = self._subscriber.pubsub()
+    def _rounds(self, reader: Reader) -> AsyncGenerator[list[Event]]:
+        def read() -> Awaitable[list[Event]]:
+            return self._run(self._core.catch_up(reader.follower))
 
-        async def listen(wait_s: float) -> Heard:
-            if not pubsub.subscribed:
-                await pubsub.subscribe(self._core.ledger.channel(follower.job_id))
-            return published(await pubsub.get_message(timeout=wait_s))
+        return reader.rounds(PatientRead(read, OUTAGE_S, is_patient_at_first=False))
 
-        steps = rounds_async(follower, listen, lambda: self._run(self._core.catch_up(follower)))
-        with redis_errors(self._core.url):
-            async with aclosing(pubsub), aclosing(steps) as found:
-                async for events in found:
-                    yield events
+    def _readers(self) -> Readers:
+        """Those of the running loop: no other one can use their connections."""
+        loop = asyncio.get_running_loop()
+        for closed in [one for one in self._readers_by_loop if one.is_closed()]:
+            del self._readers_by_loop[closed]
+        if loop not in self._readers_by_loop:
+            self._readers_by_loop[loop] = Readers(self._core.ledger, Line(self._core.url))
+        return self._readers_by_loop[loop]
 
     async def result(
         self,
@@ -249,9 +257,12 @@ class AsyncClient:
         return await self._run(self._core.status())
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. Streams under way end with RedisUnavailable."""
+        readers = self._readers_by_loop.pop(asyncio.get_running_loop(), None)
+        if readers is not None:
+            await readers.end()
+            await readers.line.close()
         await self._redis.aclose()
-        await self._subscriber.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -260,5 +271,4 @@ class AsyncClient:
         await self.close()
 
     async def _run(self, dialogue: Dialogue[T]) -> T:
-        with redis_errors(self._core.url):
-            return await run_dialogue_async(self._redis, dialogue)
+        return await self._readers().line.run(dialogue)

@@ -31,7 +31,7 @@ class Follower:
     """Follows one job from the event after number `after` to its end.
 
     timeout_s: limit for the whole time; None: no limit. waits: whether to wait for a job that does not exist
-    yet. silence_s: after this long without an event the stream is read.
+    yet.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class Follower:
         after: int = 0,
         timeout_s: float | None = None,
         waits: bool = True,
-        silence_s: float = SILENCE_S,
     ) -> None:
         """Raises InvalidJob if `job_id` cannot be one."""
         self.job_id = checked_id(job_id)
@@ -53,17 +52,21 @@ class Follower:
         #: Whether the stream must be read before live events can be passed on.
         self.is_behind = True
         self._waits = waits
-        self._silence_s = silence_s
         self._timeout_s = timeout_s
         self._until_s = None if timeout_s is None else monotonic() + timeout_s
 
+    @property
+    def left_s(self) -> float | None:
+        """Time to the limit; None without one."""
+        return None if self._until_s is None else max(0.0, self._until_s - monotonic())
+
     def wait_s(self) -> float:
         """How long to wait for a live event."""
-        left_s = self._silence_s if self._until_s is None else self._until_s - monotonic()
-        return max(0.0, min(self._silence_s, left_s))
+        left_s = self.left_s
+        return SILENCE_S if left_s is None else min(SILENCE_S, left_s)
 
     def heard(self, messages: Sequence[bytes] | None) -> list[Event]:
-        """The events to pass on after these messages of the channel; None: some may be missing.
+        """The events to pass on after these messages of the channel, if any; None: some may be missing.
 
         Every producer of the tenant may publish on the channel: messages that are not events of this job are
         ignored.

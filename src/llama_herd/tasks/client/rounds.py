@@ -10,7 +10,7 @@ from typing import Any
 from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.events import Event
 
-#: What was published, after a wait of at most so many seconds; None if some of it may be missing.
+#: What was published, perhaps nothing; None if some of it may be missing.
 Heard = Sequence[bytes] | None
 
 

@@ -34,18 +34,18 @@ def places(ledger: Ledger, job_ids: Sequence[str]) -> Dialogue[list[Place | None
 def _told(answer: Place | ResponseError | None) -> Place | None:
     if not isinstance(answer, ResponseError):
         return answer
-    if _is_withheld(answer):
+    if is_withheld(answer):
         return None
     raise answer
 
 
-def _is_withheld(error: ResponseError) -> bool:
+def is_withheld(error: ResponseError) -> bool:
     """Whether this user may not know. A user who may not load a script lacks it until a worker has come."""
     return is_denied(error) or isinstance(error, NoScriptError)
 
 
 class Waiting:
-    """Looks up a job's place until its first event, and tells each that differs from the last."""
+    """Tells a job's places until its first event, each that differs from the last."""
 
     def __init__(self, ledger: Ledger, job_id: str, *, after: int) -> None:
         """after: number of the last event that its reader knows: with one, the job has begun."""
@@ -54,8 +54,16 @@ class Waiting:
         self._has_begun = after > 0
         self._last: Place | None = None
 
+    def told(self, events: Sequence[Event], place: Place | None) -> list[Queued]:
+        """What there is to tell of a place that was found after these events: a list of one, or of none."""
+        self._has_begun |= bool(events)
+        if self._has_begun or place is None or place == self._last:
+            return []
+        self._last = place
+        return [Queued(position=place.position, estimated_wait_s=place.wait_s)]
+
     def place(self, events: list[Event]) -> Dialogue[list[Queued]]:
-        """The place after a look for events that brought these; a list of one, or of none.
+        """The same for a place that is looked up now.
 
         There is none for a user of Redis who may not know it.
         """
@@ -65,11 +73,8 @@ class Waiting:
         try:
             place: Place | None = yield self._ledger.place(self._job_id)
         except ResponseError as error:
-            if not _is_withheld(error):
+            if not is_withheld(error):
                 raise
             self._has_begun = True  # lest Redis note a refusal at each look
             return []
-        if place is None or place == self._last:
-            return []
-        self._last = place
-        return [Queued(position=place.position, estimated_wait_s=place.wait_s)]
+        return self.told(events, place)

@@ -13,10 +13,9 @@ from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.feeder import Feeder
 from llama_herd.tasks.feeder.limits import Limits
 from llama_herd.tasks.gateway.body import object_of
-from llama_herd.tasks.gateway.desk import Desk, Desks
+from llama_herd.tasks.gateway.desk import OUTAGE_S, Desk, Desks
 from llama_herd.tasks.gateway.identity import Caller, Gate
 from llama_herd.tasks.gateway.limits import Places, read_body
-from llama_herd.tasks.gateway.patient_read import OUTAGE_S
 from llama_herd.tasks.gateway.rates import BODY_BYTES, Rates
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.stored_files import Quota
@@ -52,7 +51,6 @@ class Door:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Hold the connections to Redis, run batches, and send webhooks."""
-        hub = asyncio.create_task(self.desks.line.hub.run())
         self.feeder.start()
         try:
             async with self.sender.running():
@@ -61,8 +59,8 @@ class Door:
             await asyncio.to_thread(self.feeder.stop)
             if self._chores:
                 await asyncio.wait(self._chores, timeout=RETRY_S)
-            await end(hub, *self._chores)
-            await self.desks.line.close()
+            await end(*self._chores)
+            await self.desks.close()
 
     async def admit(self, request: Request, needs: KeyRole) -> tuple[Caller, Desk]:
         """Who is calling, and the desk of that tenant. Raises Problem."""

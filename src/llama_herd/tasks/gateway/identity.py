@@ -12,9 +12,9 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from llama_herd.errors import RecordUnreadable, RedisUnavailable
+from llama_herd.tasks.client.line import Line
 from llama_herd.tasks.gateway.address import host_of, is_forwarded, names_loopback
 from llama_herd.tasks.gateway.errors import PASSES, Problem
-from llama_herd.tasks.gateway.line import Line
 from llama_herd.tasks.gateway.notes import notes_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import num_keys

@@ -1,7 +1,7 @@
 """Our own endpoints: a job, its state, its events as they come, and its end."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -9,7 +9,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llama_herd.errors import HerdError, InvalidJob, JobNotFound
+from llama_herd.errors import InvalidJob, JobNotFound
+from llama_herd.tasks.client.reader import Reader
+from llama_herd.tasks.client.waiting import Waiting
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.desk import Desk
 from llama_herd.tasks.gateway.door import Door, door_of
@@ -25,8 +27,6 @@ from llama_herd.tasks.security.api_keys import KeyRole
 
 #: What an EventSource waits before it comes again, in milliseconds.
 RECONNECT_MS = 1000
-#: How often a waiting job's place is looked up.
-QUEUED_S = 5.0
 LAST_ID_HEADER = "Last-Event-ID"
 
 
@@ -149,33 +149,31 @@ class _Followed:
 
     async def _parts(self) -> AsyncGenerator[bytes]:
         heartbeat_s = self._door.settings.gateway_heartbeat_s
-        waiting = _Waiting(self._desk, self._job_id, self._after)
-        events = self._desk.events(self._job_id, after=self._after, tick_s=min(heartbeat_s, QUEUED_S))
         yield f"retry: {RECONNECT_MS}\n\n".encode()
-        parts = pump(events, waiting.written, self._notes, heartbeat_s=heartbeat_s, idle=waiting)
-        async with aclosing(parts):
-            async for part in parts:
-                yield part
+        async with self._desk.reading(self._job_id, after=self._after, asks_place=True) as reader:
+            events = self._desk.events_of(reader)
+            waiting = _Waiting(self._desk.core.waiting(self._job_id, self._after), reader)
+            parts = pump(events, _written, self._notes, heartbeat_s=heartbeat_s, idle=waiting)
+            async with aclosing(parts):
+                async for part in parts:
+                    yield part
+
+
+def _written(event: Event) -> Iterator[bytes]:
+    yield sse(event.to_json(), name=event.type, number=event.seq)
 
 
 class _Waiting:
     """Says where a job stands, as long as it has not begun."""
 
-    def __init__(self, desk: Desk, job_id: str, after: int) -> None:
-        self._desk = desk
-        self._waiting = desk.core.waiting(job_id, after)
-        self._events: list[Event] = []
+    def __init__(self, waiting: Waiting, reader: Reader) -> None:
+        self._waiting = waiting
+        self._reader = reader
 
-    def written(self, event: Event) -> Iterator[bytes]:
-        self._events = [event]
-        yield sse(event.to_json(), name=event.type, number=event.seq)
-
-    async def __call__(self) -> bytes:
+    def __call__(self) -> bytes:
         """An event if the place has changed."""
-        with suppress(HerdError):
-            for queued in await self._desk.run(self._waiting.place(self._events)):
-                return sse(queued.model_dump_json(), name=queued.type)
-        return b""
+        told = self._waiting.told((), self._reader.place) if self._reader.is_waiting else ()
+        return b"".join(sse(queued.model_dump_json(), name=queued.type) for queued in told)
 
 
 async def cancel(request: Request) -> Response:

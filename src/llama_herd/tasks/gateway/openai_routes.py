@@ -177,7 +177,7 @@ class Answer:
     async def _stream(self, job_id: str) -> ASGIApp:
         """The answer as it comes. Raises Problem if the job fails before there is anything to say."""
         asked = self._asked
-        events = self._desk.events(job_id, tick_s=min(self._heartbeat_s, 5.0))
+        events = self._desk.events(job_id)
         first = await self._first(events)
         _check_end(first)
         chunks = Chunks(asked.endpoint, job_id, asked.model, has_usage=asked.has_usage)

@@ -1,7 +1,7 @@
 """A job's events as the bytes of a stream, with comments while nothing comes."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from time import monotonic
 from typing import Any
@@ -19,7 +19,7 @@ async def pump(
     notes: Notes,
     *,
     heartbeat_s: float,
-    idle: Callable[[], Awaitable[bytes]] | None = None,
+    idle: Callable[[], bytes] | None = None,
 ) -> AsyncGenerator[bytes]:
     """The parts of a stream. An error on the way is its last event, since its status has been sent.
 
@@ -31,8 +31,8 @@ async def pump(
             async for found in events:
                 part = b"".join(piece for event in found for piece in write(event))
                 if not part and idle is not None:
-                    part = await idle()
-                if not part and monotonic() - spoke_s >= heartbeat_s:
+                    part = idle()
+                if not part and monotonic() - spoke_s >= heartbeat_s / 2:
                     part = HEARTBEAT
                 if part:
                     yield part

@@ -1,6 +1,7 @@
 """Runs the gateway in this process."""
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -25,6 +26,10 @@ from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import num_keys
 from llama_herd.tasks.ledger.redis_call import run
 
+#: How many more objects there are before Python looks for cycles, and how often it does so before it looks at
+#: older ones, too. A stream leaves some thirty objects in cycles.
+COLLECT_AT = (50_000, 20, 10)
+
 
 def serve(
     settings: GatewaySettings, answers: AnswerCount | None = None, batches: BatchCount | None = None
@@ -37,10 +42,17 @@ def serve(
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
+    _collect_seldom()
     greet = partial(print, file=sys.stderr, flush=True)
     Server(
         make_app(settings, answers, batches), settings, lambda url: greet(f"herd: gateway at {url}{access}")
     ).run()
+
+
+def _collect_seldom() -> None:
+    """Let Python look for cycles seldom: they are few, and with ten thousand streams it takes a second."""
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AT)
 
 
 def _access(settings: GatewaySettings) -> str:

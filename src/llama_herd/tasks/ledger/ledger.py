@@ -4,10 +4,10 @@
 in `lua/`, its keys are in `keys.py`. All times are by the clock of Redis.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from redis.exceptions import ResponseError
 
@@ -41,10 +41,12 @@ from llama_herd.tasks.ledger.parcel import Parcel
 from llama_herd.tasks.ledger.redis_call import Argument, Call, Script
 from llama_herd.tasks.ledger.replies import (
     read_claim,
+    read_names,
     read_origin,
     read_part,
     read_place,
     read_record,
+    read_scores,
     read_settling,
     read_state,
     read_submitted,
@@ -374,9 +376,36 @@ class Ledger(Keys):
 
     def place(self, job_id: str) -> Call[Place | None]:
         """Where a waiting job stands; None if it does not wait."""
-        return Call(
-            _PLACE, (self.job_key(job_id), self.key("pending"), self.key("waiting")), (job_id,), read_place
+        asked = self.places([job_id])
+        return Call(asked.what, asked.keys, asked.args, lambda reply: read_place(reply[0]))
+
+    def places(self, job_ids: Sequence[str]) -> Call[list[Place | None]]:
+        """The same for several jobs."""
+        keys = (self.key("pending"), self.key("waiting"), *map(self.job_key, job_ids))
+        return Call(_PLACE, keys, job_ids, lambda reply: list(map(read_place, reply)))
+
+    def line_marks(self) -> tuple[Call[Any], ...]:
+        """What differs once a job comes to those that wait, or goes: their number, the first, the last."""
+        pending = (self.key("pending"),)
+        return (
+            Call("ZCARD", pending, (), int),
+            Call("ZRANGE", pending, (0, 0), tuple),
+            Call("ZRANGE", pending, (-1, -1), tuple),
         )
+
+    def with_news(self, cursors: Mapping[str, int]) -> Call[set[str]]:
+        """Those of these jobs that have events after the given number."""
+        ids = {self.events_key(job_id).encode(): job_id for job_id in cursors}
+        after = (f"{last}-0" for last in cursors.values())
+        return Call("XREAD", (), ("COUNT", 1, "STREAMS", *ids, *after), partial(read_names, ids))
+
+    def are_waiting(self, job_ids: Sequence[str]) -> Call[list[bool]]:
+        """Which of these jobs wait."""
+        return Call("ZMSCORE", (self.key("pending"),), job_ids, read_scores)
+
+    def are_running(self, job_ids: Sequence[str]) -> Call[list[bool]]:
+        """Which of these jobs workers own."""
+        return Call("ZMSCORE", (self.key("leases"),), job_ids, read_scores)
 
     def queue_depth(self, queue: str) -> Call[int]:
         """Number of messages in a queue."""

@@ -91,6 +91,17 @@ def read_place(reply: list[int] | None) -> Place | None:
     return Place(position, round(max(wait_s, due_in_ms / 1000), 3))
 
 
+def read_scores(reply: list[Any]) -> list[bool]:
+    """Whether each has a score."""
+    return [score is not None for score in reply]
+
+
+def read_names(ids: Mapping[bytes, str], reply: Any) -> set[str]:
+    """The jobs whose streams an XREAD has found something in. redis-py's reply depends on the protocol."""
+    found = reply if isinstance(reply, Mapping) else [name for name, _ in reply or ()]
+    return {ids[name] for name in found}
+
+
 #: Anybody may have written a record. A worker could not continue with numbers out of this range.
 _NUMBERS = range(10**16)
 #: Longest wait before a job that another worker owns is asked for again.

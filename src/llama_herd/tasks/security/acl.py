@@ -64,7 +64,7 @@ _CONSUME = _names(
 )
 #: Our client looks at jobs, batches and dead letters, and deletes them.
 _OPERATE = _names(
-    """LLEN LRANGE LREM ZCARD ZSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
+    """LLEN LRANGE LREM ZCARD ZSCORE ZMSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
     XLEN XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
 _SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
@@ -117,7 +117,7 @@ _OF_KIND = {
     Kind.LIST: _names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
     Kind.SET: _names("SADD SREM SMEMBERS"),
     Kind.SORTED_SET: _names(
-        "ZADD ZREM ZSCORE ZRANK ZREVRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"
+        "ZADD ZREM ZSCORE ZMSCORE ZRANK ZREVRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"
     ),
     Kind.STREAM: _names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
     Kind.STRING: _names("GET MGET SET SETEX INCR"),
@@ -246,6 +246,8 @@ class Acl:
         calls: Iterable[Call[Any]] = (
             *self._submits,
             *(ledger.cancel(ANY), ledger.read(ANY), ledger.record(ANY), ledger.place(ANY)),
+            *(ledger.with_news({ANY: 0}), ledger.are_waiting([ANY]), ledger.are_running([ANY])),
+            *ledger.line_marks(),
             *(ledger.purge(ANY), letters.letters(), letters.drop(ANY)),
             *map(overview.counts, self.queues),
             *(overview.jobs(index) for index in INDEXES),

@@ -14,70 +14,44 @@ from time import monotonic
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
+
+from llama_herd.errors import RedisUnavailable
+from llama_herd.tasks.client.inbox import Inbox
+from llama_herd.tasks.connection import unavailable
+from llama_herd.tasks.ending import end
 
 log = logging.getLogger(__name__)
 
-#: Messages and bytes that wait for one reader. Beyond that they are dropped: it reads the stream instead.
-MAX_WAITING, MAX_WAITING_BYTES = 64, 65_536
 #: Pause before a lost connection is made again.
 RETRY_S = 0.2
 #: How often Redis is asked whether it is there, and the silence after which the connection counts as lost.
 PING_S, SILENT_S = 2.0, 6.0
+#: How long the connection is kept after the last stream.
+IDLE_S = 10.0
 #: Channels of one command.
 LOT = 500
 
-
-class Inbox:
-    """Live messages for one reader."""
-
-    __slots__ = ("_has_missed", "_messages", "_num_bytes", "_wake")
-
-    def __init__(self) -> None:
-        self._messages: deque[bytes] = deque()
-        self._num_bytes = 0
-        self._has_missed = False
-        self._wake = asyncio.Event()
-
-    def put(self, message: bytes) -> None:
-        """Keep a message, or note that the reader is too slow for it."""
-        if len(self._messages) >= MAX_WAITING or self._num_bytes + len(message) > MAX_WAITING_BYTES:
-            self.miss()
-        elif not self._has_missed:
-            self._messages.append(message)
-            self._num_bytes += len(message)
-            self._wake.set()
-
-    def miss(self) -> None:
-        """Note that messages may be missing: what waits here is in the stream, too."""
-        self._messages.clear()
-        self._num_bytes = 0
-        self._has_missed = True
-        self._wake.set()
-
-    async def take(self, timeout_s: float) -> list[bytes] | None:
-        """What waits. None if messages may be missing, or when none has come in time."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
-        self._wake.clear()
-        taken, self._num_bytes = list(self._messages), 0
-        self._messages.clear()
-        if self._has_missed or not taken:
-            self._has_missed = False
-            return None
-        return taken
+CLOSED = "the connections to Redis were closed, and with them this stream"
 
 
 class Hub:
-    """Hands what is published on a channel to all who listen to it; `run` does so until it is cancelled."""
+    """Hands what is published on a channel to all who listen to it.
 
-    def __init__(self, connection: redis.asyncio.Redis) -> None:
+    It connects when somebody listens, and again for as long as it takes.
+    """
+
+    def __init__(self, connection: redis.asyncio.Redis, url: str) -> None:
+        """url: where `connection` leads, for errors."""
         self._pool: Any = connection.connection_pool
+        self._url = url
         self._inboxes: dict[bytes, set[Inbox]] = defaultdict(set)
+        #: Channels of each SUBSCRIBE that Redis has not answered whole, in the order of the commands.
+        self._asked: deque[set[bytes]] = deque()
         self._connection: Any = None
         self._sending = asyncio.Lock()
-        self._heard_s = monotonic()
+        self._task: asyncio.Task[None] | None = None
+        self._heard_s = self._left_s = monotonic()
 
     @property
     def num_channels(self) -> int:
@@ -89,6 +63,9 @@ class Hub:
         name, inbox = channel.encode(), Inbox()
         is_first = name not in self._inboxes
         self._inboxes[name].add(inbox)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._ended)
         try:
             if is_first:
                 await self._send("SUBSCRIBE", [name])
@@ -97,20 +74,37 @@ class Hub:
             self._inboxes[name].discard(inbox)
             if not self._inboxes[name]:
                 del self._inboxes[name]
+                self._left_s = monotonic()
                 await self._send("UNSUBSCRIBE", [name])
 
-    async def run(self) -> None:
-        """Receive, and connect again for as long as it takes."""
-        while True:
+    async def close(self) -> None:
+        """Close the connection. Who listens still gets an error."""
+        if self._task is not None:
+            await end(self._task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = RedisUnavailable(CLOSED) if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(self._inboxes, error)
+
+    async def _run(self) -> None:
+        """Receive, until nobody has listened for a while."""
+        is_told = False
+        while self._inboxes or monotonic() - self._left_s < IDLE_S:
             try:
                 await self._connect()
+                is_told = False
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._ping())
-                    tasks.create_task(self._receive())
-            except* (RedisError, OSError) as error:
-                log.warning("the subscription is lost: %s", type(error.exceptions[0]).__name__)
+                    receiving = tasks.create_task(self._receive())
+                    await self._keep()
+                    receiving.cancel()
+            except* (RedisError, OSError) as errors:
+                if not is_told:
+                    log.warning("the subscription is lost: %s", type(errors.exceptions[0]).__name__)
+                is_told = True
             finally:
                 connection, self._connection = self._connection, None
+                self._asked.clear()
                 if connection is not None:
                     await connection.disconnect(nowait=True)
             self._miss(name for name in self._inboxes)
@@ -128,18 +122,22 @@ class Hub:
 
     async def _receive(self) -> None:
         while True:
-            reply = await self._connection.read_response(disconnect_on_error=False, push_request=True)
+            try:
+                reply = await self._connection.read_response(disconnect_on_error=False, push_request=True)
+            except NoPermissionError as error:
+                self._refuse(error)
+                continue
             self._heard_s = monotonic()
             match reply:
                 case [b"message", bytes(name), bytes(message)]:
                     for inbox in self._inboxes.get(name, ()):
                         inbox.put(message)
                 case [b"subscribe", bytes(name), _]:
-                    self._miss([name])
+                    self._confirm(name)
 
-    async def _ping(self) -> None:
-        """Notice a Redis that has gone without a word."""
-        while True:
+    async def _keep(self) -> None:
+        """Notice a Redis that has gone without a word; return once nobody listens."""
+        while self._inboxes or monotonic() - self._left_s < IDLE_S:
             await asyncio.sleep(PING_S)
             if monotonic() - self._heard_s > SILENT_S:
                 raise redis.exceptions.ConnectionError("Redis has fallen silent")
@@ -150,8 +148,27 @@ class Hub:
         async with self._sending:
             connection = self._connection
             if connection is not None and connection.is_connected:
+                if command == "SUBSCRIBE":
+                    self._asked.append(set(names))
                 with suppress(RedisError, OSError):  # the receiver meets it, too
                     await connection.send_command(command, *names, check_health=False)
+
+    def _confirm(self, name: bytes) -> None:
+        if self._asked:
+            self._asked[0].discard(name)
+            if not self._asked[0]:
+                self._asked.popleft()
+        self._miss([name])
+
+    def _refuse(self, error: RedisError) -> None:
+        """Redis rejects a whole command if this user may not listen to one of its channels."""
+        if self._asked:
+            self._fail(self._asked.popleft(), unavailable(error, self._url))
+
+    def _fail(self, names: Iterable[bytes], error: BaseException) -> None:
+        for name in names:
+            for inbox in self._inboxes.get(name, ()):
+                inbox.fail(error)
 
     def _miss(self, names: Iterable[bytes]) -> None:
         for name in list(names):

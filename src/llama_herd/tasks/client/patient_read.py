@@ -4,29 +4,36 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
-from llama_herd.errors import RedisUnavailable
+from llama_herd.errors import NotPermitted, RedisUnavailable
 from llama_herd.tasks.events import Event
 
-#: How long a stream waits for a Redis that is away, and how often it asks.
-OUTAGE_S, RETRY_S = 60.0, 0.5
+#: How often a Redis that is away is asked.
+RETRY_S = 0.5
 
 
 class PatientRead:
     """Reads one job's stream; while Redis is away it finds nothing, after a pause."""
 
-    def __init__(self, read: Callable[[], Awaitable[list[Event]]]) -> None:
+    def __init__(
+        self, read: Callable[[], Awaitable[list[Event]]], outage_s: float, *, is_patient_at_first: bool
+    ) -> None:
+        """is_patient_at_first: whether also the first read waits for `outage_s`."""
         self._read = read
+        self._outage_s = outage_s
+        self._has_read = is_patient_at_first
         self._away_s: float | None = None
 
     async def __call__(self) -> list[Event]:
         """The new events. Raises RedisUnavailable after a long outage, and what the read raises."""
         try:
             events = await self._read()
+        except NotPermitted:
+            raise
         except RedisUnavailable:
             self._away_s = self._away_s or monotonic()
-            if monotonic() - self._away_s > OUTAGE_S:
+            if not self._has_read or monotonic() - self._away_s > self._outage_s:
                 raise
             await asyncio.sleep(RETRY_S)
             return []
-        self._away_s = None
+        self._away_s, self._has_read = None, True
         return events

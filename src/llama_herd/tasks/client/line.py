@@ -1,13 +1,12 @@
-"""The connections to Redis that all tenants of a gateway share."""
+"""The connections to Redis that many share."""
 
 import asyncio
 from typing import TypeVar
 
 import redis.asyncio
 
+from llama_herd.tasks.client.hub import Hub
 from llama_herd.tasks.connection import connect_async, redis_errors
-from llama_herd.tasks.gateway.hub import Hub
-from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 
 T = TypeVar("T")
@@ -17,13 +16,13 @@ MAX_CALLS = 64
 
 
 class Line:
-    """The connections to Redis: some for calls, and one for all subscriptions."""
+    """The connections to Redis of one event loop: some for calls, and one for all subscriptions."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
-        self.url = settings.redis_url
-        self._redis: redis.asyncio.Redis = connect_async(self.url)
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._redis: redis.asyncio.Redis = connect_async(url)
         self._calls = asyncio.Semaphore(MAX_CALLS)
-        self.hub = Hub(self._redis)
+        self.hub = Hub(self._redis, url)
 
     async def run(self, dialogue: Dialogue[T]) -> T:
         """Run a dialogue. Raises RedisUnavailable, and what the dialogue raises."""
@@ -32,4 +31,5 @@ class Line:
                 return await run_dialogue_async(self._redis, dialogue)
 
     async def close(self) -> None:
+        await self.hub.close()
         await self._redis.aclose()
