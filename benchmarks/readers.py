@@ -36,11 +36,11 @@ OPEN_S = 300.0
 
 @dataclass(frozen=True)
 class Plan:
-    streams: tuple[int, ...] = (1000, 10_000)
+    streams: tuple[int, ...] = (10_000,)
     events_per_s: int = 2000
-    settle_s: float = 25.0
-    waiting_s: float = 20.0
-    running_s: float = 20.0
+    settle_s: float = 5.0
+    waiting_s: float = 10.0
+    running_s: float = 15.0
 
 
 class Load:
