@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.client import Client
+from llama_herd.worker.process import NUM_LOOK_AHEAD
 from tests.local.processes import PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf
 
@@ -55,7 +56,7 @@ def test_an_urgent_job_passes_the_backlog_and_one_that_can_wait_comes_after_it(
             if event["type"] == "started" and event["job"] not in holders
         ]
     assert len(begun) == num_backlog + 2
-    assert begun.index(urgent) <= SLOTS + 2, "what had been let in before it came"
+    assert begun.index(urgent) <= SLOTS + NUM_LOOK_AHEAD, "what was in hand before it came"
     assert begun.index(patient) >= len(begun) - SLOTS - 1, "nobody else waits by then"
 
 

@@ -28,6 +28,9 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
 
+#: A short lease is renewed more often: so many times until it would end.
+BEATS_A_LEASE = 4
+
 #: How often a tenant is told of a worker that has nothing of it in hand.
 IDLE_REPORT_S = 3.0
 #: How often Redis is asked whether it has the scripts of others, which it forgets when it starts again.
@@ -42,7 +45,7 @@ FRESH_S, FRESH_PART = 0.75, 0.25
 
 
 class Heartbeat(threading.Thread):
-    """Renews the leases of claimed jobs once a second, while the engine moves; between beats it listens.
+    """Renews the leases of claimed jobs about once a second, while the engine moves; between beats it listens.
 
     Each event of a running job renews its lease anyway; this is for jobs that wait or prefill. A stalled
     engine loses its jobs to other workers, since nothing renews their leases then.
@@ -68,6 +71,7 @@ class Heartbeat(threading.Thread):
         self._status = status
         self._stall_s = stall_s
         self._is_stopping = threading.Event()
+        self._interval_s = min(INTERVAL_S, tenancies.first.ledger.lease_ms / 1000 / BEATS_A_LEASE)
         self._next_beat_s = 0.0
         self._next_scripts_s = 0.0
         self._reported_s = dict[str, float]()  # by tenant
@@ -98,7 +102,7 @@ class Heartbeat(threading.Thread):
             self.report_soon()
             while not self._is_stopping.is_set():
                 if monotonic() >= self._next_beat_s:
-                    self._next_beat_s = monotonic() + INTERVAL_S
+                    self._next_beat_s = monotonic() + self._interval_s
                     self._beat()
                 self._hear(pubsub)
 
