@@ -2,7 +2,9 @@
 local function of_key(what, key) return what .. ':' .. key end
 
 -- Adds to what a tenant, and a key of it, has. key: '' for none.
+-- Nothing taken away is -0 in Lua, which Redis before 7.2 does not take for a number.
 local function add_to_quota(quota, key, what, num)
+  num = num + 0 == 0 and 0 or num
   redis.call('HINCRBY', quota, what, num)
   if key == '' then return end
   if redis.call('HINCRBY', quota, of_key(what, key), num) <= 0 then redis.call('HDEL', quota, of_key(what, key)) end
