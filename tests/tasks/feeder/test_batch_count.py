@@ -12,7 +12,7 @@ from tests.tasks.gateway.gateway_thread import GatewayThread
 @pytest.mark.redis
 def test_each_batch_and_each_row_is_counted_once(redis_url: str) -> None:
     count = BatchCount()
-    with GatewayThread(redis_url, batches=count) as gateway, StandIn(redis_url) as worker:
+    with GatewayThread(redis_url, batch_count=count) as gateway, StandIn(redis_url) as worker:
         api = BatchApi(lambda: gateway.url)
         api.end_of(api.begin(rows(20)))
         worker.hold()

@@ -43,7 +43,7 @@ class GatewayThread:
         model_name: str = "",
         models: str = "",
         answers: AnswerCount | None = None,
-        batches: BatchCount | None = None,
+        batch_count: BatchCount | None = None,
         **settings: object,
     ) -> None:
         fields = {f"gateway_{name}": value for name, value in settings.items()}
@@ -57,7 +57,7 @@ class GatewayThread:
         }
         fields = {**own, **fields, "tenant": tenant, "model_name": model_name, "models": models}
         read = GatewaySettings.read(redis_url=redis_url, **fields)
-        self._app = make_app(read, answers, batches)
+        self._app = make_app(read, answers, batch_count)
         self._server = Server(self._app, read, lambda url: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._has_started = threading.Event()

@@ -12,6 +12,11 @@ from llama_herd.tasks.client.batch.window import BatchWindow
 HOPELESS_ROWS = 50
 
 
+def is_cancelled(item: BatchItem) -> bool:
+    """Whether its job was cancelled, so that it has no answer."""
+    return item.failure is not None and item.failure.code == ErrorCode.CANCELLED
+
+
 class BatchRun:
     """Takes the items of each round of the window, and says which of them to write before the next round.
 
@@ -55,9 +60,9 @@ class BatchRun:
 
     def _uncut(self, items: Iterable[BatchItem]) -> Iterable[BatchItem]:
         for item in items:
-            is_cancelled = item.failure is not None and item.failure.code == ErrorCode.CANCELLED
-            self._is_cut |= is_cancelled
-            if not (is_cancelled or (self._is_cut and self._window.is_in_order)):
+            was_cut = is_cancelled(item)
+            self._is_cut |= was_cut
+            if not (was_cut or (self._is_cut and self._window.is_in_order)):
                 yield item
 
     def status(self, state: str) -> BatchStatus:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event as Flag
+from time import monotonic
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FileLost
@@ -14,17 +15,19 @@ from llama_herd.tasks.batch.json_row import read_row
 from llama_herd.tasks.batch.lines import read_lines
 from llama_herd.tasks.batch.request import RequestReader
 from llama_herd.tasks.batch.row_options import RowOptions
-from llama_herd.tasks.batch.run import BatchRun
+from llama_herd.tasks.batch.run import BatchRun, is_cancelled
 from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.client.batch.begun_rows import BegunRows
 from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.breath import Breath
-from llama_herd.tasks.feeder.feeding import Feeding
+from llama_herd.tasks.feeder.feeding import DRAIN_S, Feeding
 from llama_herd.tasks.feeder.input_check import check_input
 from llama_herd.tasks.feeder.joining import Joined, file_id, join
-from llama_herd.tasks.feeder.lease import Lease
+from llama_herd.tasks.feeder.lease import Fenced, Lease
 from llama_herd.tasks.feeder.limits import Limits
 from llama_herd.tasks.feeder.parts import KINDS, Kind, Parts, parts_place
 from llama_herd.tasks.ledger.batch_records import LineError, Outcome
@@ -63,20 +66,26 @@ class Feed:
 
     def run(self) -> None:
         """Run the batch to its end. Raises Fenced, Left, and what Redis and the storage raise."""
-        record = self.lease.record
-        if not record.is_final:
-            try:
+        try:
+            if not self.lease.record.is_final:
                 self._run_to_end()
-            except FileLost:
-                self._fail([_FILE_LOST])
-        self.storage.delete(parts_place(self.files.tenant, record))
+        except FileLost:
+            self._fail([_FILE_LOST])
+        except Fenced:
+            if self.lease.is_over():  # and what was written since is nobody's
+                self._delete_parts()
+            raise
+        self._delete_parts()
         self.lease.cleaned()
 
+    def _delete_parts(self) -> None:
+        self.storage.delete(parts_place(self.files.tenant, self.lease.record))
+
     def _run_to_end(self) -> None:
-        if not self.lease.has_started and not self.lease.is_to_end and (errors := self._start()):
+        if not self.lease.has_started and self.lease.state == "cancelling":
+            self.lease.end("cancelled")
+        elif not self.lease.has_started and (errors := self._start()):
             self._fail(errors)
-        elif not self.lease.has_started:
-            self.lease.end(self._outcome())
         else:
             with Parts(self.storage, self.files.tenant, self.lease) as parts:
                 outcome = self.lease.record.outcome or self._feed(parts)
@@ -103,7 +112,7 @@ class Feed:
         """Run the rows that have no line. Returns how the batch is to end."""
         record = self.lease.record
         if self.lease.is_to_end:
-            self.client.cancel_jobs(run_id=record.run_id)  # which an earlier feeder has left
+            self._write_ended(parts)
             return self._outcome()
         num_rows = self.lease.num_rows
         figures = Figures(record.run_id, record.input_name, num_rows, parts.num_done, parts.num_failed)
@@ -121,6 +130,20 @@ class Feed:
         outcome = self._outcome() if batch.window.is_cancelled else "completed"
         feeding.report("done" if outcome == "completed" else "cancelled")
         return outcome
+
+    def _write_ended(self, parts: Parts) -> None:
+        """End the jobs that an earlier feeder has left, and write the answers of those that had ended."""
+        run_id, breathe = self.lease.record.run_id, self._breath()
+        self.client.cancel_jobs(run_id=run_id)
+        give_up_s = monotonic() + DRAIN_S
+        with self._rows() as rows:
+            left = self._reader().rows_left(rows, parts.done)
+            begun = BegunRows(ClientCore(self.settings), left, run_id=run_id, size=_LOT)
+            while not begun.is_over and monotonic() < give_up_s:
+                items = self.lease.talk(begun.round(monotonic()))
+                parts.write([one for one in items if not is_cancelled(one)])
+                breathe()
+                self.stopping.wait(begun.pause_s)
 
     def _outcome(self) -> Outcome:
         return "cancelled" if self.lease.state == "cancelling" else "expired"

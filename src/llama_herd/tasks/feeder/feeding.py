@@ -62,7 +62,10 @@ class Feeding:
         self._report_at_s = 0.0
 
     def run(self) -> None:
-        """Raises Fenced, Left, and what writing raises. Waits for a Redis that is away."""
+        """Raises Fenced, Left, and what writing raises. Waits for a Redis that is away.
+
+        A job that does not end in time is given up. The lines of the others are written before.
+        """
         while not self._batch.window.is_over and monotonic() < self._give_up_s:
             if self._stopping.is_set():
                 raise Left
@@ -70,6 +73,7 @@ class Feeding:
                 self._advance()
             except RedisUnavailable:
                 self._stopping.wait(RETRY_S)
+        self._flush()
 
     def _advance(self) -> None:
         self._lease.keep(num_done=self._parts.num_done, num_failed=self._parts.num_failed)

@@ -10,7 +10,7 @@ from llama_herd.errors import HerdError
 from llama_herd.tasks.connection import redis_errors
 from llama_herd.tasks.ledger import redis_call
 from llama_herd.tasks.ledger.batch_records import BatchRecords, Claimed, State
-from llama_herd.tasks.ledger.redis_call import Argument, Call
+from llama_herd.tasks.ledger.redis_call import Argument, Call, Dialogue
 from llama_herd.tasks.ledger.stored_files import Full, NewFile, Quota
 
 T = TypeVar("T")
@@ -101,6 +101,11 @@ class Lease:
         """Do what a client does that cancels the batch."""
         self.run(self._records.cancel(self.record.id))
 
+    def is_over(self) -> bool:
+        """Whether the batch has ended, or is forgotten, whoever has it."""
+        record = self.run(self._records.get(self.record.id))
+        return record is None or record.is_final
+
     def cleaned(self) -> None:
         """Note that nothing is left to be done."""
         self.run(self._records.cleaned(self.record.id))
@@ -109,3 +114,8 @@ class Lease:
         """Make a call."""
         with redis_errors(self._url):
             return redis_call.run(self._redis, call)
+
+    def talk(self, dialogue: Dialogue[T]) -> T:
+        """Make the calls of a dialogue."""
+        with redis_errors(self._url):
+            return redis_call.run_dialogue(self._redis, dialogue)

@@ -1,0 +1,27 @@
+"""The rows of a batch whose jobs have begun, for who ends a batch that another process has left."""
+
+from collections import deque
+
+from llama_herd.tasks.client.batch.row_job import RowJob
+from llama_herd.tasks.client.batch.window import BatchWindow
+from llama_herd.tasks.ledger.redis_call import Dialogue
+
+
+class BegunRows(BatchWindow):
+    """Submits nothing: its items are those of jobs that are in Redis.
+
+    A batch begins its rows in their order. So once none of some rows has begun, none behind them has.
+    """
+
+    def _submit(self, now_s: float) -> Dialogue[None]:
+        ledger, rows, self._waiting = self._core.ledger, list(self._waiting), deque[RowJob]()
+        states = yield [ledger.state(one.job_id) for one in rows]
+        purged = yield [ledger.is_purged(one.job_id) for one in rows]
+        for one, state, is_purged in zip(rows, states, purged, strict=True):
+            if state is not None:
+                self._under_way[one.job_id] = one
+            elif is_purged:  # and so it was tried again, under its next id
+                one.number += 1
+                self._waiting.append(one)
+        if not any(states) and not any(purged):
+            self.stop()

@@ -1,0 +1,126 @@
+"""What feeders do with batches that others have left: what has ended is written, and nothing is left over."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from benchmarks.stand_in import StandIn
+from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.feeder import feeding
+from llama_herd.tasks.ledger.answers import Claimed
+from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.storage.folder import Folder
+from tests.batch_api import BatchApi, rows
+from tests.tasks.gateway.gateway_thread import GatewayThread
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def other(redis: Redis, redis_url: str, files: Path) -> Iterator[GatewayThread]:
+    """A gateway that runs no batches."""
+    with GatewayThread(redis_url, files=str(files), batches=0) as gateway:
+        yield gateway
+
+
+def api_of(gateway: GatewayThread) -> BatchApi:
+    return BatchApi(lambda: gateway.url)
+
+
+def codes(errors: Sequence[dict[str, Any]]) -> set[str]:
+    return {error["error"]["code"] for error in errors}
+
+
+def names(answers: Sequence[dict[str, Any]]) -> list[str]:
+    return sorted(answer["custom_id"] for answer in answers)
+
+
+def test_what_ended_while_no_feeder_was_there_is_answered(
+    other: GatewayThread, files: Path, redis: Redis, redis_url: str
+) -> None:
+    api = api_of(other)
+    with StandIn(redis_url, slots=8) as worker, Client(redis_url) as client:
+        worker.hold()
+        batch_id = api.begin(rows(100))
+        with GatewayThread(redis_url, files=str(files)):
+            wait_until(lambda: client.status().pending >= 16, "the window is full")
+        worker.go_on()
+        wait_until(lambda: not client.status().pending, "what was under way has ended")
+        answered = len(worker.answered)
+        assert api.cancel(batch_id).status == 200
+        with GatewayThread(redis_url, files=str(files)):
+            batch = api.end_of(batch_id)
+            wait_until(lambda: not redis.keys("herd:batches@*"), "nothing is left to do")
+    done, undone = api.content(batch["output_file_id"]), api.content(batch["error_file_id"])
+    assert batch["status"] == "cancelled"
+    assert len(done) == answered >= 16
+    assert names(done + undone) == names(rows(100))
+    assert codes(undone) == {"batch_cancelled"}
+    assert all(redis.hgetall(key).keys() == {b"state"} for key in redis.keys("herd:default:{batch-*"))
+
+
+def test_a_batch_whose_time_was_over_before_its_turn_has_a_line_for_each_row(
+    other: GatewayThread, files: Path, redis: Redis, redis_url: str
+) -> None:
+    api = api_of(other)
+    batch_id = api.begin(rows(5))
+    record = BatchRecords(storage=Folder(files).id).batch_key(batch_id)
+    redis.hset(record, "expires_ms", 1)
+    with GatewayThread(redis_url, files=str(files)), StandIn(redis_url) as worker:
+        batch = api.end_of(batch_id)
+        assert not worker.answered
+    assert batch["status"] == "expired"
+    assert batch["request_counts"] == {"total": 5, "completed": 0, "failed": 5}
+    errors = api.content(batch["error_file_id"])
+    assert (names(errors), codes(errors)) == (names(rows(5)), {"batch_expired"})
+
+
+class Stuck(StandIn):
+    """Begins each job, and never ends that of one row."""
+
+    def _entries(self, job_id: str, claim: Claimed) -> list[Entry]:
+        return [] if job_id.endswith("-4") else super()._entries(job_id, claim)
+
+
+def test_a_job_that_does_not_end_costs_no_other_row_its_answer(
+    other: GatewayThread, files: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that a storage gathers are written before the batch gives up waiting."""
+    monkeypatch.setattr(feeding, "DRAIN_S", 0.2)
+    monkeypatch.setattr(Folder, "flush_s", 3600.0)
+    api = api_of(other)
+    with GatewayThread(redis_url, files=str(files)), Stuck(redis_url) as worker:
+        batch_id = api.begin(rows(10))
+        wait_until(lambda: len(worker.answered) == 10, "all have begun")
+        api.cancel(batch_id)
+        batch = api.end_of(batch_id)
+    assert batch["request_counts"] == {"total": 10, "completed": 9, "failed": 1}
+    assert names(api.content(batch["error_file_id"])) == ["c3"]
+
+
+def test_who_was_fenced_leaves_no_parts_of_a_batch_that_is_over(
+    other: GatewayThread, files: Path, redis: Redis, redis_url: str
+) -> None:
+    api = api_of(other)
+    with GatewayThread(redis_url, files=str(files)), StandIn(redis_url) as worker:
+        worker.hold()
+        batch_id = api.begin(rows(5))
+        wait_until(lambda: api.show(batch_id)["status"] == "in_progress", "it runs")
+        late = files / "default" / batch_id
+        late.mkdir(exist_ok=True)
+        (late / "output-1.jsonl").write_bytes(b"late\n")
+        records = BatchRecords(storage=Folder(files).id)
+        redis.hset(records.batch_key(batch_id), mapping={"epoch": 9, "state": "completed"})
+        run(redis, records.cleaned(batch_id))
+        wait_until(lambda: not late.exists(), "its parts are deleted")
