@@ -5,14 +5,16 @@ import threading
 from contextlib import suppress
 from time import monotonic
 
-from llama_herd.errors import HerdError, NotPermitted
+from redis.exceptions import ResponseError
+
+from llama_herd.errors import HerdError
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.connection import connect, redis_errors, unavailable
 from llama_herd.tasks.error_place import place_of
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.feed import Feed
 from llama_herd.tasks.feeder.feeding import Left
-from llama_herd.tasks.feeder.janitor import delete_due_files
+from llama_herd.tasks.feeder.janitor import Janitor
 from llama_herd.tasks.feeder.lease import Fenced, Lease
 from llama_herd.tasks.feeder.limits import Limits
 from llama_herd.tasks.ledger.batch_records import BatchRecords
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: How often it looks for batches.
 LOOK_S = 1.0
+#: Most batches that are looked at in one round.
+_MOST = 100
 #: How long a batch rests whose storage fails.
 REST_S = 10.0
 #: How long the end of this process waits for its threads.
@@ -46,6 +50,9 @@ class Feeder:
         self._looking = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
         self._making = threading.Lock()
         self._redis = connect(settings.redis_url)
+        self._janitor = Janitor(self._redis, storage)
+        #: Batches that Redis did not let it take at the last look.
+        self._num_refused = 0
         #: What was wrong at the last look: it is logged once, as long as it lasts.
         self._complaints: set[str] = set()
 
@@ -86,24 +93,24 @@ class Feeder:
         if not self._storage.is_there:
             return
         self._threads = {due: thread for due, thread in self._threads.items() if thread.is_alive()}
-        num_free = self._limits.max_batches - len(self._threads)
         with redis_errors(self._settings.redis_url):
-            if num_free > 0:
-                for due in run(self._redis, self._due(num_free + len(self._threads))):
-                    self._take_if_permitted(due)
-            delete_due_files(self._redis, self._storage)
+            if len(self._threads) < self._limits.max_batches:
+                found = run(self._redis, self._due(_MOST + self._num_refused))
+                self._num_refused = sum(self._is_refused(due) for due in found)
+            self._janitor.delete_due()
 
     def _due(self, most: int) -> Call[tuple[Due, ...]]:
         key = BatchRecords(storage=self._storage.id).due_key
         return due_members(key, most, int(1000 * self._limits.lease_s))
 
-    def _take_if_permitted(self, due: Due) -> None:
-        """Take a batch, unless this gateway has no right in its tenant: another one may have it."""
+    def _is_refused(self, due: Due) -> bool:
+        """Take a batch, unless Redis refuses: rights in its tenant may lack, or its record may be spoilt."""
         try:
-            with redis_errors(self._settings.redis_url):
-                self._take(due)
-        except NotPermitted as error:
-            self._complaints.add(f"tenant {due.tenant}: {error}")
+            self._take(due)
+        except ResponseError as error:
+            self._complaints.add(f"tenant {due.tenant}: {unavailable(error, self._settings.redis_url)}")
+            return True
+        return False
 
     def _take(self, due: Due) -> None:
         """Run a batch in a thread, unless another feeder was faster."""

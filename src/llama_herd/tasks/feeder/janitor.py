@@ -1,7 +1,9 @@
 """Deletes the bytes of files that have expired, that were deleted, or whose upload was never finished."""
 
 import redis
+from redis.exceptions import ResponseError
 
+from llama_herd.errors import StorageUnavailable
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.tasks.ledger.stored_files import Due, StoredFiles, due_members
 from llama_herd.tasks.storage.storage import Place, Storage
@@ -10,15 +12,36 @@ from llama_herd.tasks.storage.storage import Place, Storage
 _MOST = 100
 
 
-def delete_due_files(connection: redis.Redis, storage: Storage) -> None:
-    """Delete what is due. Raises RedisError, StorageUnavailable."""
-    files = StoredFiles(storage=storage.id)
-    for due in run(connection, due_members(files.due_key, _MOST)):
-        _delete(connection, storage, due)
+class Janitor:
+    """Goes through what is due, round after round. What cannot be deleted holds up nothing behind it."""
 
+    def __init__(self, connection: redis.Redis, storage: Storage) -> None:
+        self._redis = connection
+        self._storage = storage
+        #: What Redis has refused in the last round, and will refuse again.
+        self._num_refused = 0
 
-def _delete(connection: redis.Redis, storage: Storage, due: Due) -> None:
-    files = StoredFiles(due.tenant, storage.id)
-    if run(connection, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
-        storage.delete(Place(due.tenant, due.id))
-        run(connection, files.deleted(due.id))
+    def delete_due(self) -> None:
+        """One round. Raises RedisError, StorageUnavailable."""
+        key = StoredFiles(storage=self._storage.id).due_key
+        due = run(self._redis, due_members(key, _MOST + self._num_refused))
+        refusals = [error for one in due if (error := self._refusal(one))]
+        self._num_refused = len(refusals)
+        if refusals:
+            raise refusals[0]
+
+    def _refusal(self, due: Due) -> ResponseError | None:
+        files = StoredFiles(due.tenant, self._storage.id)
+        try:
+            self._delete(files, due)
+        except ResponseError as error:
+            return error
+        except StorageUnavailable:
+            run(self._redis, files.put_off(due.id))
+            raise
+        return None
+
+    def _delete(self, files: StoredFiles, due: Due) -> None:
+        if run(self._redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
+            self._storage.delete(Place(due.tenant, due.id))
+            run(self._redis, files.deleted(due.id))

@@ -21,8 +21,8 @@ INPUT, OUTPUT = "batch", "batch_output"
 MAX_PAGE = 1000
 #: How long an upload may take before its bytes count as left behind.
 UPLOAD_MS = 86_400_000
-#: How long to wait before an expired file that a batch reads is looked at again.
-IN_USE_MS = 60_000
+#: How long to wait before a file is looked at again that has expired and that a batch reads, or that stays.
+AGAIN_MS = 60_000
 
 Order = Literal["asc", "desc"]
 Dropped = Literal["dropped", "unknown", "in_use", "kept"]
@@ -153,9 +153,13 @@ class StoredFiles(Keys):
         return Call(
             _DROP,
             (self.file_key(file_id), self.key("stored_files"), self.key("quota"), self.due_key),
-            (file_id, self._member(file_id), "expired" if expired else "", IN_USE_MS),
+            (file_id, self._member(file_id), "expired" if expired else "", AGAIN_MS),
             text,  # type: ignore[arg-type]  # one of these words
         )
+
+    def put_off(self, file_id: str) -> Call[None]:
+        """Look at a file again in a while."""
+        return Call(_DELAY, (self.due_key,), (self._member(file_id), AGAIN_MS), lambda reply: None)
 
     def deleted(self, file_id: str) -> Call[None]:
         """Note that a file's bytes are gone, too."""
