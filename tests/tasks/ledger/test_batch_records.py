@@ -102,6 +102,12 @@ def test_a_lease_of_a_clock_that_was_put_back_is_no_lease(records: Records) -> N
     assert records(BATCHES.claim(BATCH, LEASE_MS)) is not None
 
 
+def test_a_lease_counts_also_for_a_feeder_whose_own_are_shorter(records: Records) -> None:
+    records.create()
+    assert records(BATCHES.claim(BATCH, LEASE_MS)) is not None
+    assert records(BATCHES.claim(BATCH, LEASE_MS // 100)) is None
+
+
 def test_who_cancels_is_not_overruled(records: Records) -> None:
     records.create()
     epoch = records.claimed().record.epoch
