@@ -31,6 +31,16 @@ def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
     assert list(folder.lines(JOURNAL, folder.extent(JOURNAL))) == [b"one\n"]
 
 
+def test_what_is_measured_of_a_journal_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer may have died before it saw to that, and whoever measures counts on it."""
+    (tmp_path / JOURNAL.tenant / JOURNAL.name).parent.mkdir(parents=True)
+    (tmp_path / JOURNAL.tenant / JOURNAL.name).write_bytes(b"one\n")
+    synced = set[int]()
+    monkeypatch.setattr(os, "fsync", lambda number: synced.add(os.fstat(number).st_ino))
+    assert Folder(tmp_path).extent(JOURNAL) == 4
+    assert (tmp_path / JOURNAL.tenant / JOURNAL.name).stat().st_ino in synced
+
+
 def test_a_folder_has_one_id_for_all_who_share_it(tmp_path: Path) -> None:
     assert not Folder(tmp_path / "new").is_there
     first, second = Folder(tmp_path / "new").id, Folder(tmp_path / "new").id

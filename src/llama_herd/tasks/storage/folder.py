@@ -87,7 +87,9 @@ class Folder:
     def extent(self, place: Place) -> int:
         """In bytes."""
         with self._named_errors(), suppress(FileNotFoundError), self._path(place).open("rb") as file:
-            return whole_bytes(file.fileno())
+            num_bytes = whole_bytes(file.fileno())
+            os.fsync(file.fileno())  # who has written it may have died before that
+            return num_bytes
         return 0
 
     def lines(self, place: Place, extent: int) -> Iterator[bytes]:
