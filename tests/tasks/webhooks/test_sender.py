@@ -3,11 +3,13 @@
 import socket
 import ssl
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
+from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_dialogue
@@ -134,6 +136,27 @@ def test_a_dead_host_beside_holds_up_no_other(tenant: Tenant, redis_url: str) ->
         receiver.wait_for(100)
         assert {job_id[0] for job_id in receiver.ids} == {"a"}
         assert sum(one.entry.id[0] == "d" for one in tenant.outbox()) == 2 * DEPTH
+
+
+def test_names_that_nobody_resolves_hold_up_no_other(
+    tenant: Tenant, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lookup takes a thread until the name server answers, if it ever does: one for each host."""
+    may_answer, resolve, slow = Event(), socket.getaddrinfo, ("a.invalid", "b.invalid", "c.invalid")
+
+    def lookup(host: str, *others: Any, **options: Any) -> Any:
+        if host in slow:
+            may_answer.wait(PATIENCE_S)
+        return resolve(host, *others, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    with Receiver() as receiver, SenderThread(redis_url):
+        tenant.set(f"http://localhost:{receiver.port}/", *slow)
+        for host in slow:
+            tenant.end(*(f"{host[0]}{number}" for number in range(20)), webhook=f"http://{host}/")
+        tenant.end("x")
+        receiver.wait_for(1)
+        may_answer.set()
 
 
 def test_a_host_that_does_not_answer_gets_one_try_at_a_time(tenant: Tenant, redis_url: str) -> None:

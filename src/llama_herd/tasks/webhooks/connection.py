@@ -9,6 +9,7 @@ import ssl
 from asyncio import StreamReader, StreamWriter
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import SplitResult
 
 from llama_herd.tasks.webhooks.addresses import Address, is_private, is_public
@@ -31,11 +32,13 @@ class Connector:
     def __init__(self, *, allows_private: bool, tls: ssl.SSLContext | None = None) -> None:
         self._allows_private = allows_private
         self._tls = tls or ssl.create_default_context()
+        #: Under way, by host: a name server that does not answer takes one thread, however much waits for it.
+        self._lookups: dict[str, asyncio.Future[list[Any]]] = {}
 
     async def connect(self, url: SplitResult) -> tuple[StreamReader, StreamWriter]:
         """A connection to the first address that takes one. Raises Refused and OSError."""
         host, port = url.hostname or "", url.port or _PORTS[url.scheme]
-        allowed = [one for one in await _addresses(host, port) if self._may_call(one, url.scheme)]
+        allowed = [one for one in await self._addresses(host) if self._may_call(one, url.scheme)]
         if not allowed:
             raise Refused(_refusal(host, url.scheme))
         for address in allowed[:-1]:
@@ -44,6 +47,19 @@ class Connector:
             except OSError:
                 continue
         return await self._open(allowed[-1], port, host, url.scheme)
+
+    async def _addresses(self, host: str) -> list[Address]:
+        """The addresses of a host. Raises OSError."""
+        try:
+            return [ip_address(host)]
+        except ValueError:
+            pass
+        if host not in self._lookups:
+            lookup = asyncio.get_running_loop().run_in_executor(_LOOKUPS, _look_up, host)
+            self._lookups[host] = lookup
+            lookup.add_done_callback(lambda _: self._lookups.pop(host))
+        found = await asyncio.shield(self._lookups[host])
+        return list(dict.fromkeys(ip_address(place[0]) for *_, place in found))
 
     def _may_call(self, address: Address, scheme: str) -> bool:
         if is_private(address):
@@ -71,14 +87,6 @@ def _refusal(host: str, scheme: str) -> str:
     return f"{host} has no public address. Fix: HERD_GATEWAY_WEBHOOK_PRIVATE if a private one is meant"
 
 
-async def _addresses(host: str, port: int) -> list[Address]:
-    """The addresses of a host. Raises OSError."""
-    try:
-        return [ip_address(host)]
-    except ValueError:
-        pass
-    loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(
-        _LOOKUPS, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    )
-    return list(dict.fromkeys(ip_address(place[0]) for *_, place in found))
+def _look_up(host: str) -> list[Any]:
+    """What the system knows of a name. Raises OSError."""
+    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
