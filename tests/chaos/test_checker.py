@@ -12,6 +12,7 @@ from llama_herd.chaos.listener import event_print
 from llama_herd.chaos.sabotage import POISONS
 from llama_herd.tasks.events import End, Event, Failure, Started, Token
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.outbox import Entry
 from llama_herd.tasks.result import Result
 from tests.tasks.herd import Herd
 
@@ -20,6 +21,9 @@ STARTED = Started(seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", see
 HEL = Token(seq=2, job="j", epoch=1, i=0, ids=(5, 6), text="hel")
 LO = Token(seq=3, job="j", epoch=2, i=2, ids=(7,), text="lo")
 END = End(seq=4, job="j", epoch=2, finish_reason="stop", n=3, text_sha256=TEXT_SHA256, attempts=1)
+
+
+TOLD = Entry("msg_j", "job.completed", "j", "done", ended_ms=1, finish_reason="stop")
 
 
 def prints(*events: Event) -> list[int]:
@@ -39,6 +43,7 @@ def evidence(*events: Event, **changes: Any) -> Evidence:
         [],
         written=prints(*events),
         heard=[prints(HEL, END)],
+        told=TOLD,
     )
     return replace(good, **changes)
 
@@ -65,6 +70,7 @@ def failed(end: End, exc_type: str) -> Evidence:
         record={"state": "failed", "seq": "4", "n": "3", "lease": "0"},
         celery={"status": "FAILURE", "result": {"exc_type": exc_type}},
         heard=[],
+        told=replace(TOLD, type="job.failed", state="failed", finish_reason=end.finish_reason),
     )
 
 
@@ -94,6 +100,9 @@ def test_a_job_that_failed_well_has_no_fault() -> None:
         (lambda: failed(LATE, "GenerationError"), "that of deadline is DeadlineExceeded"),
         (lambda: failed(FAILED, "DeadlineExceeded"), "that of error is GenerationError"),
         (lambda: failed(FAILED, "TaskRevokedError"), "Celery's error is TaskRevokedError"),
+        (lambda: evidence(told=None), "its webhook says None"),
+        (lambda: evidence(told=replace(TOLD, state="failed")), "its webhook says ('j', 'failed', 'stop')"),
+        (lambda: evidence(STARTED, HEL, LO), "its webhook says ('j', 'done', 'stop'), its end None"),
         (lambda: evidence(immortal_keys=["k"]), "without a lifetime"),
         (lambda: evidence(heard=[prints(changed(HEL, text="hal"))]), "that the stream does not hold"),
         (lambda: evidence(heard=[prints(STARTED, HEL, HEL, LO, END)]), "as number 3 of 5, an event again"),
@@ -129,6 +138,7 @@ def given_up(*attempts: int, job: str = "j") -> Evidence:
         entry_ids=[f"{number}-0" for number in range(1, seq + 1)],
         events=[*events, end],
         record={"state": "failed", "seq": str(seq), "n": str(n), "lease": "0"},
+        told=replace(TOLD, id=job, type="job.failed", state="failed", finish_reason="error"),
     )
 
 

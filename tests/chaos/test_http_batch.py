@@ -9,19 +9,12 @@ from typing import Any
 
 import pytest
 
-from llama_herd.chaos.fragile_redis import FragileRedis
 from tests.batch_api import Answer, BatchApi
 from tests.cli.batch.killing import deterministic_workers
+from tests.durable_redis import DurableRedis
 from tests.killed_gateways import gateways
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(900)]
-
-
-class DurableRedis(FragileRedis):
-    """One that keeps all that it has acknowledged, over its own death."""
-
-    def _command(self) -> list[str]:
-        return [*super()._command(), "--appendfsync", "always"]
 
 
 def asked(num_rows: int) -> list[Answer]:

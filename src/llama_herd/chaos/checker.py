@@ -22,7 +22,10 @@ from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.events import End, Event, Started, Token, parse_event
 from llama_herd.tasks.ledger.entry import final_state
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS, Ledger
+from llama_herd.tasks.ledger.outbox import Entry
+from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.result import Result
+from llama_herd.tasks.webhooks.setup import find_entry
 
 #: Celery's state of a job, by the state of its record.
 CELERY_STATES = {"done": "SUCCESS", "failed": "FAILURE", "cancelled": "REVOKED"}
@@ -36,7 +39,8 @@ class Evidence:
     """All that is known about one job after its end.
 
     written: the prints of its events. heard: the prints of the events that a subscriber received, in order,
-    one list per subscription. max_attempts: deaths of workers after which a job is given up.
+    one list per subscription. told: the webhook of its end that waits in the outbox. max_attempts: deaths of
+    workers after which a job is given up.
     """
 
     job_id: str
@@ -47,6 +51,7 @@ class Evidence:
     immortal_keys: Sequence[str]
     written: Sequence[int]
     heard: Sequence[Sequence[int]] = ()
+    told: Entry | None = None
     max_attempts: int = 3
 
     def violations(self) -> list[Violation]:
@@ -63,6 +68,7 @@ class Evidence:
             "given up rightly": self._is_given_up_rightly,
             "forgotten": self._is_forgotten,
             "heard as written": self._was_heard_as_written,
+            "told": self._is_told,
         }
         return [Violation(name, self.job_id, detail) for name, law in laws.items() for detail in law()]
 
@@ -162,6 +168,14 @@ class Evidence:
                     yield f"a subscriber heard, as number {number} of {len(subscription)}, an event {kind}"
                     break
 
+    def _is_told(self) -> Iterator[str]:
+        """The end and its webhook are written together, or neither."""
+        end, told = self.end, self.told
+        says = told and (told.id, told.state, told.finish_reason)
+        expected = end and (self.job_id, final_state(end), end.finish_reason)
+        if says != expected:
+            yield f"its webhook says {says}, its end {expected}"
+
     @property
     def ids(self) -> tuple[int, ...]:
         """All recorded token ids."""
@@ -231,6 +245,7 @@ class Checker:
             [key for key, ttl in zip(keys, ttls, strict=True) if ttl == -1],
             [event_print(text) for text in texts],
             heard,
+            run_dialogue(self._redis, find_entry(ledger.tenant, job_id)),
             self._ledger.max_attempts,
         )
 

@@ -111,6 +111,13 @@ def list_outbox(tenant: str, limit: int) -> Dialogue[list[Listed]]:
     ]
 
 
+def find_entry(tenant: str, name: str) -> Dialogue[Entry | None]:
+    """The webhook of a job or a batch, as long as its receiver does not have it."""
+    message = message_of(name).encode()
+    (raw,) = yield Outbox(tenant).entries([message])
+    return _entry(message, raw)
+
+
 def _entry(message: bytes, raw: bytes | None) -> Entry | None:
     """None if it is gone, or cannot be read."""
     try:
