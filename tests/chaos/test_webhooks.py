@@ -73,7 +73,12 @@ def test_kills_of_gateways_and_redis_lose_no_webhook(tmp_path: Path, figures: li
                 gateways.pop(0).kill()
                 gateways.append(sender(server, tmp_path, stack))
         told = {job_id for number, job_id in enumerate(jobs) if number % 4 != 3}
-        wait_until(lambda: hurry(redis) or {*receiver.ids} >= told, "each end has arrived", TAKEOVER_S)
+
+        def has_arrived() -> bool:
+            hurry(redis)
+            return {*receiver.ids} >= told
+
+        wait_until(has_arrived, "each end has arrived", TAKEOVER_S)
         wait_until(lambda: run(redis, Outbox().num("waiting")) == NUM_JOBS - len(told), "the rest waits")
     assert {*receiver.ids} == told
     pairs = {(request.message, request.verified(SECRET)["data"]["id"]) for request in receiver.requests}
