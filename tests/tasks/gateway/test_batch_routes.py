@@ -79,6 +79,14 @@ def test_no_row_runs_where_one_is_wrong(api: BatchApi, stand_in: StandIn, bad: s
     assert not stand_in.answered
 
 
+def test_what_is_told_of_a_bad_line_is_bounded(api: BatchApi) -> None:
+    """All of it is kept in Redis for a month."""
+    long = rows(1)[0] | {f"field{number}" * 8: 1 for number in range(200)}
+    errors = api.end_of(api.begin([long] * 150))["errors"]["data"]
+    assert [error["line"] for error in errors] == list(range(1, 101))
+    assert all(len(error["message"]) <= 400 for error in errors)
+
+
 def test_the_endpoint_of_a_row_is_that_of_the_batch(api: BatchApi, stand_in: StandIn) -> None:
     other = {"custom_id": "x", "messages": [{"role": "user", "content": "hi"}]}
     (error,) = api.end_of(api.begin([*rows(1), other]))["errors"]["data"]

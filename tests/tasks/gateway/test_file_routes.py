@@ -38,6 +38,7 @@ def holder(redis: Redis, gateway: GatewayThread) -> Callable[..., BatchApi]:
 def narrow(redis: Redis, redis_url: str) -> Iterator[GatewayThread]:
     """A gateway with small limits."""
     limits: dict[str, Any] = {
+        "max_tenant_batches": 2,
         "max_tenant_files": 2,
         "max_tenant_bytes": 3500,
         "max_tenant_rows": 10,
@@ -201,7 +202,7 @@ def test_a_file_lives_as_long_as_was_asked(api: BatchApi, stand_in: StandIn) -> 
     assert output["expires_at"] - output["created_at"] == 3600
 
 
-def test_limits_are_told_with_both_numbers(narrow: GatewayThread, stand_in: StandIn) -> None:
+def test_limits_are_told_with_both_numbers(narrow: GatewayThread, stand_in: StandIn, redis: Redis) -> None:
     api = BatchApi(lambda: narrow.url)
     too_long = api.upload(b"x" * 3001)
     assert (too_long.status, too_long.error["code"]) == (413, "file_too_large")
@@ -215,6 +216,12 @@ def test_limits_are_told_with_both_numbers(narrow: GatewayThread, stand_in: Stan
     assert api.upload(b"x").status == 200
     third = api.upload(b"x")
     assert (third.status, third.error["message"].split(",")[0]) == (429, "this tenant has 2 files")
+    file_id = api.ask("GET", "/v1/files").json["data"][0]["id"]
+    another = api.end_of(api.create(file_id).json["id"])
+    fourth = api.create(file_id)
+    assert (fourth.status, fourth.error["message"].split(",")[0]) == (429, "this tenant has 2 batches")
+    redis.delete(f"herd:default:{{{another['id']}}}:batch")  # as it goes a month after its end
+    assert api.create(file_id).status == 200
     assert len(files_in(narrow)) == 2
 
 

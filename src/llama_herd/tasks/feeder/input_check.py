@@ -11,6 +11,8 @@ from llama_herd.tasks.ledger.batch_records import LineError
 
 #: Most errors that are told of an input.
 MAX_ERRORS = 100
+#: Most of what is told of a line: all of it is kept in Redis.
+MAX_MESSAGE_CHARS = 400
 
 
 @dataclass(slots=True)
@@ -23,7 +25,8 @@ class InputCheck:
 
     def refuse(self, code: str, message: str, line: int | None = None, param: str | None = None) -> None:
         if len(self.errors) < MAX_ERRORS:
-            self.errors.append(LineError(code, message, line, param))
+            told = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[: MAX_MESSAGE_CHARS - 3]}..."
+            self.errors.append(LineError(code, told, line, param))
 
 
 def check_input(

@@ -14,9 +14,17 @@ from llama_herd.tasks.gateway.door import Door, door_of
 from llama_herd.tasks.gateway.errors import Problem, bad_request
 from llama_herd.tasks.gateway.file_routes import after_of, limit_of
 from llama_herd.tasks.gateway.openai_routes import KEY_HEADER
-from llama_herd.tasks.gateway.stores import batches_of, checked_batch_id, elsewhere, no_batch, no_file
-from llama_herd.tasks.ledger.batch_records import BatchRecord, BatchRecords, Refusal
+from llama_herd.tasks.gateway.stores import (
+    batches_of,
+    checked_batch_id,
+    elsewhere,
+    no_batch,
+    no_file,
+    too_much,
+)
+from llama_herd.tasks.ledger.batch_records import ENDED_TTL_S, BatchRecord, BatchRecords, Refusal
 from llama_herd.tasks.ledger.redis_call import ask
+from llama_herd.tasks.ledger.stored_files import Full
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
 from llama_herd.tasks.security.api_keys import KeyRole
 
@@ -32,7 +40,10 @@ async def create(request: Request) -> Response:
     batches = await _batches(door, desk)
     batch_id = _new_id(caller.tenant, request.headers.get(KEY_HEADER))
     asked = body.asked(caller.fingerprint or "", door.settings.gateway_file_life_s)
-    made = await desk.run(ask(batches.create(batch_id, asked, body.window_ms)))
+    most = door.settings.gateway_max_tenant_batches
+    made = await desk.run(ask(batches.create(batch_id, asked, body.window_ms, most)))
+    if isinstance(made, Full):
+        raise too_much(made, f"wait until some of them have ended for {ENDED_TTL_S // 86_400} days")
     if not isinstance(made, BatchRecord):
         raise _refused(made)
     door.feeder.look_soon()

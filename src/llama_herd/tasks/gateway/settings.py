@@ -102,6 +102,12 @@ class GatewaySettings(Settings):
         le=3600,
         description="A gateway that is silent for this long loses its batches to others.",
     )
+    gateway_max_tenant_batches: int = Field(
+        default=10_000,
+        ge=0,
+        le=10**8,
+        description="Most batches of a tenant, with those that ended in the last 30 days. 0: no limit.",
+    )
     gateway_max_tenant_files: int = Field(
         default=10_000, ge=0, le=10**8, description="Most files that a tenant may have. 0: no limit."
     )

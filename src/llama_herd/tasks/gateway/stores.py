@@ -4,7 +4,7 @@ import re
 
 from llama_herd.tasks.gateway.errors import Problem, not_found
 from llama_herd.tasks.ledger.batch_records import BatchRecords
-from llama_herd.tasks.ledger.stored_files import StoredFiles
+from llama_herd.tasks.ledger.stored_files import Full, StoredFiles
 from llama_herd.tasks.storage.storage import Storage
 
 _FILE_ID = re.compile(r"file-[0-9a-f]{24}")
@@ -50,3 +50,12 @@ def elsewhere() -> Problem:
         "Fix: give all gateways the same HERD_GATEWAY_FILES"
     )
     return Problem(503, "files_elsewhere", message)
+
+
+def too_much(full: Full, fix: str, param: str | None = None) -> Problem:
+    """That a quota would be exceeded."""
+    message = (
+        f"this {full.whose} has {full.has:,} {full.what}, and with this one it would have more than "
+        f"{full.limit:,}. Fix: {fix}"
+    )
+    return Problem(429, "quota_exceeded", message, param)

@@ -14,7 +14,7 @@ from llama_herd.tasks.gateway.form import Form
 from llama_herd.tasks.gateway.identity import Caller
 from llama_herd.tasks.gateway.limits import CLOSE
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.gateway.stores import files_of
+from llama_herd.tasks.gateway.stores import files_of, too_much
 from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.ledger.stored_files import INPUT, Full, NewFile, Quota, StoredFile
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
@@ -40,7 +40,7 @@ async def upload(request: Request, caller: Caller, desk: Desk, storage: Storage)
     if isinstance(added, Full):
         await asyncio.to_thread(storage.delete, place)
         await desk.run(ask(files.deleted(file.id)))
-        raise _too_much(added)
+        raise too_much(added, "delete files", "file")
     return added
 
 
@@ -125,11 +125,3 @@ def _expires_after(form: Form) -> ExpiresAfter | None:
 def _life_ms(form: Form, settings: GatewaySettings) -> int | None:
     expires = _expires_after(form)
     return 1000 * (settings.gateway_file_life_s if expires is None else expires.seconds) or None
-
-
-def _too_much(full: Full) -> Problem:
-    message = (
-        f"this {full.whose} has {full.has:,} {full.what}, and with this file it would have more than "
-        f"{full.limit:,}. Fix: delete files"
-    )
-    return Problem(429, "quota_exceeded", message, "file")

@@ -159,15 +159,18 @@ class BatchRecords(Keys):
     def _file_key(self, file_id: str) -> str:
         return self.key(f"{{{file_id}}}:file")
 
-    def create(self, batch_id: str, asked: Asked, window_ms: int) -> Call[BatchRecord | Refusal]:
-        """Accept a batch. Repeating it changes nothing."""
+    def create(
+        self, batch_id: str, asked: Asked, window_ms: int, most: int = 0
+    ) -> Call[BatchRecord | Full | Refusal]:
+        """Accept a batch. Repeating it changes nothing. most: batches that the tenant may have; 0: any."""
+        start, _, end = self.batch_key("\0").partition("\0")
         return Call(
             _CREATE,
             (
                 *(self.batch_key(batch_id), self.key("stored_batches")),
                 *(self._file_key(asked.input_file_id), self.due_key),
             ),
-            (batch_id, self._member(batch_id), window_ms, self.storage, asked.to_json()),
+            (batch_id, self._member(batch_id), window_ms, self.storage, asked.to_json(), most, start, end),
             _read_created,
         )
 
@@ -256,8 +259,10 @@ class BatchRecords(Keys):
         return Call("ZREM", (self.due_key,), (self._member(batch_id),), lambda reply: None)
 
 
-def _read_created(reply: list[Any]) -> BatchRecord | Refusal:
+def _read_created(reply: list[Any]) -> BatchRecord | Full | Refusal:
     kind, *rest = reply
+    if kind == b"full":
+        return Full.of(rest)
     return BatchRecord.of(fields_of(rest[0])) if kind == b"ok" else text(kind)  # type: ignore[return-value]
 
 

@@ -284,7 +284,13 @@ class Acl:
         record = BatchRecord(ANY, asked, "validating", ANY, 0, 0, 0)
         status = BatchStatus(run_id=ANY, state=ANY, input_name=ANY)
         yield from (files.begin(ANY), files.add(file, none, none), files.get(ANY), files.page(ANY, 1, "asc"))
-        yield from (files.drop(ANY), files.deleted(ANY), due_members(files.due_key, 1), now_ms())
+        yield from (
+            files.drop(ANY),
+            files.put_off(ANY),
+            files.deleted(ANY),
+            due_members(files.due_key, 1),
+            now_ms(),
+        )
         yield from (
             batches.create(ANY, asked, 1),
             batches.get(ANY),
