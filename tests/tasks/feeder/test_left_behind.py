@@ -1,5 +1,6 @@
 """What feeders do with batches that others have left: what has ended is written, and nothing is left over."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.feeder import feeding
+from llama_herd.tasks.feeder.feeding import Left
+from llama_herd.tasks.feeder.parts import Parts
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.entry import Entry
@@ -25,6 +29,12 @@ pytestmark = pytest.mark.redis
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     return tmp_path / "files"
+
+
+@pytest.fixture
+def gateway(redis: Redis, redis_url: str) -> Iterator[GatewayThread]:
+    with GatewayThread(redis_url) as gateway:
+        yield gateway
 
 
 @pytest.fixture
@@ -124,3 +134,22 @@ def test_who_was_fenced_leaves_no_parts_of_a_batch_that_is_over(
         redis.hset(records.batch_key(batch_id), mapping={"epoch": 9, "state": "completed"})
         run(redis, records.cleaned(batch_id))
         wait_until(lambda: not late.exists(), "its parts are deleted")
+
+
+def test_redis_forgets_what_was_written_just_before_a_feeder_died(
+    gateway: GatewayThread, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, deaths = Parts.write, Counter[str]()
+
+    def write_and_die(parts: Parts, items: Sequence[BatchItem]) -> None:
+        write(parts, items)
+        if items and deaths["early"] < 2:
+            deaths["early"] += 1
+            raise Left
+
+    monkeypatch.setattr(Parts, "write", write_and_die)
+    api = api_of(gateway)
+    with StandIn(redis_url, slots=8):
+        assert api.end_of(api.begin(rows(100)))["request_counts"]["completed"] == 100
+    assert deaths["early"] == 2
+    assert all(redis.hgetall(key).keys() == {b"state"} for key in redis.keys("herd:default:{batch-*"))

@@ -19,6 +19,7 @@ from llama_herd.tasks.batch.run import BatchRun, is_cancelled
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.begun_rows import BegunRows
 from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.row_job import forget_jobs
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.events import Failure
@@ -31,6 +32,7 @@ from llama_herd.tasks.feeder.lease import Fenced, Lease
 from llama_herd.tasks.feeder.limits import Limits
 from llama_herd.tasks.feeder.parts import KINDS, Kind, Parts, parts_place
 from llama_herd.tasks.ledger.batch_records import LineError, Outcome
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.storage.storage import Place, Storage
@@ -111,6 +113,7 @@ class Feed:
     def _feed(self, parts: Parts) -> Outcome:
         """Run the rows that have no line. Returns how the batch is to end."""
         record = self.lease.record
+        self._forget_written(parts)
         if self.lease.is_to_end:
             self._write_ended(parts)
             return self._outcome()
@@ -130,6 +133,13 @@ class Feed:
         outcome = self._outcome() if batch.window.is_cancelled else "completed"
         feeding.report("done" if outcome == "completed" else "cancelled")
         return outcome
+
+    def _forget_written(self, parts: Parts) -> None:
+        """Let Redis forget jobs whose answers a feeder had written that was killed before it did this."""
+        ledger, rows, breathe = Ledger.of(self.settings), iter(parts.last_rows), self._breath()
+        while lot := list(islice(rows, _LOT)):
+            self.lease.talk(forget_jobs(ledger, self.lease.record.run_id, lot))
+            breathe()
 
     def _write_ended(self, parts: Parts) -> None:
         """End the jobs that an earlier feeder has left, and write the answers of those that had ended."""

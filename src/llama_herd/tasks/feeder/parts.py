@@ -5,6 +5,7 @@ sealed does not count: the rows run again, and each has one line.
 """
 
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Literal
@@ -18,16 +19,23 @@ from llama_herd.tasks.ledger.batch_records import BatchRecord, Sealed
 from llama_herd.tasks.storage.storage import Journal, Place, Storage
 
 Kind = Literal["output", "errors"]
+#: More than a feeder writes before it lets Redis forget the jobs.
+_MOST_LEFT = 8192
+
 KINDS: tuple[Kind, ...] = ("output", "errors")
 
 
 class Parts:
-    """Open within the block. done: rows that have a line."""
+    """Open within the block.
+
+    done: rows that have a line. last_rows: those of earlier feeders whose jobs may still be in Redis.
+    """
 
     def __init__(self, storage: Storage, tenant: str, lease: Lease) -> None:
         """Seals what earlier feeders have written, and reads which rows are done."""
         self.record = lease.record
         self.done = DoneLines()
+        self.last_rows = deque[int](maxlen=_MOST_LEFT)
         self._storage = storage
         self._folder = parts_place(tenant, self.record)
         self._lease = lease
@@ -94,6 +102,7 @@ class Parts:
                 row = row_of(line, self.record.run_id)
                 if row is not None:
                     self.done.add(row)
+                    self.last_rows.append(row)
                     num += 1
                 self._lease.keep()
         return num

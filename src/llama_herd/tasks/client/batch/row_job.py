@@ -1,10 +1,13 @@
 """A row's job on its way through the queue."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llama_herd.tasks.client.batch.row import BatchRow
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Dialogue
 
 #: Most jobs of one row that may end with a retriable error.
 MAX_TRIES = 3
@@ -23,8 +26,7 @@ class RowJob:
     @property
     def job_id(self) -> str:
         """A pure function of run, row and number, so submitting the row again finds the same job."""
-        first = f"batch-{self.run_id}-{self.row.index}"
-        return first if self.number == 1 else f"{first}.{self.number}"
+        return job_id_of(self.run_id, self.row.index, self.number)
 
     def is_worth_another(self, failure: Failure | None) -> bool:
         """Count this failure, and return whether the row should be tried again under its next id."""
@@ -32,3 +34,18 @@ class RowJob:
             return False
         self.num_failed += 1
         return self.num_failed < MAX_TRIES
+
+
+def job_id_of(run_id: str, row: int, number: int) -> str:
+    """The id of a row's job; number: which of its jobs, from 1 on."""
+    first = f"batch-{run_id}-{row}"
+    return first if number == 1 else f"{first}.{number}"
+
+
+def forget_jobs(ledger: Ledger, run_id: str, rows: Iterable[int]) -> Dialogue[None]:
+    """Delete from Redis what jobs of these rows there are."""
+    job_ids = [job_id_of(run_id, row, number) for row in rows for number in range(1, MAX_TRIES + 1)]
+    states = yield [ledger.state(job_id) for job_id in job_ids]
+    known = [job_id for job_id, state in zip(job_ids, states, strict=True) if state is not None]
+    if known:
+        yield [ledger.purge(job_id) for job_id in known]
