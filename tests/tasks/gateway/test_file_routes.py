@@ -193,6 +193,15 @@ def test_what_is_no_form_is_refused(api: BatchApi, gateway: GatewayThread) -> No
     assert files_in(gateway) == before
 
 
+def test_what_follows_a_form_is_bounded(api: BatchApi, gateway: GatewayThread) -> None:
+    before = files_in(gateway)
+    body, kind = form(b"{}\n", {"purpose": "batch"})
+    for raw in (body + bytes(1 << 20), b"\r\n" * (1 << 19) + body):
+        answer = api.ask("POST", "/v1/files", raw, {"Content-Type": kind})
+        assert (answer.status, answer.error["code"]) == (400, "invalid_form")
+    assert files_in(gateway) == before
+
+
 def test_a_file_lives_as_long_as_was_asked(api: BatchApi, stand_in: StandIn) -> None:
     asked = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "7200"}
     file = api.upload(lines(rows(1)), **asked).json

@@ -24,6 +24,9 @@ from llama_herd.tasks.wrong_fields import field_errors
 #: Bytes that are written together.
 PIECE_BYTES = 1 << 20
 
+#: Most bytes of a form that are not the file's: fields, heads, and what comes before and after.
+MAX_OTHER_BYTES = 1 << 17
+
 _PURPOSE, _ANCHOR, _SECONDS = "purpose", "expires_after[anchor]", "expires_after[seconds]"
 
 
@@ -69,10 +72,14 @@ async def _store(
 
 
 async def _receive(request: Request, form: Form, draft: Draft, settings: GatewaySettings) -> None:
-    most, piece, num_bytes = settings.gateway_file_bytes, bytearray(), 0
+    most, piece, num_bytes, num_others = settings.gateway_file_bytes, bytearray(), 0, 0
     async for part in _body(request, settings.gateway_idle_s):
         found = form.feed(part)
         num_bytes += len(found)
+        num_others += len(part) - len(found)
+        if num_others > MAX_OTHER_BYTES:
+            message = f"the form must have at most {MAX_OTHER_BYTES:,} bytes beside the file's"
+            raise Problem(400, "invalid_form", message, headers=CLOSE)
         if num_bytes > most:
             message = f"must be at most {most:,} bytes. Fix: split it, or set HERD_GATEWAY_FILE_BYTES"
             raise Problem(413, "file_too_large", message, "file", CLOSE)
