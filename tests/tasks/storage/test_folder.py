@@ -9,7 +9,15 @@ from llama_herd.errors import StorageUnavailable
 from llama_herd.tasks.storage.folder import Folder
 from llama_herd.tasks.storage.open_storage import open_storage
 from tests.full_disk import room_for
-from tests.tasks.storage.storage_laws import FILE, JOURNAL, LENGTHS, check_files, check_journals, written
+from tests.tasks.storage.storage_laws import (
+    FILE,
+    JOURNAL,
+    LENGTHS,
+    check_files,
+    check_journals,
+    content_of,
+    written,
+)
 
 
 @pytest.mark.parametrize("num_bytes", LENGTHS)
@@ -67,3 +75,25 @@ def test_a_journal_that_cannot_grow_is_told_and_stays_whole(tmp_path: Path) -> N
         with room_for(4), pytest.raises(StorageUnavailable, match=r"File too large\. Fix: make room"):
             journal.append([b"two\n"])
     assert list(folder.lines(JOURNAL, folder.extent(JOURNAL))) == [b"one\n"]
+
+
+def test_a_folder_whose_file_system_is_gone_loses_nothing(tmp_path: Path) -> None:
+    """Under an absent mount lies an empty folder: nothing is put there, and nothing counts as lost."""
+    folder = Folder(tmp_path / "mount")
+    assert folder.id
+    written(folder, FILE, b"x")
+    (tmp_path / "mount").rename(tmp_path / "away")
+    (tmp_path / "mount").mkdir()
+    for act in (
+        lambda: written(folder, FILE, b"y"),
+        lambda: content_of(folder, FILE),
+        lambda: folder.delete(FILE),
+        lambda: folder.extent(JOURNAL),
+        lambda: folder.journal(JOURNAL).__enter__(),
+    ):
+        with pytest.raises(StorageUnavailable, match="is not the folder that it was"):
+            act()
+    assert not list((tmp_path / "mount").iterdir())
+    (tmp_path / "mount").rmdir()
+    (tmp_path / "away").rename(tmp_path / "mount")
+    assert content_of(folder, FILE) == b"x"

@@ -105,7 +105,10 @@ class Folder:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
+        """Within it what is absent is lost, unless the whole folder is: as under a mount that is away."""
         try:
+            if "id" in self.__dict__ and not self.is_there:
+                raise _unavailable(self._root, "it is not the folder that it was")
             yield
         except FileNotFoundError as error:
             raise FileLost(f"a file is gone from {self._root}") from error
