@@ -12,6 +12,7 @@ from llama_herd.errors import BadInput, StorageUnavailable
 from llama_herd.tasks.storage.bucket import Bucket
 from tests.batch_api import BatchApi, rows
 from tests.killed_gateways import gateways
+from tests.tasks.feeder.parts_laws import Batch, check_each_row_has_one_line
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.storage.storage_laws import FILE, LENGTHS, check_files, check_journals, written
 
@@ -25,6 +26,11 @@ def test_files(bucket: str, num_bytes: int) -> None:
 
 def test_journals(bucket: str) -> None:
     check_journals(Bucket(bucket))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_row_has_one_line_whoever_writes_on(bucket: str, redis: Redis, seed: int) -> None:
+    check_each_row_has_one_line(Batch(redis, Bucket(bucket)), seed)
 
 
 def test_a_batch_runs_on_s3_and_leaves_its_files_alone(bucket: str, redis: Redis, redis_url: str) -> None:
