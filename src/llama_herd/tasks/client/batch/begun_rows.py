@@ -17,11 +17,13 @@ class BegunRows(BatchWindow):
         ledger, rows, self._waiting = self._core.ledger, list(self._waiting), deque[RowJob]()
         states = yield [ledger.state(one.job_id) for one in rows]
         purged = yield [ledger.is_purged(one.job_id) for one in rows]
-        for one, state, is_purged in zip(rows, states, purged, strict=True):
+        found = [*zip(rows, states, purged, strict=True)]
+        new = [state is not None or is_purged for one, state, is_purged in found if one.number == 1]
+        for one, state, is_purged in found:
             if state is not None:
                 self._under_way[one.job_id] = one
             elif is_purged:  # and so it was tried again, under its next id
                 one.number += 1
                 self._waiting.append(one)
-        if not any(states) and not any(purged):
+        if new and not any(new):
             self.stop()

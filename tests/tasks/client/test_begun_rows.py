@@ -1,0 +1,44 @@
+"""Rows that another process has begun are found, and no others."""
+
+from time import monotonic
+
+import pytest
+from redis import Redis
+
+from benchmarks.stand_in import StandIn
+from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.client.batch.begun_rows import BegunRows
+from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+from llama_herd.tasks.client.batch.window import BatchWindow
+from llama_herd.tasks.client.core import ClientCore
+from llama_herd.tasks.events import Failure
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.settings import Settings
+
+pytestmark = pytest.mark.redis
+
+RUN = "begun"
+BEGUN, ALL = 6, 20
+
+
+def verdict(job_id: str, job: GenerationJob) -> Failure | None:
+    """The first job of every other row may be tried again, which nobody does any more."""
+    is_even = int(job_id.rpartition("-")[2]) % 2 == 0
+    return Failure(code="any", message="any", retriable=True) if is_even else None
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_each_row_that_has_begun_is_found_whatever_is_read_at_once(
+    redis: Redis, redis_url: str, size: int
+) -> None:
+    core = ClientCore.of(Settings.read(redis_url=redis_url, model_name="tales"))
+    rows = [BatchRow(number, {"prompt": "x"}) for number in range(1, ALL + 1)]
+    with StandIn(redis_url, verdict=verdict) as worker:
+        run_dialogue(redis, BatchWindow(core, rows, run_id=RUN, size=BEGUN).round(0.0))
+        wait_until(lambda: len(worker.answered) == BEGUN, "what has begun has ended")
+        begun, items = BegunRows(core, rows, run_id=RUN, size=size), list[BatchItem]()
+        while not begun.is_over:
+            items += run_dialogue(redis, begun.round(monotonic()))
+        assert len(worker.answered) == BEGUN
+    assert [item.index for item in items if item.failure is None] == [1, 3, 5]
