@@ -279,6 +279,21 @@ def test_who_ends_in_order_leaves_the_role_and_what_was_under_way(
         assert left.at_ms <= 1000 * (redis.time()[0] + 1)
 
 
+def test_who_ends_amid_a_round_leaves_what_that_has_taken(
+    tenant: Tenant, redis: Redis, redis_url: str
+) -> None:
+    with Silence() as dead:
+        tenant.set(f"http://127.0.0.1:{dead.port}/")
+        for turn in range(20):  # most ends are not amid one
+            redis.delete("herd:default:outbox")
+            tenant.end(*(f"a{turn}-{number}" for number in range(40)))
+            soon_ms = 1000 * (redis.time()[0] + 30)
+            with SenderThread(redis_url):
+                while not redis.zcount("herd:default:outbox", soon_ms, "+inf"):
+                    pass
+            assert not redis.zcount("herd:default:outbox", soon_ms, "+inf")
+
+
 def test_after_the_removal_nothing_is_sent(tenant: Tenant, redis: Redis, redis_url: str) -> None:
     with Receiver() as receiver:
         tenant.set(receiver.url)

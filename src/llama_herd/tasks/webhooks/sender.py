@@ -59,6 +59,7 @@ class Sender:
         self._lanes: dict[str, Lane] = {}
         self._places = asyncio.Semaphore(MAX_TRIES)
         self._complaint = ""
+        self._is_ending = asyncio.Event()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -67,6 +68,8 @@ class Sender:
         try:
             yield
         finally:
+            self._is_ending.set()
+            await asyncio.wait({task}, timeout=FAREWELL_S)  # else what its last round has taken is not known
             await end(task)
             left = [parcel for lane in self._lanes.values() for parcel in await lane.close()]
             with suppress(HerdError, TimeoutError):
@@ -80,7 +83,7 @@ class Sender:
             await self._run(ask(hold_role(self._name, 0)))
 
     async def _go_on(self) -> None:
-        while True:
+        while not self._is_ending.is_set():
             is_more = False
             try:
                 is_more = await self._is_wanted() and await self._holds_role() and await self._round()
@@ -89,7 +92,9 @@ class Sender:
                 self._complain(str(error))
             except Exception as error:  # a failure of ours must not end it
                 self._complain(type(error).__name__)
-            await asyncio.sleep(PAUSE_S if is_more else POLL_S if self._configs else CONFIG_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PAUSE_S if is_more else POLL_S if self._configs else CONFIG_S):
+                    await self._is_ending.wait()
 
     def _complain(self, complaint: str) -> None:
         """Once, as long as it stays the same."""
