@@ -153,3 +153,19 @@ def test_redis_forgets_what_was_written_just_before_a_feeder_died(
         assert api.end_of(api.begin(rows(100)))["request_counts"]["completed"] == 100
     assert deaths["early"] == 2
     assert all(redis.hgetall(key).keys() == {b"state"} for key in redis.keys("herd:default:{batch-*"))
+
+
+def test_no_job_of_a_batch_whose_input_is_lost_runs_on(
+    other: GatewayThread, files: Path, redis_url: str
+) -> None:
+    api = api_of(other)
+    with StandIn(redis_url, slots=8) as worker, Client(redis_url) as client:
+        worker.hold()
+        batch_id = api.begin(rows(100))
+        with GatewayThread(redis_url, files=str(files)):
+            wait_until(lambda: client.status().pending >= 16, "the window is full")
+        (files / "default" / api.show(batch_id)["input_file_id"]).unlink()
+        with GatewayThread(redis_url, files=str(files)):
+            (error,) = api.end_of(batch_id)["errors"]["data"]
+        assert error["code"] == "file_lost"
+        assert not client.status().pending

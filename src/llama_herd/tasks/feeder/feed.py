@@ -72,6 +72,7 @@ class Feed:
             if not self.lease.record.is_final:
                 self._run_to_end()
         except FileLost:
+            self.client.cancel_jobs(run_id=self.lease.record.run_id)
             self._fail([_FILE_LOST])
         except Fenced:
             if self.lease.is_over():  # and what was written since is nobody's
