@@ -4,15 +4,19 @@ from typing import Any
 
 import pytest
 
+from llama_herd.tasks.client.lookout import LOT
+from llama_herd.tasks.client.lots import MAX_CALL_JOBS
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import held_jobs
 from llama_herd.tasks.ledger.answers import Emission, Renewal, Yours
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, Held, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger, turns
+from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import Call, run
 from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
 from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.settings import MAX_MODELS
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.jobs.sweeper import MAX_TURNS
 from tests.tasks.herd import end, started, token
@@ -184,12 +188,20 @@ def test_what_a_full_worker_asks_costs_the_same_however_many_workers_there_are(
 
 def test_no_call_takes_more_arguments_than_managed_redis_does() -> None:
     """However many jobs and tenants there are: the callers send as many calls as it takes."""
-    ledgers = [Ledger(f"tenant-{number}") for number in range(MAX_TURNS)]
-    held = [Held(ledgers[n % len(ledgers)], "a", 1) for n in range(MAX_ENTRIES)]
+    ledgers = [Ledger(f"tenant-{number}") for number in range(max(MAX_TURNS, MAX_ENTRIES))]
+    held = [Held(ledgers[n], "a", 1) for n in range(MAX_ENTRIES)]
     entries = [TenantEntry(one.keys, token("a", 2, 0)) for one in held]
     beats = [Beat(one, status("w", left_out=one.tenant)) for one in ledgers[:MAX_BEATS]]
+    job, models = GenerationJob(prompt="a tale"), tuple(f"model-{number}" for number in range(MAX_MODELS))
+    parcels = [ACME.parcel("a", job, Envelope.of("a", "herd.acme:m"))] * MAX_CALL_JOBS
     calls: list[Call[Any]] = [
         *(held_jobs.emit(OWNER, entries, ACME), held_jobs.renew(OWNER, held, ACME)),
-        *(held_jobs.prepare(OWNER, held), turns(ledgers), beat(beats)),
+        *(held_jobs.prepare(OWNER, held), turns(ledgers[:MAX_TURNS]), beat(beats)),
+        *(
+            ACME.submit_many(parcels),
+            ACME.places(["a"] * LOT),
+            ACME.with_news({f"{n}": 0 for n in range(LOT)}),
+        ),
+        *(Ledger(standing_models=models).sweep(), Overview().counts("mine", *models)),
     ]
     assert max(len(call.command) for call in calls) < 3_999

@@ -95,6 +95,11 @@ class Keys:
     def key(self, name: str) -> str:
         return f"herd:{self.tenant}:{name}"
 
+    @property
+    def outbox_keys(self) -> tuple[str, ...]:
+        """KEYS of scripts that put an end into the outbox: what is wanted, what waits, its text, its dead."""
+        return tuple(map(self.key, ("webhook", "outbox", "outbox:entries", "outbox:dead")))
+
     def job_keys(self, job_id: str) -> tuple[str, ...]:
         """First KEYS of the scripts for one job: its own keys, and those that list it until it ends."""
         return (

@@ -23,7 +23,7 @@ MAX_BEATS = 50
 
 _BEAT = Script("beat", "clock")
 _REPORT = Script("report", "clock")
-_REPORTS = Script("reports", "clock")
+_REPORTS = Script("reports", "clock", builds_keys=True)
 _END_BATCH = Script("end_batch")
 SCRIPTS = (_REPORTS,)
 
