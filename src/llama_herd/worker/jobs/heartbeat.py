@@ -71,15 +71,15 @@ class Heartbeat(threading.Thread):
         self._status = status
         self._stall_s = stall_s
         self._is_stopping = threading.Event()
+        self._is_stale = threading.Event()
         self._interval_s = min(INTERVAL_S, tenancies.first.ledger.lease_ms / 1000 / BEATS_A_LEASE)
         self._next_beat_s = 0.0
         self._next_scripts_s = 0.0
         self._reported_s = dict[str, float]()  # by tenant
 
     def report_soon(self) -> None:
-        """Beat soon, since the worker's last reports are no longer true."""
-        self._reported_s.clear()
-        self._next_beat_s = 0.0
+        """Beat soon, since the worker's last reports are no longer true; any thread may ask."""
+        self._is_stale.set()
 
     def stop(self) -> None:
         """Its last report is of a worker that stops: others give no jobs to one that is gone."""
@@ -101,6 +101,10 @@ class Heartbeat(threading.Thread):
             pubsub.subscribe(*self._by_channel)
             self.report_soon()
             while not self._is_stopping.is_set():
+                if self._is_stale.is_set():
+                    self._is_stale.clear()  # first: what changes during the reports is reported again
+                    self._reported_s.clear()
+                    self._next_beat_s = 0.0
                 if monotonic() >= self._next_beat_s:
                     self._next_beat_s = monotonic() + self._interval_s
                     self._beat()
