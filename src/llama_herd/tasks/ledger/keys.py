@@ -14,7 +14,7 @@ herd:<tenant>:ctl:<owner>     channel notices to a worker which of its jobs to e
 herd:<tenant>:worker:<name>   hash    the last report of a worker
 herd:<tenant>:workers         zset    the workers' names, by the time their reports expire
 herd:<tenant>:served          zset    queues, by the last report of a worker that serves them
-herd:<tenant>:room:<queue>    zset    the workers of a queue that have free rows, by how many
+herd:<tenant>:room:<queue>    zset    the workers of a queue that have free rows: see beat.lua
 herd:<tenant>:batch:<run>     hash    the last report of a batch
 herd:<tenant>:batches         zset    the batches' runs, by the time their reports expire
 herd:<tenant>:{<id>}:file     hash    a file that was uploaded, or made of a batch's answers; not its bytes
