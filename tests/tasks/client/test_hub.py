@@ -62,7 +62,7 @@ def test_a_reader_that_goes_before_its_channel_is_asked_for_takes_it_from_nobody
 
 
 class Proxy:
-    """Stands before a Redis. Once it is stuck, it keeps the connections that it has, and passes nothing on."""
+    """Stands before a Redis. Once it is stuck, it passes nothing on over the connections that it has."""
 
     def __init__(self, url: str) -> None:
         self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
