@@ -1,5 +1,6 @@
 """Dry runs: each command measures what it names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,12 +99,16 @@ def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_idle_and_busy_workers_are_simulated() -> None:
-    plan = fleet.Plan(workers=(2,), tenants=(), busy=(2,), rows=2, tokens_per_s=20, seconds=1.0, calm_s=0.5)
-    found = fleet.measure(plan)
-    assert [run["workers"] for run in (*found["idle"], *found["busy"])] == [2, 2]
-    assert found["idle"][0]["commands/s"] > 0
-    assert found["busy"][0]["events/s"] > 0
+def test_idle_and_busy_workers_are_simulated_and_what_a_redis_carries_is_reckoned() -> None:
+    few = fleet.Plan(workers=(1, 6), tenants=(2,), num_of_many=1, busy=(2,), num_often=(), rows=2)
+    found = fleet.measure(replace(few, seldom=fleet.Load(20.0, 100), readers=3, seconds=1.0, calm_s=0.5))
+    assert [run["workers"] for run in (*found["idle"], *found["of_many_tenants"])] == [1, 6, 1]
+    assert [run["workers"] for run in found["busy"]] == [2]
+    assert all(run["commands/s"] > 0 for run in found["idle"])
+    assert all(run["events/s"] > 0 and run["lag p50, ms"] > 0 for run in found["busy"])
+    idle, *rest = found["on_paper"]
+    assert idle["workers"] > max(run["workers"] for run in rest) > 0
+    assert [run["events/s a worker"] for run in rest] == [64, 640, 1600]
 
 
 def test_jobs_are_enqueued_alone_in_lots_and_by_batches() -> None:
