@@ -87,7 +87,8 @@ def test_the_hosts_part_of_a_step_is_timed_with_and_without_overlap() -> None:
 
 
 def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
-    plan = ledger.Plan(num_jobs=4, batches=(1, 3), num_steps=5, num_waiting=8, num_sweeps=3, waiting_s=0)
+    few = ledger.Plan(num_jobs=4, batches=(1, 3), num_steps=5, num_events=6, num_waiting=8)
+    plan = replace(few, num_sweeps=3, waiting_s=0)
     found = ledger.measure(plan)
     *life, job, sweep = found["calls"]
     names = ["submit", "claim", "first event", "last event", "read for the result", "settle"]
