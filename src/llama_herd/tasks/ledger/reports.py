@@ -109,7 +109,3 @@ def beat(beats: Sequence[Beat]) -> Call[list[int | str]]:
 
 def _flat(fields: Mapping[str, Argument]) -> Iterator[Argument]:
     return chain.from_iterable(fields.items())
-
-
-def _read_beats(reply: list[int | bytes]) -> list[int | str]:
-    return [one if isinstance(one, int) else text(one) for one in reply]

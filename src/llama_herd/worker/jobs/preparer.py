@@ -16,7 +16,7 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.held_jobs import Held, prepare
+from llama_herd.tasks.ledger.held_jobs import prepare
 from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.priority import urgency_of
 from llama_herd.worker.broker.task_message import TaskMessage
@@ -172,9 +172,6 @@ class Preparer:
         if isinstance(are_ours, ResponseError):
             raise are_ours
         return are_ours
-
-    def _held_of(self, opened: Opened) -> Held:
-        return self._tenancies.of(opened.attempt).held(opened.attempt)
 
     def _has_ended(self, attempt: Attempt) -> bool:
         """Whether a job is over before it has begun; ends one that is cancelled or overdue."""
