@@ -101,11 +101,7 @@ class Heartbeat(threading.Thread):
             pubsub.subscribe(*self._by_channel)
             self.report_soon()
             while not self._is_stopping.is_set():
-                if self._is_stale.is_set():
-                    self._is_stale.clear()  # first: what changes during the reports is reported again
-                    self._reported_s.clear()
-                    self._next_beat_s = 0.0
-                if monotonic() >= self._next_beat_s:
+                if self._is_stale.is_set() or monotonic() >= self._next_beat_s:
                     self._next_beat_s = monotonic() + self._interval_s
                     self._beat()
                 self._hear(pubsub)
@@ -123,6 +119,9 @@ class Heartbeat(threading.Thread):
             log.error("engine stalled, other workers will take its jobs", stall_s=self._stall_s)
         else:
             self._renew()
+        if self._is_stale.is_set():
+            self._is_stale.clear()  # first: what changes during the reports is reported again
+            self._reported_s.clear()
         self._report([one for one in self._tenancies if self._is_due(one)])
         if monotonic() >= self._next_scripts_s:
             keep_loaded(self._redis, KEPT_SCRIPTS)
