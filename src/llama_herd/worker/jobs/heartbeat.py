@@ -45,7 +45,7 @@ FRESH_S, FRESH_PART = 0.75, 0.25
 
 
 class Heartbeat(threading.Thread):
-    """Renews the leases of claimed jobs about once a second, while the engine moves; between beats it listens.
+    """Renews the leases of claimed jobs about once a second while the engine moves; else it listens.
 
     Each event of a running job renews its lease anyway; this is for jobs that wait or prefill. A stalled
     engine loses its jobs to other workers, since nothing renews their leases then.
