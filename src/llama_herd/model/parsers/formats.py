@@ -1,28 +1,204 @@
-"""How models write their reasoning and their calls of tools."""
+"""How models write their reasoning and their calls of tools: two tables, a format a row.
 
+A format is known by what a chat template says. The first row that fits is a model's.
+"""
+
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+#: What looks like a control token within the text of a mark.
+_TOKEN = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """Reasoning stands between two marks, at the beginning of an output."""
+    """Reasoning stands at the beginning of an output, between two marks."""
 
     name: str
     opening: str
     closing: str
+    #: Marks around the answer, which belong to no text.
+    answer_marks: tuple[str, ...] = ()
+    #: Texts that all stand in a template of such a model. Empty: the opening mark.
+    signs: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.opening, self.closing, *self.answer_marks)
 
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """Calls stand behind an opening mark."""
+    """Calls stand behind an opening mark.
+
+    object, list: `{"name": ..., "arguments": {...}}`, or a list of these. named: the name, then the arguments.
+    """
 
     name: str
+    shape: Literal["object", "list", "named"]
+    #: The first is what grammars write. None contains another, unless at its end.
     openings: tuple[str, ...]
+    #: Behind a call, as far as they are there; grammars write `ending`.
     closings: tuple[str, ...] = ()
+    #: How a model ends a call, or a list of calls.
+    ending: str = ""
+    #: Between a name and its arguments: what grammars write, and marks behind which a word may follow.
+    between: str = ""
+    between_marks: tuple[str, ...] = ()
+    #: The first member of arguments: the others are read, too.
+    arguments_key: str = "arguments"
+    #: White space around the object, and between two calls.
+    gap: str = ""
+    separator: str = ""
+    #: An output may begin as if the opening mark had been written.
+    begins_open: bool = False
+    #: In place of a name: what follows is no call.
+    no_call: str = ""
+    #: Texts of which all stand in a template of such a model, and those of which none does.
+    signs: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (*self.openings, *self.closings, *self.between_marks)
 
 
-THINK = ReasoningFormat("think", "<think>", "</think>")
-HERMES = ToolFormat("hermes", ("<tool_call>",), ("</tool_call>",))
+_REASONING = (
+    ReasoningFormat(
+        "harmony",
+        "<|channel|>analysis<|message|>",
+        "<|end|>",
+        answer_marks=("<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"),
+        signs=("<|channel|>analysis",),
+    ),
+    ReasoningFormat(
+        "granite",
+        "<think>",
+        "</think>",
+        answer_marks=("<response>", "</response>"),
+        signs=("<think>", "<response>"),
+    ),
+    ReasoningFormat("granite_3_2", opening="Here is my thought process:", closing="Here is my response:"),
+    ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
+    ReasoningFormat("think", "<think>", "</think>", signs=("</think>",)),
+)
 
-REASONING_FORMATS = {form.name: form for form in (THINK,)}
-TOOL_FORMATS = {form.name: form for form in (HERMES,)}
+_TOOLS = (
+    ToolFormat(
+        "mistral_v11",
+        "named",
+        ("[TOOL_CALLS]",),
+        between="[ARGS]",
+        between_marks=("[ARGS]", "[CALL_ID]"),
+        signs=("[TOOL_CALLS]", "[ARGS]"),
+    ),
+    ToolFormat("mistral", "list", ("[TOOL_CALLS]",), signs=("[TOOL_CALLS]",)),
+    ToolFormat(
+        "functionary_v3_2",
+        "named",
+        (">>>",),
+        between="\n",
+        begins_open=True,
+        no_call="all",
+        signs=(">>>all",),
+    ),
+    ToolFormat(
+        "functionary_v3_1",
+        "named",
+        ("<function=",),
+        ("</function>",),
+        ending="</function>",
+        between=">",
+        between_marks=(">",),
+        signs=("<function=",),
+        lacks=("<parameter=",),
+    ),
+    ToolFormat(
+        "deepseek_r1",
+        "named",
+        (
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+        ),
+        ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+        ending="\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        between="\n```json\n",
+        between_marks=("```",),
+        signs=("<｜tool▁calls▁begin｜>", "```json"),
+    ),
+    ToolFormat(
+        "deepseek_v3_1",
+        "named",
+        ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁call▁begin｜>"),
+        ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+        ending="<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        between="<｜tool▁sep｜>",
+        between_marks=("<｜tool▁sep｜>",),
+        signs=("<｜tool▁calls▁begin｜>",),
+    ),
+    ToolFormat(
+        "harmony",
+        "named",
+        (
+            "<|start|>assistant<|channel|>commentary to=functions.",
+            "<|channel|>commentary to=functions.",
+        ),
+        ("<|call|>",),
+        between=" <|constrain|>json<|message|>",
+        between_marks=("<|constrain|>", "<|message|>"),
+        signs=("<|channel|>", "to=functions."),
+    ),
+    ToolFormat(
+        "nemotron",
+        "list",
+        ("<TOOLCALL>",),
+        ("</TOOLCALL>",),
+        ending="</TOOLCALL>",
+        signs=("<TOOLCALL>",),
+    ),
+    ToolFormat(
+        "hermes",
+        "object",
+        ("<tool_call>",),
+        ("</tool_call>",),
+        ending="</tool_call>",
+        gap="\n",
+        separator="\n",
+        signs=("<tool_call>", "arguments"),
+        lacks=("<arg_key>", "<parameter="),
+    ),
+    ToolFormat(
+        "granite",
+        "list",
+        ("<|tool_call|>", "<tool_call>"),
+        ("</tool_call>",),
+        signs=("<|start_of_role|>", "tools"),
+    ),
+    ToolFormat(
+        "phi4_mini",
+        "list",
+        ("<|tool_call|>", "functools"),
+        ("<|/tool_call|>",),
+        ending="<|/tool_call|>",
+        signs=("<|/tool|>",),
+    ),
+    ToolFormat(
+        "llama3",
+        "object",
+        ("<|python_tag|>",),
+        arguments_key="parameters",
+        separator="; ",
+        begins_open=True,
+        signs=("ipython",),
+    ),
+)
+
+REASONING_FORMATS = {form.name: form for form in _REASONING}
+TOOL_FORMATS = {form.name: form for form in _TOOLS}
+
+
+def tokens_in(marks: Iterable[str]) -> tuple[str, ...]:
+    """The texts within marks that may be control tokens, each once."""
+    return tuple(dict.fromkeys(token for mark in marks for token in _TOKEN.findall(mark)))

@@ -9,6 +9,7 @@ from llama_herd.model.parsers.formats import (
     TOOL_FORMATS,
     ReasoningFormat,
     ToolFormat,
+    tokens_in,
 )
 
 
@@ -23,17 +24,26 @@ class OutputFormats:
     def of(cls, templates: Mapping[str, str]) -> Self:
         """The formats that a model's chat templates, Jinja by name, speak of."""
         text = "\n".join(templates.values())
-        reasoning = (form for form in REASONING_FORMATS.values() if form.opening in text)
-        tools = (form for form in TOOL_FORMATS.values() if form.openings[0] in text)
+        reasoning = (
+            form for form in REASONING_FORMATS.values() if _all_in(text, form.signs or (form.opening,))
+        )
+        tools = (
+            form
+            for form in TOOL_FORMATS.values()
+            if _all_in(text, form.signs) and not any(one in text for one in form.lacks)
+        )
         return cls(next(reasoning, None), next(tools, None))
 
     @property
     def marks(self) -> tuple[str, ...]:
         """Texts that may be control tokens: the text of an output has to show them."""
-        reasoning = () if self.reasoning is None else (self.reasoning.opening, self.reasoning.closing)
-        tools = () if self.tools is None else (*self.tools.openings, *self.tools.closings)
-        return tuple(dict.fromkeys((*reasoning, *tools)))
+        reasoning = () if self.reasoning is None else self.reasoning.marks
+        return tokens_in((*reasoning, *(() if self.tools is None else self.tools.marks)))
 
     def begins_in_reasoning(self, prompt: str) -> bool:
         """Whether a prompt ends in the opening mark of reasoning, so that an output goes on there."""
         return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.opening)
+
+
+def _all_in(text: str, signs: tuple[str, ...]) -> bool:
+    return all(one in text for one in signs)
