@@ -8,10 +8,12 @@ from typing import Self
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.weights.form import AnyKernels
+from llama_herd.worker.loading.chat_outputs import ChatOutputs
 from llama_herd.worker.loading.kernels import kernels_of
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
 from llama_herd.worker.loading.threads import num_cores
@@ -76,6 +78,12 @@ class ServableModel:
             return None
         names = self.file.read_control_tokens(self.tokenizer)
         return ChatTemplates(sources, self.tokenizer, names, num_helpers=self.num_helpers)
+
+    def chat_outputs(self) -> ChatOutputs:
+        """How the outputs of its chats are read."""
+        formats = OutputFormats.of(self.tokenizer.chat_templates)
+        names = self.file.read_control_tokens(self.tokenizer).ids if formats.marks else {}
+        return ChatOutputs(formats, self.tokenizer, names)
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used."""
