@@ -33,7 +33,7 @@ class ReasoningFormat:
 class ToolFormat:
     """Calls stand behind an opening mark.
 
-    object, list: `{"name": ..., "arguments": {...}}`, or a list of these. named: the name, then the arguments.
+    They are an object with a name and arguments, a list of such objects, or a name and then the arguments.
     """
 
     name: str
@@ -144,11 +144,12 @@ _TOOLS = (
         (
             "<|start|>assistant<|channel|>commentary to=functions.",
             "<|channel|>commentary to=functions.",
+            "<|start|>assistant to=functions.",
         ),
         ("<|call|>",),
         between=" <|constrain|>json<|message|>",
-        between_marks=("<|constrain|>", "<|message|>"),
-        signs=("<|channel|>", "to=functions."),
+        between_marks=("<|channel|>", "<|constrain|>", "json", "<|message|>"),
+        signs=("<|channel|>", '"functions.'),
     ),
     ToolFormat(
         "nemotron",
@@ -184,6 +185,7 @@ _TOOLS = (
         ending="<|/tool_call|>",
         signs=("<|/tool|>",),
     ),
+    ToolFormat("functools", "list", ("functools",), signs=("functools[",)),
     ToolFormat(
         "llama3",
         "object",
