@@ -321,7 +321,8 @@ class Publisher(threading.Thread):
         if answer.kind is Emission.CANCELLED:
             attempt.stream.rewind(answer.seq, answer.n)
             reason: FinishReason = "deadline" if answer.reason == "deadline" else "cancelled"
-            return [*attempt.stream.close(), attempt.end(reason)]
+            withheld = attempt.stream.close() if entry.num_ids else []
+            return [*withheld, attempt.end(reason)]
         if answer.kind is Emission.DAMAGED:
             log.error("Redis has lost a part of a job, ending it", **attempt.line)
             attempt.stream.rewind(answer.seq, answer.n)
