@@ -8,6 +8,7 @@ from typing import Self
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
@@ -65,6 +66,14 @@ class ServableModel:
     def num_helpers(self) -> int:
         """Helpers of a kind: one for each tenant's thread. More than cores would slow each other down."""
         return min(len(self.settings.by_queue), num_cores())
+
+    @property
+    def formats(self) -> OutputFormats:
+        """How its outputs write reasoning and calls of tools: as the settings say, or its chat templates."""
+        settings = self.settings
+        return OutputFormats.of(
+            self.tokenizer.chat_templates, settings.tool_parser, settings.reasoning_parser
+        )
 
     def chat_templates(self) -> ChatTemplates | None:
         """The chat templates, rendered in helper processes; None if the model has none.
