@@ -27,7 +27,7 @@ FORMATS = OutputFormats(REASONING_FORMATS["think"], TOOL_FORMATS["hermes"])
 
 OUTPUT = (
     '<think>I should call</think>So: <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>\n'
-    '<tool_call>{"name": "g", "arguments": {}}</tool_call> and then'
+    '<tool_call>{"name": "g", "arguments": {}}</tool_call> and <tool'
 )
 #: An id stands for a piece of the output.
 PIECES = re.findall(r"</?|\w+|\W", OUTPUT)
@@ -80,7 +80,7 @@ def said(events: list[Event]) -> dict[str, object]:
 
 def test_an_output_says_what_was_thought_said_and_called() -> None:
     result = Result.from_events(whole())
-    assert (result.text, result.reasoning, result.content) == (OUTPUT, "I should call", "So: and then")
+    assert (result.text, result.reasoning, result.content) == (OUTPUT, "I should call", "So: and <tool")
     assert [(call.index, call.name, call.arguments) for call in result.tool_calls or ()] == [
         (0, "f", '{"x": 1}'),
         (1, "g", "{}"),

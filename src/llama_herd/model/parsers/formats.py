@@ -28,6 +28,10 @@ class ReasoningFormat:
     def marks(self) -> tuple[str, ...]:
         return (self.opening, self.closing, *self.answer_marks)
 
+    def is_told_by(self, template: str) -> bool:
+        """Whether a chat template speaks of this format."""
+        return all(sign in template for sign in self.signs or (self.opening,))
+
 
 @dataclass(frozen=True)
 class ToolFormat:
@@ -63,6 +67,11 @@ class ToolFormat:
     @property
     def marks(self) -> tuple[str, ...]:
         return (*self.openings, *self.closings, *self.between_marks)
+
+    def is_told_by(self, template: str) -> bool:
+        """Whether a chat template speaks of this format."""
+        text = template.replace("\\", "")  # before quotes within Jinja's strings
+        return all(sign in text for sign in self.signs) and not any(one in text for one in self.lacks)
 
 
 _REASONING = (
@@ -167,7 +176,7 @@ _TOOLS = (
         ending="</tool_call>",
         gap="\n",
         separator="\n",
-        signs=("<tool_call>", "arguments"),
+        signs=("<tool_call>", '"arguments":'),
         lacks=("<arg_key>", "<parameter="),
     ),
     ToolFormat(
@@ -197,6 +206,7 @@ _TOOLS = (
     ),
 )
 
+#: By name, in the order in which they are looked for.
 REASONING_FORMATS = {form.name: form for form in _REASONING}
 TOOL_FORMATS = {form.name: form for form in _TOOLS}
 

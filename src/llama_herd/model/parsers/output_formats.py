@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 from llama_herd.model.parsers.formats import (
     REASONING_FORMATS,
@@ -11,6 +11,17 @@ from llama_herd.model.parsers.formats import (
     ToolFormat,
     tokens_in,
 )
+
+#: In place of a format's name: the one that the templates speak of, or none.
+AUTO = "auto"
+NONE = "none"
+
+
+class _Format(Protocol):
+    def is_told_by(self, template: str) -> bool: ...
+
+
+F = TypeVar("F", bound=_Format)
 
 
 @dataclass(frozen=True)
@@ -21,18 +32,10 @@ class OutputFormats:
     tools: ToolFormat | None = None
 
     @classmethod
-    def of(cls, templates: Mapping[str, str]) -> Self:
-        """The formats that a model's chat templates, Jinja by name, speak of."""
-        text = "\n".join(templates.values())
-        reasoning = (
-            form for form in REASONING_FORMATS.values() if _all_in(text, form.signs or (form.opening,))
-        )
-        tools = (
-            form
-            for form in TOOL_FORMATS.values()
-            if _all_in(text, form.signs) and not any(one in text for one in form.lacks)
-        )
-        return cls(next(reasoning, None), next(tools, None))
+    def of(cls, templates: Mapping[str, str], tools: str = AUTO, reasoning: str = AUTO) -> Self:
+        """The formats of these names, or those that a model's chat templates, Jinja by name, speak of."""
+        texts = tuple(templates.values())
+        return cls(_chosen(REASONING_FORMATS, reasoning, texts), _chosen(TOOL_FORMATS, tools, texts))
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -45,5 +48,8 @@ class OutputFormats:
         return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.opening)
 
 
-def _all_in(text: str, signs: tuple[str, ...]) -> bool:
-    return all(one in text for one in signs)
+def _chosen(formats: Mapping[str, F], name: str, templates: tuple[str, ...]) -> F | None:
+    if name in (AUTO, NONE):
+        told = (form for form in formats.values() if any(map(form.is_told_by, templates)))
+        return next(told, None) if name == AUTO else None
+    return formats[name]

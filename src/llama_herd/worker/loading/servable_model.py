@@ -68,6 +68,14 @@ class ServableModel:
         """Helpers of a kind: one for each tenant's thread. More than cores would slow each other down."""
         return min(len(self.settings.by_queue), num_cores())
 
+    @property
+    def formats(self) -> OutputFormats:
+        """How its outputs write reasoning and calls of tools: as the settings say, or its chat templates."""
+        settings = self.settings
+        return OutputFormats.of(
+            self.tokenizer.chat_templates, settings.tool_parser, settings.reasoning_parser
+        )
+
     def chat_templates(self) -> ChatTemplates | None:
         """The chat templates, rendered in helper processes; None if the model has none.
 
@@ -81,9 +89,8 @@ class ServableModel:
 
     def chat_outputs(self) -> ChatOutputs:
         """How the outputs of its chats are read."""
-        formats = OutputFormats.of(self.tokenizer.chat_templates)
-        names = self.file.read_control_tokens(self.tokenizer).ids if formats.marks else {}
-        return ChatOutputs(formats, self.tokenizer, names)
+        names = self.file.read_control_tokens(self.tokenizer).ids if self.formats.marks else {}
+        return ChatOutputs(self.formats, self.tokenizer, names)
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used."""
