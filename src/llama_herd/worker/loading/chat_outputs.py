@@ -1,14 +1,16 @@
 """How the outputs of a model's chats are read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.tasks.tools import tool_names
 from llama_herd.worker.engine.reasoning_end import ReasoningEnd
+from llama_herd.worker.grammars.whole_output import WholeOutput
 
 #: So many ids are looked at for how a prompt ends.
 TAIL_IDS = 64
@@ -36,16 +38,12 @@ class ChatOutputs:
     """The formats of one model's outputs, and what its tokens stand for where outputs are read."""
 
     def __init__(self, formats: OutputFormats, tokenizer: Tokenizer, control_ids: Mapping[str, int]) -> None:
-        """`control_ids`: the model's control tokens. Those that end an output are no part of it."""
+        """`control_ids`: the model's control tokens."""
         self.formats = formats
         #: Marks that are control tokens of this model.
-        self.mark_ids = {
-            mark: control_ids[mark]
-            for mark in formats.marks
-            if mark in control_ids and control_ids[mark] not in tokenizer.eos_ids
-        }
+        self._mark_ids = {mark: control_ids[mark] for mark in formats.marks if mark in control_ids}
         #: The bytes of all ids, marks included, which other outputs do not show.
-        self.pieces = _with_marks(tokenizer.pieces, self.mark_ids)
+        self.pieces = _with_marks(tokenizer.pieces, self._mark_ids)
 
     def reading(self, job: GenerationJob, prompt_ids: Sequence[int]) -> OutputReading | None:
         """How the outputs of a job are read; None: they are text and nothing else."""
@@ -55,9 +53,31 @@ class ChatOutputs:
         names = tool_names(job.tools or ()) if can_call else ()
         if self.formats.reasoning is None and not names:
             return None
-        tail = b"".join(self.pieces[token_id] for token_id in prompt_ids[-TAIL_IDS:])
-        begins = self.formats.begins_in_reasoning(tail.decode(errors="replace"))
-        return OutputReading(self.formats, names, begins)
+        begins_in_reasoning = self.formats.begins_in_reasoning(self._tail(prompt_ids))
+        return OutputReading(self.formats, names, begins_in_reasoning)
+
+    def form(self, job: GenerationJob, prompt_ids: Sequence[int]) -> OutputForm | None:
+        """What the outputs of a job must be as a whole; None: they are free.
+
+        What the job asks for stands behind the reasoning. Raises InvalidJob if it cannot be kept.
+        """
+        if job.messages is None:
+            return job.output_form
+        tail, reasoning = self._tail(prompt_ids), self.formats.reasoning
+        has_thought = reasoning is not None and tail.rstrip().endswith(reasoning.closing)
+        return WholeOutput.of(
+            replace(self.formats, reasoning=None) if has_thought else self.formats,
+            self._mark_ids,
+            tools=job.tools or (),
+            choice=job.tool_choice or "auto",
+            is_parallel=job.parallel_tool_calls is not False,
+            answer=job.output_form,
+            begins_in_reasoning=self.formats.begins_in_reasoning(tail),
+        ).to_form()
+
+    def _tail(self, prompt_ids: Sequence[int]) -> str:
+        """How a prompt ends."""
+        return b"".join(self.pieces[token_id] for token_id in prompt_ids[-TAIL_IDS:]).decode(errors="replace")
 
 
 def _with_marks(pieces: Sequence[bytes], mark_ids: Mapping[str, int]) -> Sequence[bytes]:

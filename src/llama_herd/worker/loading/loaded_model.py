@@ -124,9 +124,10 @@ class LoadedModel(Closing):
         prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
         ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
         deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
-        form, num = job.output_form, job.sampling.n
+        form, num = self.outputs.form(job, prompt_ids), job.sampling.n
         constraints = [None] * num if form is None else self.grammars.constraints(form, num)
-        is_answer = job.messages is not None and form is None  # else a leading space belongs to it
+        # To a form a leading space belongs.
+        is_answer = job.messages is not None and job.output_form is None
         reading = self.outputs.reading(job, prompt_ids)
         pieces = self.tokenizer.pieces if reading is None else self.outputs.pieces
         sequences = [
