@@ -13,7 +13,6 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFile
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.job import GenerationJob, seed_of
@@ -52,7 +51,6 @@ class LoadedModel(Closing):
         plan: MemoryPlan,
         weights_s: float,
         grammars: Grammars,
-        formats: OutputFormats,
     ) -> None:
         self.llama = llama
         self.tokenizer = tokenizer
@@ -61,7 +59,6 @@ class LoadedModel(Closing):
         self.cache = cache
         self.plan = plan
         self.grammars = grammars
-        self.formats = formats
         self.weights_s = weights_s  # that reading the weights and laying them out took
         self.max_length = plan.max_length
         self.steps_note = ""  # how the steps of its engine go, once there is one
@@ -98,17 +95,7 @@ class LoadedModel(Closing):
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
             judges = [FormJudge() for _ in range(servable.num_helpers)]
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
-        return cls(
-            llama,
-            servable.tokenizer,
-            chat,
-            complaint,
-            cache,
-            plan,
-            weights_s,
-            grammars,
-            servable.formats,
-        )
+        return cls(llama, servable.tokenizer, chat, complaint, cache, plan, weights_s, grammars)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         runner, self.steps_note = chosen_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
