@@ -1,4 +1,4 @@
-"""A model that may call a function of yours: it asks, we run it, it answers. Needs a worker, as its neighbours.
+"""A model that may call a function of yours: it asks, we run it, it answers. Needs a worker:
 
 HERD_MODEL=qwen2.5-1.5b-instruct.gguf herd worker
 python examples/tool_calls.py
@@ -33,10 +33,16 @@ def get_weather(city: str) -> dict[str, Any]:
 
 messages: list[Any] = [{"role": "user", "content": "What is the weather in Oslo?"}]
 with Client(url) as client:
-    asked = client.submit(messages=messages, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False)
+    asked = client.submit(
+        messages=messages, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False
+    )
     result = client.result(asked)
     calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.loads(call.arguments)}}
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+        }
         for call in result.tool_calls or ()
     ]
     messages.append({"role": "assistant", "content": result.answer, "tool_calls": calls})

@@ -12,7 +12,8 @@ from tests.tiny import tiny_vocabulary, write_tiny_gguf
 TEMPLATE = """{%- for turn in messages -%}
 <{{ turn.role }}>{{ turn.reasoning_content or "" }}{{ turn.content or "" }}
 {%- for call in turn.tool_calls or () -%}
-<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>
+{%- set function = call.function -%}
+<tool_call>{"name": "{{ function.name }}", "arguments": {{ function.arguments | tojson }}}</tool_call>
 {%- endfor %}
 {%- endfor %}
 {%- if tools %}<tools>{{ tools | tojson }}</tools>{% endif -%}
@@ -20,8 +21,8 @@ TEMPLATE = """{%- for turn in messages -%}
 
 #: Reasoning, text, and two calls of the tools below.
 SCRIPT = (
-    '<think>I should look</think>So: <tool_call>\n{"name": "look", "arguments": {"at": "herd"}}\n</tool_call>\n'
-    '<tool_call>\n{"name": "count", "arguments": {}}\n</tool_call>'
+    '<think>I should look</think>So: <tool_call>\n{"name": "look", "arguments": {"at": "herd"}}\n'
+    '</tool_call>\n<tool_call>\n{"name": "count", "arguments": {}}\n</tool_call>'
 )
 LOOK: dict[str, Any] = {
     "type": "object",

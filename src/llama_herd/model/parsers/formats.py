@@ -42,20 +42,12 @@ class ToolFormat:
 
     name: str
     shape: Literal["object", "list", "named"]
-    #: The first is what grammars write. None contains another, unless at its end.
+    #: None contains another, unless at its end.
     openings: tuple[str, ...]
-    #: Behind a call, as far as they are there; grammars write `ending`.
+    #: Behind a call, as far as they are there.
     closings: tuple[str, ...] = ()
-    #: How a model ends a call, or a list of calls.
-    ending: str = ""
-    #: Between a name and its arguments: what grammars write, and marks behind which a word may follow.
-    between: str = ""
+    #: Between a name and its arguments; a word may follow each.
     between_marks: tuple[str, ...] = ()
-    #: The first member of arguments: the others are read, too.
-    arguments_key: str = "arguments"
-    #: White space around the object, and between two calls.
-    gap: str = ""
-    separator: str = ""
     #: An output may begin as if the opening mark had been written.
     begins_open: bool = False
     #: In place of a name: what follows is no call.
@@ -63,6 +55,16 @@ class ToolFormat:
     #: Texts of which all stand in a template of such a model, and those of which none does.
     signs: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+
+    # How models write several calls. Grammars hold outputs to it; what is read may differ in little things.
+    arguments_key: str = "arguments"
+    gap: str = ""  # around an object
+    between: str = ""  # a name and its arguments
+    ending: str = ""  # of a call, or of a list
+    separator: str = ""  # of two calls
+    reopening: str | None = None  # of a further call; None: the first opening mark
+    last_ending: str = ""  # of all calls
+    is_free: bool = False  # grammars know nothing of it
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -132,7 +134,10 @@ _TOOLS = (
             "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
         ),
         ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
-        ending="\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ending="\n```<｜tool▁call▁end｜>",
+        separator="\n",
+        reopening="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+        last_ending="<｜tool▁calls▁end｜>",
         between="\n```json\n",
         between_marks=("```",),
         signs=("<｜tool▁calls▁begin｜>", "```json"),
@@ -142,7 +147,9 @@ _TOOLS = (
         "named",
         ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁call▁begin｜>"),
         ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
-        ending="<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ending="<｜tool▁call▁end｜>",
+        reopening="<｜tool▁call▁begin｜>",
+        last_ending="<｜tool▁calls▁end｜>",
         between="<｜tool▁sep｜>",
         between_marks=("<｜tool▁sep｜>",),
         signs=("<｜tool▁calls▁begin｜>",),
@@ -156,7 +163,7 @@ _TOOLS = (
             "<|start|>assistant to=functions.",
         ),
         ("<|call|>",),
-        between=" <|constrain|>json<|message|>",
+        is_free=True,
         between_marks=("<|channel|>", "<|constrain|>", "json", "<|message|>"),
         signs=("<|channel|>", '"functions.'),
     ),
@@ -201,6 +208,7 @@ _TOOLS = (
         ("<|python_tag|>",),
         arguments_key="parameters",
         separator="; ",
+        reopening="",
         begins_open=True,
         signs=("ipython",),
     ),

@@ -47,6 +47,10 @@ class OutputFormats:
         """Whether a prompt ends in the opening mark of reasoning, so that an output goes on there."""
         return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.opening)
 
+    def ends_reasoning(self, prompt: str) -> bool:
+        """Whether a prompt ends in the closing mark of reasoning, so that none comes."""
+        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.closing)
+
 
 def _chosen(formats: Mapping[str, F], name: str, templates: tuple[str, ...]) -> F | None:
     if name in (AUTO, NONE):
