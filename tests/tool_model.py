@@ -30,9 +30,10 @@ LOOK: dict[str, Any] = {
     "required": ["at"],
     "additionalProperties": False,
 }
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "look", "parameters": LOOK}},
-    {"type": "function", "function": {"name": "count"}},
+    {"type": "function", "function": {"name": "count", "parameters": NOTHING}},
 ]
 TURNS = [{"role": "user", "content": "What is there?"}]
 
