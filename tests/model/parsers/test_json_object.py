@@ -62,6 +62,13 @@ def test_a_text_is_an_object_if_the_standard_library_says_so(text: str) -> None:
         assert not any(is_object(text[: end + 1] + rest) for rest in ("", "}", '"}', ":1}", "]}", "0}"))
 
 
+@pytest.mark.parametrize(
+    "text", ['"a"', "1", "true", "[1]", "[{}]", "}", "{,}", '{"a" 1}', "{1:1}", '{"a":}']
+)
+def test_what_is_no_object_is_wrong_at_once(text: str) -> None:
+    assert read(text).is_wrong
+
+
 @pytest.mark.parametrize("depth", [MAX_DEPTH, MAX_DEPTH + 1])
 def test_its_depth_is_bounded(depth: int) -> None:
     text = '{"a":' * (depth - 1) + "{}" + "}" * (depth - 1)

@@ -254,7 +254,7 @@ def test_the_work_is_linear_in_the_output(name: str, size: int) -> None:
         cut = [text[at : at + size] for at in range(0, len(text), size)]
         return lambda: told(parser("hermes"), cut)
 
-    assert num_steps(work(4000)) <= 4.4 * num_steps(work(1000)) + 200
+    assert num_steps(work(1200)) <= 4.4 * num_steps(work(300)) + 200
 
 
 @pytest.mark.parametrize("tools", ["", *TOOL_FORMATS])

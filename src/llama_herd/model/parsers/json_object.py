@@ -61,7 +61,7 @@ class JsonObject:
     def _read_token(self, text: str, at: int, offset: int) -> int:
         """The token that begins here, or its beginning."""
         char, expects, position = text[at], self._expects, self._num_read + offset
-        if char == '"' and expects in ("value", "item", "key", "first key"):
+        if char == '"' and self._open and expects in ("value", "item", "key", "first key"):
             self._in_string = True
             self._begin(position)
         elif char in "{[" and expects in ("value", "item") and (self._open or char == "{"):

@@ -51,8 +51,12 @@ Path = tuple[str | int, ...]
 
 def judged(kind: str, text: str) -> Answer:
     """The grammar of a form as llguidance reads it; or why there is none, by the path in a schema."""
-    answer = _judged_output(WholeOutput.read(text)) if kind == "output" else _valid(kind, text)
-    if answer.kind == "text" and not _is_bearable(answer.text):
+    return _judged_output(WholeOutput.read(text)) if kind == "output" else _tried(_valid(kind, text))
+
+
+def _tried(answer: Answer, tried: str | None = None) -> Answer:
+    """A grammar, if it is bearable; tried: one of the same work over bytes."""
+    if answer.kind == "text" and not _is_bearable(answer.text if tried is None else tried):
         return Answer("limit", "takes too much work for a token")
     return answer
 
@@ -85,19 +89,25 @@ def _judged_output(output: WholeOutput) -> Answer:
         if found.kind != "text":
             return Answer("failed", f"{output.answer.field}: {found.text}")
         grammars, answer = [_named_answer(found.text)], f"@{ANSWER}"
-    lark = output_grammar(
-        output.reasoning,
-        output.format,
-        tools,
-        begins_in_reasoning=output.begins_in_reasoning,
-        must_call=output.must_call,
-        is_parallel=output.is_parallel,
-        answer=answer,
-        mark_ids=output.mark_ids,
-    )
-    grammar = json.dumps({"grammars": [{"lark_grammar": lark}, *grammars]})
-    complaint = LLMatcher.validate_grammar(grammar)
-    return Answer("failed", f"tools: {_reason(complaint)}") if complaint else Answer("text", grammar)
+
+    def grammar(mark_ids: Mapping[str, int]) -> str:
+        lark = output_grammar(
+            output.reasoning,
+            output.format,
+            tools,
+            begins_in_reasoning=output.begins_in_reasoning,
+            must_call=output.must_call,
+            is_parallel=output.is_parallel,
+            answer=answer,
+            mark_ids=mark_ids,
+        )
+        return json.dumps({"grammars": [{"lark_grammar": lark}, *grammars]})
+
+    made = grammar(output.mark_ids)
+    complaint = LLMatcher.validate_grammar(made)
+    if complaint:
+        return Answer("failed", f"tools: {_reason(complaint)}")
+    return _tried(Answer("text", made), grammar({}))  # no byte is a control token
 
 
 def _of_object(schema: object) -> dict[str, Any] | None:
