@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from functools import reduce
 from operator import add
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -21,6 +22,7 @@ from llama_herd.tasks.events import Token
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.cli.gateway_process import GatewayProcess
+from tests.cli.herd_command import start_herd
 from tests.local.processes import WorkerProcess
 from tests.tool_model import SCRIPT, TOOLS, TURNS, scripted, write_tool_model
 
@@ -233,3 +235,26 @@ def test_a_schema_that_no_grammar_can_follow_is_refused_by_its_place(openai: "Op
     with pytest.raises(BadRequestError) as wrong:
         openai.chat.completions.create(**{**ASKED, "tools": tools})
     assert "tools.2.function.parameters" in str(wrong.value)
+
+
+def test_a_row_of_a_batch_has_what_was_thought_said_and_called(
+    server: EmbeddedRedis, url: str, tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    made = scripted()
+    asked = {"messages": TURNS, "tools": TOOLS, **made.pop("sampling"), **made}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": asked}
+    source.write_text(json.dumps(line) + "\n")
+    settings = {"HERD_REDIS_URL": server.url}
+    with start_herd(
+        tmp_path, "batch", str(source), "-o", str(output), "--model", "tools", **settings
+    ) as batch:
+        _, errors = batch.communicate(timeout=60)
+    assert batch.returncode == 0, errors
+    (choice,) = json.loads(output.read_text())["response"]["body"]["choices"]
+    assert (choice["finish_reason"], choice["message"]["reasoning_content"]) == (
+        "tool_calls",
+        "I should look",
+    )
+    called = [call["function"]["name"] for call in choice["message"]["tool_calls"]]
+    assert (choice["message"]["content"], called) == ("So:", ["look", "count"])

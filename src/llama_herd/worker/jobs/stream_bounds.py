@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from llama_herd.tasks.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS
 
-#: A token: its id, and its text in JSON, as text and as what is read in it. Few vocabularies have longer ones.
+#: A token: its id, and its text in JSON, once as it is and once as what is read in it. Few are longer.
 TOKEN_BYTES = 11 + 2 * 256
 #: The other fields of an event, with a job id of 128 characters.
 EVENT_BYTES = 384

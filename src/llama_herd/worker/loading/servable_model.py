@@ -10,6 +10,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
 from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.text.chat import ChatTemplates
+from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.weights.form import AnyKernels
@@ -84,13 +85,17 @@ class ServableModel:
         sources = self.tokenizer.chat_templates
         if not sources:
             return None
-        names = self.file.read_control_tokens(self.tokenizer)
-        return ChatTemplates(sources, self.tokenizer, names, num_helpers=self.num_helpers)
+        return ChatTemplates(sources, self.tokenizer, self._control_tokens, num_helpers=self.num_helpers)
 
     def chat_outputs(self) -> ChatOutputs:
         """How the outputs of its chats are read."""
-        names = self.file.read_control_tokens(self.tokenizer).ids if self.formats.marks else {}
-        return ChatOutputs(self.formats, self.tokenizer, names)
+        return ChatOutputs(
+            self.formats, self.tokenizer, self._control_tokens.ids if self.formats.marks else {}
+        )
+
+    @cached_property
+    def _control_tokens(self) -> ControlTokens:
+        return self.file.read_control_tokens(self.tokenizer)
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used."""
