@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+import tracemalloc
 from collections.abc import Callable, Collection, Iterable
 from itertools import combinations, pairwise
 from types import FrameType
@@ -255,6 +256,18 @@ def test_the_work_is_linear_in_the_output(name: str, size: int) -> None:
         return lambda: told(parser("hermes"), cut)
 
     assert num_steps(work(1200)) <= 4.4 * num_steps(work(300)) + 200
+
+
+def test_what_has_been_told_is_not_kept() -> None:
+    """Else each piece would take longer than the one before."""
+    one = parser("hermes", "think")
+    one.write("<think>so</think>")
+    tracemalloc.start()
+    for _ in range(20_000):
+        one.write("word <b> ")
+    num_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert num_bytes < 5_000
 
 
 @pytest.mark.parametrize("tools", ["", *TOOL_FORMATS])

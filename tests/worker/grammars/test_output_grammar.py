@@ -230,6 +230,44 @@ def test_text_without_marks_is_let_through(text: str, case: tuple[str, str, bool
     assert constraint.matcher.is_accepting()
 
 
+@pytest.mark.parametrize("has_tokens", [False, True])
+@pytest.mark.parametrize(
+    ("name", "reasoning", "text", "follows"),
+    [
+        ("hermes", "think", "<think>a<tool_call>b</think>\n\nyes", True),
+        ("hermes", "think", "<think>a</think>\n\n<tool_call>b", False),
+        ("hermes", "think", "a <think> b <tool_call>c", False),
+        ("llama3", "", 'a {"name": "f", "parameters": 1}', True),
+        ("llama3", "", '{"name": "John", "parameters": 1}', True),
+        ("llama3", "", '{"name": "f", "parameters": 1}', False),
+        ("llama3", "", ' \n{"name": "f", "parameters": 1}', False),
+        ("llama3", "think", '<think>a</think>{"name": "f", "parameters": 1}', False),
+        (
+            "llama3",
+            "",
+            '<|python_tag|>{"name": "f", "parameters": {}}; {"name": "f", "parameters": {}}',
+            True,
+        ),
+        ("functionary_v3_2", "", "all\nf\nso >>>all\nmore", True),
+        ("functionary_v3_2", "", "f\nso", False),
+        ("functionary_v3_2", "", "all\nso >>>so", False),
+        ("mistral_v11", "mistral", "[THINK]a[/THINK]b[TOOL_CALLS]f[ARGS]{}", True),
+    ],
+)
+def test_a_call_begins_where_the_parser_reads_one(
+    models: Models, name: str, reasoning: str, text: str, follows: bool, has_tokens: bool
+) -> None:
+    model = models.get(name, reasoning, has_tokens)
+    form = WholeOutput.of(model.formats, model.mark_ids, tools=[tool("f", RECORD)]).to_form()
+    assert form is not None
+    (constraint,) = model.grammars.constraints(form, 1)
+    ids = ids_of(model, text)
+    if has_tokens and "</think>\n\nyes" in text:
+        follows = False  # a mark that is a token is no part of free text
+    assert all(map(constraint.matcher.consume_token, ids)) == follows
+    assert constraint.matcher.is_accepting() == follows
+
+
 ANSWERS = (
     OutputForm("json", json.dumps({"type": "array", "items": {"enum": [1, 2]}}), "a.json"),
     OutputForm("regex", "[ab]{2,5}", "a.regex"),
