@@ -115,7 +115,7 @@ class MemoryPlan:
             "RoPE tables and masks": tables,
             "activations": self.step.activation_bytes(self.kv_cache_tokens),
             "attention": self.step.attention_bytes(longest),
-            "logits and drawing": self.step.logits_bytes,
+            "logits and drawing": self.step.logits_bytes(longest),
             **({"slots and graphs": self.step.graph_bytes(longest) + self._trash_bytes} if is_gpu else {}),
             **({"blocks at work": slab_bytes(self.device.partition(":")[0])} if self.keeps_blocks else {}),
             "CUDA" if is_gpu else "Python and torch": self._process_bytes,
