@@ -114,7 +114,7 @@ def compiled(target: Target, kind: str = "") -> Iterator[dict[str, str | int | f
 
 def instructions_a_weight(launch: Launch, made: Compiled) -> float:
     """How many instructions of a loop unpack and multiply one weight, in each of 32 lanes."""
-    values_a_lane = launch.constants["ROWS"] * TILE_COLUMNS / (32 * made.num_warps)
+    values_a_lane: float = launch.constants["ROWS"] * TILE_COLUMNS / (32 * made.num_warps)
     return round(made.loop_instructions / values_a_lane, 2)
 
 
@@ -132,7 +132,7 @@ def complaint(kernel: Mapping[str, Any], target: Target) -> str:
 
 
 def most_instructions(name: str) -> float:
-    """What a product may take for a weight. Rows that end within a tile ask for each column if it is there."""
+    """What a product may take for a weight. In rows that end within a tile each column is asked for."""
     return (14 if "Q6_K" in name else 10) + (0 if "4096 columns" in name else 0.5)
 
 
@@ -193,7 +193,7 @@ def tables(report: Report) -> list[Table]:
         if one["kernel"].startswith("multiply") and one["kernel"].endswith(" bfloat16")
     }
     names = dict.fromkeys(name for name, _ in products)
-    rows = [[name.removesuffix(", bfloat16"), *(products[name, one.name] for one in TARGETS)] for name in names]
+    rows = [[name[: -len(", bfloat16")], *(products[name, one.name] for one in TARGETS)] for name in names]
     steps = [[name, *times] for name, times in report["predicted_ms"].items()]
     return [
         Table(head, by_card, f"All kernels, by triton {report['triton']}"),

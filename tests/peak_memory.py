@@ -1,4 +1,4 @@
-"""The most memory that torch's operators held at once, by what they returned: for a device that is not there."""
+"""The most memory that operators of torch hold at once, by what they return; no device need be there."""
 
 import weakref
 from typing import Any
@@ -12,7 +12,7 @@ class PeakMemory(TorchDispatchMode):
     """Counts the bytes of all tensors that operators make inside it, as long as somebody holds them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._held: dict[int, int] = {}
         self.peak_bytes = 0
 

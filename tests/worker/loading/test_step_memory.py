@@ -1,4 +1,4 @@
-"""What is planned for drawing is what the operators of a draw hold at most, whatever vocabulary and context."""
+"""The plan holds what the operators of a draw take at most, whatever vocabulary and context."""
 
 import pytest
 import torch
