@@ -219,7 +219,7 @@ def _llama(
     plan: MemoryPlan,
     on_progress: Callable[[int, int], None] | None,
 ) -> Llama:
-    with LoadingBar(servable.settings.model.name) as bar:
+    with LoadingBar(f"loading {servable.settings.model.name}") as bar:
 
         def note(num_done: int, num_bytes: int) -> None:
             bar.note(num_done, num_bytes)
