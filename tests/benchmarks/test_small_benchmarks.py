@@ -14,6 +14,7 @@ from benchmarks import (
     host_steps,
     kernels,
     ledger,
+    parsers,
     prefix,
     readers,
     sampling,
@@ -190,3 +191,10 @@ def test_webhooks_are_timed_alone_and_beside_a_host_that_does_not_answer() -> No
     runs = webhooks.measure(webhooks.Plan(num_jobs=20, jobs_per_s=100))["runs"]
     assert [run["beside"] for run in runs] == ["nothing", "a dead host"] * 2
     assert all(0 <= run["p50, ms"] <= run["longest, ms"] for run in runs)
+
+
+def test_parsing_is_timed_for_every_kind_of_output() -> None:
+    report = parsers.measure(parsers.Plan(num_tokens=200, rounds=2))
+    (table,) = parsers.tables(report)
+    assert len(table.rows) == 6
+    assert all(us > 0 for us in report["us_a_token"].values())

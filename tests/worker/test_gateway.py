@@ -185,9 +185,10 @@ def test_its_errors_are_the_client_s_own(openai: "OpenAI", server: EmbeddedRedis
     with pytest.raises(BadRequestError) as long:
         openai.completions.create(**{**TALE, "prompt": "a tale " * 2000})
     assert long.value.code == "prompt_too_long"
-    with pytest.raises(BadRequestError) as tools:
-        openai.chat.completions.create(**CHAT, tools=[{"type": "function", "function": {"name": "f"}}])
-    assert tools.value.param == "tools"
+    tools: Any = [{"type": "function", "function": {"name": "f"}}]
+    with pytest.raises(BadRequestError, match="tool_choice") as no_calls:
+        openai.chat.completions.create(**CHAT, tools=tools, tool_choice="required")
+    assert no_calls.value.code == "invalid_job"
     with pytest.raises(NotFoundError) as model:
         openai.completions.create(**{**TALE, "model": "gpt-9"})
     assert model.value.code == "model_not_found"

@@ -61,6 +61,8 @@ class LocalJob:
             return
         attempt.sequences = [sequence.info for sequence in sequences]
         attempt.stream.num_choices = len(sequences)
+        if (new_parser := sequences[0].new_parser) is not None:
+            attempt.stream.read_outputs(new_parser)
         for sequence in sequences:
             engine.submit(sequence)
         while engine.has_work and not attempt.has_ended:

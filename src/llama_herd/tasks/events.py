@@ -76,6 +76,19 @@ TopScores = tuple[tuple[tuple[int, Score], ...], ...]
 Pieces = dict[int, str]
 
 
+class ToolCall(BaseModel):
+    """A call of a tool that the model asks for."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int = Field(ge=0, description="Number of the call in its output, from 0.")
+    id: str = Field(
+        description="Names the call: 9 letters and digits that follow from job, output and index."
+    )
+    name: str = Field(description="Name of the tool.")
+    arguments: str = Field(description="Its arguments: the text of a JSON object.")
+
+
 class _Event(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -107,7 +120,9 @@ class Token(_Event):
     """One or more tokens of one output, and the text that is now complete.
 
     `text` ends between characters: an incomplete character waits for a later event, so `text` may be empty.
-    `ids` is empty if the event only brings text that was held back.
+    `ids` is empty if the event only brings what was held back. Where the output of a chat is read for
+    reasoning and calls, the event says what of these has become certain with it; the output's last event says
+    the rest.
     """
 
     type: Literal["token"] = Field(default="token", description="Kind of the event.")
@@ -122,6 +137,17 @@ class Token(_Event):
     )
     stop_reason: StopReason = Field(
         default=None, description="Beside `finish_reason`: like the one in `end`, for this output."
+    )
+    reasoning: str | None = Field(
+        default=None, description="What the model goes on to think before it answers; absent: nothing."
+    )
+    content: str | None = Field(
+        default=None,
+        description="What it goes on to say: `text` without its reasoning and its calls. Absent: the text of "
+        "this job is not read for these.",
+    )
+    tool_calls: tuple[ToolCall, ...] | None = Field(
+        default=None, description="Calls of tools that are now complete; absent: none."
     )
     # All fields from here on are scores: `read.lua` cuts them off.
     logprobs: Scores | None = Field(

@@ -37,6 +37,7 @@ from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
 from llama_herd.tasks.strict_model import Few, StrictModel, at_most, check_length
 from llama_herd.tasks.structured_outputs import OutputForm, ResponseFormat, StructuredOutputs, output_form
+from llama_herd.tasks.tools import Tool, ToolChoice, check_choice_among
 from llama_herd.tasks.webhook_url import MAX_URL_LENGTH, check_webhook_url
 from llama_herd.tasks.wrong_fields import field_errors
 
@@ -45,7 +46,10 @@ PROMPT_ID_BYTES = 4
 MAX_NOTES = 16
 YEAR_MS = 31_536_000_000
 SOURCES = ("prompt", "prompt_ids", "messages")
-CHAT_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
+CHAT_FIELDS = (
+    *("tools", "tool_choice", "parallel_tool_calls"),
+    *("documents", "chat_template", "chat_template_kwargs"),
+)
 
 _JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -63,8 +67,9 @@ def seed_of(job_id: str) -> int:
 class GenerationJob(StrictModel):
     """One prompt to be continued.
 
-    It has exactly one of `prompt`, `prompt_ids` and `messages`. `tools`, `documents`, `chat_template` and
-    `chat_template_kwargs` go with `messages` only. Times are unix milliseconds.
+    It has exactly one of `prompt`, `prompt_ids` and `messages`. `tools`, `tool_choice`,
+    `parallel_tool_calls`, `documents`, `chat_template` and `chat_template_kwargs` go with `messages` only.
+    Times are unix milliseconds.
     """
 
     v: Literal[1] = Field(default=1, description="Version of the protocol.")
@@ -76,9 +81,18 @@ class GenerationJob(StrictModel):
     messages: Annotated[tuple[ChatMessage, ...], Few(MAX_MESSAGES)] | None = Field(
         default=None, description="A conversation. The model's own chat template turns it into a prompt."
     )
-    tools: Annotated[tuple[JsonObject, ...], Few(MAX_TOOLS)] | None = Field(
+    tools: Annotated[tuple[Tool, ...], Few(MAX_TOOLS)] | None = Field(
         default=None,
-        description="Tools as JSON schemas, for the template. A call to one comes out as text of the model.",
+        description="Tools that the model may call, in OpenAI's form: their names, and JSON schemas of their "
+        "arguments. The template writes of them.",
+    )
+    tool_choice: ToolChoice | None = Field(
+        default=None,
+        description="`auto`, or absent: the model may call tools. `required`: its output is a call. "
+        "`none`: it hears of no tools. An object that names a tool: its output is a call to that one.",
+    )
+    parallel_tool_calls: bool | None = Field(
+        default=None, description="False: the output has one call at most. Absent: true."
     )
     documents: Annotated[tuple[JsonObject, ...], Few(MAX_DOCUMENTS)] | None = Field(
         default=None, description="Documents with `title` and `text`, for the template."
@@ -207,6 +221,13 @@ class GenerationJob(StrictModel):
         if value is not None:
             check_json(value)
             _check_prompt_bytes(num_bytes([json_text(value)]), info)
+        return value
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _of_tools(cls, value: str | JsonObject | None, info: ValidationInfo) -> str | JsonObject | None:
+        if value is not None and "tools" in info.data:
+            check_choice_among(value, info.data["tools"] or ())
         return value
 
     @field_validator("chat_template_kwargs")

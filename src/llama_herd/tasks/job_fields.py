@@ -61,6 +61,8 @@ class JobFields(TypedDict, total=False):
     prompt_ids: Sequence[int] | None
     messages: Sequence[ChatMessage | MessageFields | Mapping[str, str]] | None
     tools: Sequence[JsonObject] | None
+    tool_choice: str | JsonObject | None
+    parallel_tool_calls: bool | None
     documents: Sequence[JsonObject] | None
     chat_template: str | None
     chat_template_kwargs: JsonObject | None

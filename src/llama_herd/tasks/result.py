@@ -20,6 +20,7 @@ from llama_herd.tasks.events import (
     StopReason,
     Timings,
     Token,
+    ToolCall,
     Usage,
 )
 from llama_herd.tasks.sampling import MAX_CHOICES
@@ -40,6 +41,17 @@ class Choice(BaseModel):
     stop_reason: StopReason = Field(
         default=None, description="The stop string or id that matched, or the limit that was reached."
     )
+    reasoning: str | None = Field(
+        default=None, description="What the model thought before it answered; null: nothing."
+    )
+    content: str | None = Field(
+        default=None,
+        description="What it said: `text` without its reasoning and its calls. Null: the text was not read "
+        "for these.",
+    )
+    tool_calls: tuple[ToolCall, ...] | None = Field(
+        default=None, description="The calls of tools that it asked for; null: none."
+    )
     logprobs: tuple[float, ...] | None = Field(
         default=None, description="Log-probability of each id, if requested."
     )
@@ -58,6 +70,9 @@ class Choice(BaseModel):
             ids=tuple(token_id for token in tokens for token_id in token.ids),
             finish_reason=last.finish_reason or end.finish_reason,
             stop_reason=last.stop_reason,
+            reasoning=_text(token.reasoning for token in tokens),
+            content=_text(token.content for token in tokens),
+            tool_calls=_joined(token.tool_calls for token in tokens),
             logprobs=_joined(token.logprobs for token in tokens),
             top_logprobs=_joined(token.top_logprobs for token in tokens),
         )
@@ -77,6 +92,17 @@ class Result(BaseModel):
     finish_reason: FinishReason = Field(description="Why the job ended.")
     stop_reason: StopReason = Field(
         default=None, description="The stop string or id that matched, or the limit that was reached."
+    )
+    reasoning: str | None = Field(
+        default=None, description="What the model thought before it answered; null: nothing."
+    )
+    content: str | None = Field(
+        default=None,
+        description="What it said: `text` without its reasoning and its calls. Null: the text was not read "
+        "for these.",
+    )
+    tool_calls: tuple[ToolCall, ...] | None = Field(
+        default=None, description="The calls of tools that it asked for; null: none."
     )
     usage: Usage | None = Field(description="Tokens of the whole job; null if no worker counted them.")
     error: Failure | None = Field(description="What went wrong, if `finish_reason` is `error`.")
@@ -103,12 +129,17 @@ class Result(BaseModel):
     )
     choices: tuple[Choice, ...] | None = Field(default=None, description="All outputs, if there are several.")
 
+    @property
+    def answer(self) -> str:
+        """What the model said, without its reasoning and its calls."""
+        return self.text if self.content is None else self.content
+
     def parsed(self, kind: type[M]) -> M:
         """The output as an object of the class that the job gave as `response_format`.
 
         Raises pydantic's ValidationError if it is none, as where `finish_reason` is `length`.
         """
-        return kind.model_validate_json(self.text)
+        return kind.model_validate_json(self.answer)
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
@@ -137,6 +168,9 @@ class Result(BaseModel):
             job=end.job,
             text=choices[0].text,
             ids=choices[0].ids,
+            reasoning=choices[0].reasoning,
+            content=choices[0].content,
+            tool_calls=choices[0].tool_calls,
             logprobs=choices[0].logprobs,
             top_logprobs=choices[0].top_logprobs,
             prompt_logprobs=_joined(token.prompt_logprobs for token in tokens),
@@ -160,6 +194,12 @@ class Result(BaseModel):
         if self.finish_reason == "deadline":
             raise DeadlineExceeded(f"job {self.job} was not finished by its deadline")
         return self
+
+
+def _text(parts: Iterable[str | None]) -> str | None:
+    """All texts that are not None, joined; None if there is none."""
+    found = [part for part in parts if part is not None]
+    return "".join(found) if found else None
 
 
 def _joined(parts: Iterable[tuple[T, ...] | None]) -> tuple[T, ...] | None:

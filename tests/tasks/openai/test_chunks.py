@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.events import End, Event, Started, Token, Usage
+from llama_herd.tasks.events import End, Event, Started, Token, ToolCall, Usage
 from llama_herd.tasks.openai.answer_schema import ChatCompletionChunk, Completion
 from llama_herd.tasks.openai.chunks import Chunks
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
@@ -49,6 +49,33 @@ def test_a_chat_says_who_speaks_then_the_text_then_why_it_ended() -> None:
     assert choices[-1]["stop_reason"] == "END"
     assert {chunk["id"] for chunk in found} == {"chatcmpl-j"}
     assert {chunk["object"] for chunk in found} == {"chat.completion.chunk"}
+
+
+def test_a_call_is_one_delta_and_reasoning_comes_as_it_is_thought() -> None:
+    calls = tuple(ToolCall(index=n, id=f"id{n}", name="f", arguments="{}") for n in range(2))
+    found = chunks(
+        CHAT,
+        started(),
+        token(2, "<think>h", reasoning="h", content=""),
+        token(3, "m</think>", reasoning="m", content=""),
+        token(4, "<tool_call>", content=""),
+        token(5, "...", content="so", tool_calls=calls[:1]),
+        token(6, "...", content="", tool_calls=calls[1:]),
+        end(7),
+    )
+    choices = [chunk["choices"][0] for chunk in found]
+    called = [
+        {"index": n, "id": f"id{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for n in range(2)
+    ]
+    assert [one["delta"] for one in choices[1:]] == [
+        {"reasoning_content": "h"},
+        {"reasoning_content": "m"},
+        {"content": "so", "tool_calls": called[:1]},
+        {"tool_calls": called[1:]},
+        {},
+    ]
+    assert choices[-1]["finish_reason"] == "tool_calls"
 
 
 def test_a_completion_is_its_text() -> None:

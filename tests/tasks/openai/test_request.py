@@ -76,7 +76,10 @@ def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> N
         (CHAT, {"max_completion_token": 3}, "Did you mean max_completion_tokens?"),
         (COMPLETIONS, {"tools": [{"type": "function"}]}, "tools: only supported as []"),
         (CHAT, {"tools": "secret"}, "tools: "),
-        (CHAT, {"tool_choice": "required"}, 'tool_choice: only supported as "none" or "auto"'),
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0: function.name must"),
+        (CHAT, {"tool_choice": "required"}, "tool_choice: needs tools: there is none to call"),
+        (CHAT, {"tool_choice": {"type": "allowed_tools"}}, "tool_choice: must be none, auto, required or {"),
+        (COMPLETIONS, {"tool_choice": "required"}, 'tool_choice: only supported as "none" or "auto"'),
         (CHAT, {"response_format": {"type": "secret"}}, "response_format: must have the type"),
         (CHAT, {"structured_outputs": {"regex": "secret", "choice": []}}, "structured_outputs: must have"),
         (CHAT, {"functions": [{"name": "secret"}]}, "functions: only supported as []"),
@@ -131,13 +134,22 @@ def test_calls_to_tools_reach_the_template_as_it_expects_them() -> None:
     assert (found[2].role, found[2].tool_call_id) == ("tool", "call")
 
 
-def test_tools_reach_the_template_unless_none_is_to_be_called() -> None:
+def test_tools_and_which_of_them_to_call_are_the_job_s() -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"default": None}}}]
-    assert job(CHAT, tools=tools, tool_choice="auto").tools == tuple(tools)
-    bodies: list[dict[str, Any]] = [{"tools": tools, "tool_choice": "none"}, {"tools": []}, {"tools": None}]
-    for body in bodies:
-        assert job(CHAT, **body).tools is None
-    assert job(COMPLETIONS, tools=[]).tools is None
+    named = {"type": "function", "function": {"name": "f"}}
+    for choice in ("none", "auto", "required", named):
+        found = job(CHAT, tools=tools, tool_choice=choice, parallel_tool_calls=False)
+        assert (found.tools, found.tool_choice, found.parallel_tool_calls) == (tuple(tools), choice, False)
+    assert job(CHAT, tools=[], tool_choice="auto").tools is None
+    assert job(COMPLETIONS, tools=[], tool_choice="auto", parallel_tool_calls=True).tool_choice is None
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_an_answer_may_be_sent_back_as_it_came(name: str) -> None:
+    turns = [*MESSAGES, {"role": "assistant", "content": "x", "refusal": None, name: "thought"}]
+    found = job(CHAT, messages=turns).messages
+    assert found is not None
+    assert found[1].reasoning_content == "thought"
 
 
 def test_what_else_a_template_may_write_of_reaches_it() -> None:

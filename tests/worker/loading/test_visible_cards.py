@@ -42,6 +42,11 @@ def test_auto_is_the_cpu_where_all_cards_are_hidden(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "which", lambda name: f"/usr/bin/{name}")
+
+
+@pytest.fixture
 def no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The driver has a GPU that nvidia-smi lists no more."""
     (tmp_path / "0000:01:00.0").mkdir()
@@ -50,6 +55,15 @@ def no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_answer")
+def test_a_container_without_the_drivers_programs_is_told_to_take_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceError, match="NVIDIA_DRIVER_CAPABILITIES=compute,utility"):
+        on_device(WorkerSettings.read(device="auto"))
+
+
+@pytest.mark.usefixtures("no_answer", "program")
 def test_auto_is_not_the_cpu_where_a_card_has_failed() -> None:
     with pytest.raises(DeviceError, match="lists no GPU, and the driver has 1"):
         on_device(WorkerSettings.read(device="auto"))

@@ -70,8 +70,6 @@ class Asked:
         is_stream = _is_stream(body, errors)
         has_usage = _has_usage(body, is_stream, errors)
         found = RequestBody(endpoint, rest)
-        if "tools" in found.fields:
-            errors.append(FieldError("tools", "not supported here, since a call comes out as text"))
         found.errors += errors
         job = found.job(settings)
         key = headers.get(KEY_HEADER)

@@ -35,7 +35,7 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint == CHAT:
         fields["messages"] = job["messages"]
         fields |= {name: sampling[ours] for name, ours in CHAT_NAMES.items()}
-        fields |= {name: job[name] for name in sorted(CHAT_SAME)}
+        fields |= {name: job[name] for name in ("tools", *sorted(CHAT_SAME))}
         fields |= {name: sampling[name] for name in ("logprobs", "top_logprobs")}
     else:
         prompt = [job["prompt"], job["prompt_ids"]]
@@ -44,7 +44,7 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
             **sampling["top_logprobs"],
             "description": "Report each token's log-probability, and as many of the likeliest tokens.",
         }
-    fields["tools"] = {"const": [], "description": "Not supported yet."}
+        fields["tools"] = {"const": [], "description": "Only chats have some."}
     source = "messages" if endpoint == CHAT else "prompt"
     # In the order in which people write them.
     first = ("model", source, "max_tokens", "stream")

@@ -41,8 +41,13 @@ NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
 
 #: Names that only chats have, each with our name.
 CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
-#: vLLM's fields of a chat that mean the same here; a `chat_template` is a name, no text.
-CHAT_SAME = frozenset(("documents", "chat_template", "chat_template_kwargs"))
+#: Fields of a chat, OpenAI's and vLLM's, that mean the same here; a `chat_template` is a name, no text.
+CHAT_SAME = frozenset(
+    (
+        *("tool_choice", "parallel_tool_calls"),
+        *("documents", "chat_template", "chat_template_kwargs"),
+    )
+)
 
 #: Sampling fields with the same name and meaning at both endpoints.
 SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
@@ -59,7 +64,6 @@ class RequestBody:
         self.sampling: dict[str, Any] = {}
         self.errors: list[FieldError] = []
         self._endpoint = endpoint
-        self._body = body
         source, read = ("messages", self._messages) if endpoint == CHAT else ("prompt", self._prompt)
         self._special: dict[str, Callable[[Any], None]] = {
             source: read,
@@ -129,10 +133,9 @@ class RequestBody:
         self.fields["messages"] = [_message(turn) for turn in value] if isinstance(value, list) else value
 
     def _tools(self, value: Any) -> None:
-        """The template writes of tools; a model that is to call none does not hear of them."""
         if self._endpoint != CHAT and value != []:
-            self._refuse("tools", "only supported as []")
-        elif value != [] and self._body.get("tool_choice") != "none":
+            self._refuse("tools", f"only supported as [] here, and as a list at {CHAT}")
+        elif value != []:
             self.fields["tools"] = value
 
     def _stop(self, value: Any) -> None:
@@ -155,10 +158,12 @@ def _name_in_body(field: str) -> str:
 
 
 def _message(turn: Any) -> Any:
-    """A turn in our form: no nulls, and arguments of calls as templates take them."""
+    """A turn in our form: no nulls, arguments of calls as templates take them, one name for reasoning."""
     if not isinstance(turn, Mapping):
         return turn
     found = {name: value for name, value in turn.items() if value is not None}
+    if "reasoning" in found:  # vLLM's name; its answers, too, may be sent back as they came
+        found.setdefault("reasoning_content", found.pop("reasoning"))
     if isinstance(calls := found.get("tool_calls"), list):
         found["tool_calls"] = [_call(call) for call in calls]
     return found

@@ -1,11 +1,12 @@
 """One output of a job inside the engine: its request, its tokens so far, and whether it has ended."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 
 from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason, StopReason
 from llama_herd.tasks.sampling import SamplingParams
@@ -14,6 +15,8 @@ from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SampledToken, SamplingRow
 from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
+
+NewParser = Callable[[], OutputParser]
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +33,7 @@ class Sequence:
     max_length: int
     eos_ids: frozenset[int]
     detokenizer: Detokenizer
+    new_parser: NewParser | None = None  # makes what reads the text of its job's outputs; None: nothing does
     constraint: Constraint | None = None  # what a schema or a grammar lets follow, as far as `ids` go
     deadline_s: float | None = None  # on the clock of time.monotonic
     time_limit_s: float | None = None  # from admission

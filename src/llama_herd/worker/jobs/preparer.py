@@ -224,6 +224,8 @@ class Preparer:
         flush_ms = settings.flush_ms if job.flush_ms is None else job.flush_ms
         attempt.stream.pace.gather_s = flush_ms / 1000
         attempt.stream.num_choices = len(sequences)
+        if (new_parser := sequences[0].new_parser) is not None:
+            attempt.stream.read_outputs(new_parser)
         attempt.sequences = [sequence.info for sequence in sequences]
         self._submit(attempt, sequences)
 

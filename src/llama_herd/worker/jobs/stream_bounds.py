@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from llama_herd.tasks.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS
 
-#: A token: its id, and its text in JSON. Few vocabularies have longer ones.
-TOKEN_BYTES = 11 + 256
+#: A token: its id, and its text in JSON, once as it is and once as what is read in it. Few are longer.
+TOKEN_BYTES = 11 + 2 * 256
 #: The other fields of an event, with a job id of 128 characters.
-EVENT_BYTES = 320
+EVENT_BYTES = 384
 #: An id and what it stands for; on average, since long ones are few.
 PIECE_BYTES = 24
 #: A log-probability, the likeliest tokens with theirs, and what all of these stand for.

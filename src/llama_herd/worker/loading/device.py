@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
+from shutil import which
 from typing import NoReturn
 
 from llama_herd.errors import DeviceError
@@ -35,6 +36,11 @@ def _has_card() -> bool:
         return True
     is_hidden = "CUDA_VISIBLE_DEVICES" in os.environ
     num_cards = 0 if is_hidden or not DRIVER.is_dir() else len(list(DRIVER.iterdir()))
+    if num_cards and which("nvidia-smi") is None:
+        raise DeviceError(
+            f"HERD_DEVICE=auto, and the driver has {num_cards} GPUs, but nvidia-smi is missing. "
+            "Fix: NVIDIA_DRIVER_CAPABILITIES=compute,utility for the container, or set HERD_DEVICE=cpu"
+        )
     if num_cards:
         raise DeviceError(
             f"HERD_DEVICE=auto, but nvidia-smi lists no GPU, and the driver has {num_cards}. "

@@ -25,6 +25,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.grammars.form_judge import FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.chat_of_job import chat_of
+from llama_herd.worker.loading.chat_outputs import ChatOutputs
 from llama_herd.worker.loading.free_memory import device_key
 from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.loading.memory_plan import MemoryPlan
@@ -47,6 +48,7 @@ class LoadedModel(Closing):
         tokenizer: Tokenizer,
         chat: ChatTemplates | None,
         chat_complaint: str,
+        outputs: ChatOutputs,
         cache: Cache,
         plan: MemoryPlan,
         weights_s: float,
@@ -56,6 +58,7 @@ class LoadedModel(Closing):
         self.tokenizer = tokenizer
         self.chat = chat
         self.chat_complaint = chat_complaint  # why chats are refused, where there is no `chat`
+        self.outputs = outputs
         self.cache = cache
         self.plan = plan
         self.grammars = grammars
@@ -76,6 +79,7 @@ class LoadedModel(Closing):
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
+            outputs = servable.chat_outputs()
             plan = _planned(servable, device)
             try:
                 started_s = monotonic()
@@ -95,7 +99,7 @@ class LoadedModel(Closing):
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
             judges = [FormJudge() for _ in range(servable.num_helpers)]
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
-        return cls(llama, servable.tokenizer, chat, complaint, cache, plan, weights_s, grammars)
+        return cls(llama, servable.tokenizer, chat, complaint, outputs, cache, plan, weights_s, grammars)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         runner, self.steps_note = chosen_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
@@ -120,9 +124,12 @@ class LoadedModel(Closing):
         prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
         ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
         deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
-        form, num = job.output_form, job.sampling.n
+        form, num = self.outputs.form(job, prompt_ids), job.sampling.n
         constraints = [None] * num if form is None else self.grammars.constraints(form, num)
-        is_answer = job.messages is not None and form is None  # else a leading space belongs to it
+        # To a form a leading space belongs.
+        is_answer = job.messages is not None and job.output_form is None
+        reading = self.outputs.reading(job, prompt_ids)
+        pieces = self.tokenizer.pieces if reading is None else self.outputs.pieces
         sequences = [
             Sequence(
                 job_id=job_id,
@@ -131,7 +138,13 @@ class LoadedModel(Closing):
                 seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
                 max_length=self.max_length,
                 eos_ids=self.tokenizer.eos_ids,
-                detokenizer=Detokenizer(self.tokenizer.pieces, job.sampling.stop, is_answer=is_answer),
+                detokenizer=Detokenizer(
+                    pieces,
+                    job.sampling.stop,
+                    is_answer=is_answer,
+                    reasoning_end=None if reading is None else reading.reasoning_end(),
+                ),
+                new_parser=None if reading is None else reading.new_parser,
                 constraint=constraint,
                 deadline_s=deadline_s,
                 tenant=job.tenant,
@@ -206,7 +219,7 @@ def _llama(
     plan: MemoryPlan,
     on_progress: Callable[[int, int], None] | None,
 ) -> Llama:
-    with LoadingBar(servable.settings.model.name) as bar:
+    with LoadingBar(f"loading {servable.settings.model.name}") as bar:
 
         def note(num_done: int, num_bytes: int) -> None:
             bar.note(num_done, num_bytes)

@@ -4,6 +4,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
+from gguf import GGML_QUANT_SIZES
+
 from llama_herd.errors import SettingsError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
@@ -56,6 +58,7 @@ class MemoryPlan:
     form: Form  # of the weights
     weight_bytes: int  # laid out on the device
     dense_bytes: int  # what they would take as numbers
+    spread_types: tuple[str, ...]  # of blocks that become numbers in this form
     kv_bytes_per_token: int  # in all layers
     num_pages: int
     free_bytes: int  # for this process, including what it already has
@@ -98,6 +101,7 @@ class MemoryPlan:
             form=form,
             weight_bytes=_weight_bytes(form, file, kind, dtype),
             dense_bytes=_weight_bytes(Form.DENSE, file, kind, dtype),
+            spread_types=_spread_types(form, file, kind, dtype),
             kv_bytes_per_token=kv_bytes_per_token(file.config, ITEM_BYTES[dtype]),
             num_pages=1,
             free_bytes=_allowed_bytes(settings, device),
@@ -115,7 +119,7 @@ class MemoryPlan:
             "RoPE tables and masks": tables,
             "activations": self.step.activation_bytes(self.kv_cache_tokens),
             "attention": self.step.attention_bytes(longest),
-            "logits and drawing": self.step.logits_bytes,
+            "logits and drawing": self.step.logits_bytes(longest),
             **({"slots and graphs": self.step.graph_bytes(longest) + self._trash_bytes} if is_gpu else {}),
             **({"blocks at work": slab_bytes(self.device.partition(":")[0])} if self.keeps_blocks else {}),
             "CUDA" if is_gpu else "Python and torch": self._process_bytes,
@@ -135,6 +139,8 @@ class MemoryPlan:
     def form_note(self) -> str:
         """How the weights lie, why, and at what cost."""
         dense = f"dense, as {self.dtype}"
+        if self.form.kept is Kept.MULTIPLIED and self.spread_types:
+            dense = f"{dense} (no kernel here multiplies {', '.join(self.spread_types)})"
         if not self.keeps_blocks:
             return dense
         if self.form.kept is Kept.MULTIPLIED:
@@ -251,6 +257,13 @@ def compute_dtype(settings: WorkerSettings, device: str) -> Dtype:
 
 def _weight_bytes(form: Form, file: ModelFile, device_type: str, dtype: Dtype) -> int:
     return sum(form.num_bytes(info.type, info.shape, device_type, ITEM_BYTES[dtype]) for info in file.tensors)
+
+
+def _spread_types(form: Form, file: ModelFile, device_type: str, dtype: Dtype) -> tuple[str, ...]:
+    """The quantised types of a file's matrices that become numbers."""
+    types = {info.type for info in file.tensors if len(info.shape) > 1 and GGML_QUANT_SIZES[info.type][0] > 1}
+    spread = (one for one in types if not form.keeps_blocks(one, device_type, ITEM_BYTES[dtype]))
+    return tuple(sorted(one.name for one in spread))
 
 
 def _max_length(settings: WorkerSettings, context_length: int) -> int:

@@ -18,14 +18,15 @@ for tenant = 1, num_tenants do
 end
 
 -- Returns nothing for an event that is the next one, and whose tokens begin where the recorded ones end.
-local function refusal(record, leases, id, epoch, seq, i, kind)
+-- Of a job that is to be cancelled no token is taken any more, but the end, and before it what was withheld.
+local function refusal(record, leases, id, epoch, seq, i, num_ids, kind)
   local state, recorded, n, cancel = record[3], tonumber(record[4]) or 0, tonumber(record[5]) or 0, record[6]
   -- The record of a job with a lease never expires. Whose it was nobody knows, but the owner alone goes on with it.
   if not state and redis.call('ZSCORE', leases, id) then return kind ~= 'end' and {'damaged', seq - 1, i, ''} or nil end
   if record[1] ~= owner or record[2] ~= epoch then return {'fenced', recorded, n, ''} end
   if seq <= recorded then return 'duplicate' end
   if state ~= 'running' then return {'finished', recorded, n, state} end
-  if cancel and kind ~= 'end' then return {'cancelled', recorded, n, cancel} end
+  if cancel and kind ~= 'end' and (kind == 'started' or num_ids > 0) then return {'cancelled', recorded, n, cancel} end
   if seq > recorded + 1 or i ~= n then return {'gap', recorded, n, ''} end
 end
 
@@ -49,7 +50,7 @@ local function emit(job, events, tenant, id, epoch, seq, i, num_ids, kind, state
   local record = redis.pcall('HMGET', job,
     'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n', 'webhook')
   if record.err then return {'error', 0, 0, record.err} end
-  local answer = refusal(record, leases_of[tenant], id, epoch, seq, i, kind)
+  local answer = refusal(record, leases_of[tenant], id, epoch, seq, i, num_ids, kind)
   if answer then return answer end
 
   -- First, and by pcall: if this stream is broken, only this job fails, and nothing has been written yet.
