@@ -76,6 +76,16 @@ class GenerationJob(StrictModel):
     messages: Annotated[tuple[ChatMessage, ...], Few(MAX_MESSAGES)] | None = Field(
         default=None, description="A conversation. The model's own chat template turns it into a prompt."
     )
+    add_special_tokens: bool | None = Field(
+        default=None,
+        description="false: nothing is added to `prompt`, though the model's file says that texts begin with "
+        "BOS.",
+    )
+    echo: bool | None = Field(
+        default=None,
+        description="The event `started` says what the prompt's ids are, and what they stand for. With it "
+        "`max_tokens` may be 0.",
+    )
     tools: Annotated[tuple[JsonObject, ...], Few(MAX_TOOLS)] | None = Field(
         default=None,
         description="Tools as JSON schemas, for the template. A call to one comes out as text of the model.",
@@ -264,6 +274,10 @@ class GenerationJob(StrictModel):
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
             raise ValueError(_SOURCE_MESSAGE)
+        if self.add_special_tokens is not None and self.prompt is None:
+            raise ValueError(
+                "add_special_tokens needs prompt: to ids and to what a template writes nothing is added"
+            )
         stray = next((name for name in CHAT_FIELDS if getattr(self, name) is not None), None)
         if self.messages is None and stray is not None:
             raise ValueError(f"{stray} needs messages: without a chat there is no template")
@@ -275,6 +289,11 @@ class GenerationJob(StrictModel):
     def output_form(self) -> OutputForm | None:
         """What the output must look like; None: any text."""
         return output_form(self.response_format, self.structured_outputs)
+
+    @property
+    def asks_for_prompt(self) -> bool:
+        """Whether it wants to hear of its prompt."""
+        return bool(self.echo) or self.sampling.prompt_logprobs is not None
 
     def check_deadline(self) -> None:
         """Raises InvalidJob if `deadline_ms` is in 1970: then a span was meant, or seconds."""
@@ -328,7 +347,7 @@ class GenerationJob(StrictModel):
             max_tokens = min(DEFAULT_MAX_TOKENS, settings.max_tokens_limit)
             fields["sampling"] = {"max_tokens": max_tokens, **fields["sampling"]}
         try:
-            return cls.model_validate(fields, context=settings)
+            job = cls.model_validate(fields, context=settings)
         except ValidationError as error:
             found = field_errors(error, cls.model_fields)
             # Pydantic checks the whole job only if each field is right: here this error is found in any case.
@@ -336,6 +355,9 @@ class GenerationJob(StrictModel):
             if num_sources != 1 and not any(entry.field == "prompt" for entry in found):
                 found.append(FieldError("prompt", _SOURCE_MESSAGE))
             raise InvalidJob(found) from None
+        if job.sampling.max_tokens == 0 and not job.asks_for_prompt:
+            raise InvalidJob([FieldError("sampling.max_tokens", _NOTHING_MESSAGE)])
+        return job
 
     def to_json(self) -> str:
         """The job as its record holds it. Equal jobs give equal texts."""
@@ -343,6 +365,7 @@ class GenerationJob(StrictModel):
 
 
 _SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
+_NOTHING_MESSAGE = "must be at least 1, got 0: only a job that asks for its prompt needs no output"
 
 
 def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:

@@ -59,6 +59,8 @@ class JobFields(TypedDict, total=False):
     v: Literal[1]
     prompt: str | None
     prompt_ids: Sequence[int] | None
+    add_special_tokens: bool | None
+    echo: bool | None
     messages: Sequence[ChatMessage | MessageFields | Mapping[str, str]] | None
     tools: Sequence[JsonObject] | None
     documents: Sequence[JsonObject] | None

@@ -22,6 +22,7 @@ from llama_herd.tasks.events import (
 )
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.event_pace import EventPace
@@ -101,6 +102,7 @@ class EventLog:
         self.num_ids = claimed.n
         self._num_recorded = claimed.n
         self.num_choices = 1
+        self.prompt: EchoedPrompt | None = None  # what the job's first start is to tell
         self.pace = EventPace()
         self._author = author
         self._num_starts = claimed.starts
@@ -157,6 +159,9 @@ class EventLog:
             n=self.num_choices,
             prompt_tokens=num_prompt_tokens,
         )
+        if self.prompt is not None and not self.is_continued:
+            pieces = self._known(self.prompt.prompt_ids)
+            started = started.model_copy(update={**self.prompt._asdict(), "pieces": pieces})
         return self._number(started)
 
     def flush(self, lag_s: float = 0.0) -> list[Entry]:
@@ -194,8 +199,12 @@ class EventLog:
         scored = [token for token in gathered.tokens if token.logprob is not None]
         scored += gathered.prompt_scores or ()
         ids = {token_id for token in scored for token_id in (token.token_id, *(one for one, _ in token.top))}
+        return self._known(ids) or None
+
+    def _known(self, ids: Iterable[int]) -> Pieces:
+        """What these ids stand for."""
         known = self._author.pieces
-        return {one: known[one].decode("latin-1") for one in sorted(ids) if one < len(known)} or None
+        return {one: known[one].decode("latin-1") for one in sorted(set(ids)) if one < len(known)}
 
     def end(
         self,
