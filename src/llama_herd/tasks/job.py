@@ -273,7 +273,7 @@ class GenerationJob(StrictModel):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
-            raise ValueError(_SOURCE_MESSAGE)
+            raise ValueError(SOURCE_MESSAGE)
         if self.add_special_tokens is not None and self.prompt is None:
             raise ValueError(
                 "add_special_tokens needs prompt: to ids and to what a template writes nothing is added"
@@ -289,11 +289,6 @@ class GenerationJob(StrictModel):
     def output_form(self) -> OutputForm | None:
         """What the output must look like; None: any text."""
         return output_form(self.response_format, self.structured_outputs)
-
-    @property
-    def asks_for_prompt(self) -> bool:
-        """Whether it wants to hear of its prompt."""
-        return bool(self.echo) or self.sampling.prompt_logprobs is not None
 
     def check_deadline(self) -> None:
         """Raises InvalidJob if `deadline_ms` is in 1970: then a span was meant, or seconds."""
@@ -353,10 +348,10 @@ class GenerationJob(StrictModel):
             # Pydantic checks the whole job only if each field is right: here this error is found in any case.
             num_sources = sum(fields.get(name) is not None for name in SOURCES)
             if num_sources != 1 and not any(entry.field == "prompt" for entry in found):
-                found.append(FieldError("prompt", _SOURCE_MESSAGE))
-            raise InvalidJob(found) from None
-        if job.sampling.max_tokens == 0 and not job.asks_for_prompt:
-            raise InvalidJob([FieldError("sampling.max_tokens", _NOTHING_MESSAGE)])
+                found.append(FieldError("prompt", SOURCE_MESSAGE))
+            raise InvalidJob([*_wants_nothing(fields), *found]) from None
+        if not job.sampling.max_tokens and (wrong := _wants_nothing(job.model_dump())):
+            raise InvalidJob(wrong)
         return job
 
     def to_json(self) -> str:
@@ -364,8 +359,18 @@ class GenerationJob(StrictModel):
         return self.model_dump_json(exclude_none=True)
 
 
-_SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
+SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
 _NOTHING_MESSAGE = "must be at least 1, got 0: only a job that asks for its prompt needs no output"
+
+
+def _wants_nothing(fields: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with a job that wants no output, unless it asks for its prompt."""
+    sampling = fields["sampling"]
+    if not isinstance(sampling, Mapping) or sampling.get("max_tokens") != 0:
+        return []
+    if fields.get("echo") or sampling.get("prompt_logprobs") is not None:
+        return []
+    return [FieldError("sampling.max_tokens", _NOTHING_MESSAGE)]
 
 
 def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:

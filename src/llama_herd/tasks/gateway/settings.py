@@ -59,6 +59,9 @@ class GatewaySettings(Settings):
         description="Most requests a second by one key, and ten times as many at once. A body counts as one "
         "more for each 64 KiB. 0: no limit.",
     )
+    gateway_max_prompts: int = Field(
+        default=256, ge=1, le=1000, description="Most prompts of one completion; each is a job."
+    )
     gateway_idle_s: float = Field(
         default=30.0,
         gt=0,

@@ -99,7 +99,7 @@ class Attempt:
             return [] if self.started_s else [self._start()]
         if output.tokens or output.text:
             self.first_token_s = self.first_token_s or monotonic()
-        if output.tokens or output.text or output.prompt_scores:
+        if output.tokens or output.text or output.prompt_scores is not None:
             self.stream.add(output)
         reason = self._end_reason(output)
         if reason is None:

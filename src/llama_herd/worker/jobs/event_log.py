@@ -79,7 +79,8 @@ class _Gathered:
         self.text += output.text
         self.finish_reason = output.finish_reason
         self.stop_reason = output.stop_reason
-        self.prompt_scores = self.prompt_scores or output.prompt_scores
+        if output.prompt_scores is not None:
+            self.prompt_scores = output.prompt_scores
 
 
 class _Sent(NamedTuple):
@@ -184,7 +185,9 @@ class EventLog:
             stop_reason=gathered.stop_reason if is_one_of_several else None,
             logprobs=_logprobs(gathered.tokens),
             top_logprobs=_top_logprobs(gathered.tokens),
-            prompt_logprobs=_logprobs(gathered.prompt_scores),
+            prompt_logprobs=None
+            if gathered.prompt_scores is None
+            else _logprobs(gathered.prompt_scores) or (),
             top_prompt_logprobs=_top_logprobs(gathered.prompt_scores),
             pieces=self._pieces(gathered),
         )
