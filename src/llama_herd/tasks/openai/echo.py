@@ -79,9 +79,14 @@ def _texts(ids: Sequence[int], text: str, pieces: Pieces) -> tuple[str, ...]:
     """The texts of tokens. The space that many vocabularies put in front of a text is not of the prompt."""
     texts = [token_text(token_id, pieces) for token_id in ids]
     first = next((place for place, one in enumerate(texts) if one), None)
-    if first is not None and not text.startswith(" "):
+    if first is not None and _num_spaces("".join(texts)) > _num_spaces(text):
         texts[first] = texts[first].removeprefix(" ")
     return tuple(texts)
+
+
+def _num_spaces(text: str) -> int:
+    """How many a text begins with."""
+    return len(text) - len(text.lstrip(" "))
 
 
 def _joined(
