@@ -50,7 +50,7 @@ def streamed(gateway: GatewayThread, prompt: Any, **fields: Any) -> list[dict[st
         whole["text"] += piece["text"]
         whole |= {name: piece.get(name) for name in ("finish_reason", "stop_reason")}
         if piece["logprobs"] is not None:
-            before = whole["logprobs"] or dict.fromkeys(piece["logprobs"], [])
+            before = whole["logprobs"] or {name: [] for name in piece["logprobs"]}
             whole["logprobs"] = {name: before[name] + part for name, part in piece["logprobs"].items()}
     return [found[index] for index in sorted(found)]
 
