@@ -59,9 +59,9 @@ class JobFields(TypedDict, total=False):
     v: Literal[1]
     prompt: str | None
     prompt_ids: Sequence[int] | None
+    messages: Sequence[ChatMessage | MessageFields | Mapping[str, str]] | None
     add_special_tokens: bool | None
     echo: bool | None
-    messages: Sequence[ChatMessage | MessageFields | Mapping[str, str]] | None
     tools: Sequence[JsonObject] | None
     documents: Sequence[JsonObject] | None
     chat_template: str | None

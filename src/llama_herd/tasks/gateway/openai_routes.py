@@ -1,4 +1,4 @@
-"""OpenAI's endpoints: each request is one job, and each answer names it."""
+"""OpenAI's endpoints: each prompt is a job, and each answer names it."""
 
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping
