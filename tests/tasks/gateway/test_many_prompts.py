@@ -186,6 +186,16 @@ def test_a_stream_of_several_takes_a_place_for_each(redis_url: str, herd: Herd) 
             assert answer.status == 200
 
 
+def test_each_further_prompt_counts_as_a_request(redis_url: str, herd: Herd, stand_in: StandIn) -> None:
+    key = run_dialogue(herd.redis, create_key("many", "default", KeyRole.PRODUCER))
+    shown = {"Authorization": f"Bearer {key}"}
+    with GatewayThread(redis_url, key_rate=0.5) as gateway:
+        assert gateway.ask("POST", COMPLETIONS, asked(*map(str, range(20))), shown).status == 200
+        found = gateway.ask("POST", COMPLETIONS, asked("a"), shown)
+        assert (found.status, found.error["code"]) == (429, "rate_limit_exceeded")
+        assert int(found.headers["retry-after"]) > 4
+
+
 def test_a_key_bounds_the_priority_of_its_jobs(gateway: GatewayThread, herd: Herd, redis: Redis) -> None:
     key = run_dialogue(redis, create_key("bulk", "default", KeyRole.PRODUCER, max_priority=-1))
     shown = {"Authorization": f"Bearer {key}", "X-On-Disconnect": "stay"}

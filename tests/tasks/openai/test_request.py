@@ -79,6 +79,7 @@ def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> N
         (CHAT, {"messages": None}, "messages: is required"),
         (COMPLETIONS, {"prompt": None}, "prompt: is required"),
         (COMPLETIONS, {"logprobs": 50}, "logprobs: input should be less than or equal to 20, got 50"),
+        (COMPLETIONS, {"logprobs": 50, "echo": True}, "logprobs: input should be less than or equal to 20"),
         (CHAT, {"max_completion_tokens": 0}, "max_completion_tokens: must be at least 1, got 0"),
         (COMPLETIONS, {"max_tokens": 0}, "max_tokens: must be at least 1, got 0"),
         (COMPLETIONS, {"echo": "secret"}, "echo: input should be a valid boolean"),

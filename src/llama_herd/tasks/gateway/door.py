@@ -80,6 +80,10 @@ class Door:
             await asyncio.sleep(0)
             return found
 
+    def charge(self, caller: Caller, num: int) -> None:
+        """Count so many requests more. Raises Problem."""
+        self._rates.charge(caller.fingerprint, num)
+
     def leave(self, desk: Desk, *job_ids: str) -> None:
         """Cancel the jobs of a client that has gone away."""
         task = asyncio.create_task(_cancel(desk, job_ids))

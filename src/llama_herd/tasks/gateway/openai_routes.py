@@ -140,6 +140,7 @@ async def _create(endpoint: Endpoint, request: Request) -> "Answer":
     asked = await door.read(
         request, caller, lambda body: Asked.of(endpoint, body, request.headers, desk.settings, caller)
     )
+    door.charge(caller, len(asked.jobs) - 1)
     await check_model(desk, asked.model)
     return Answer(door, desk, asked, notes_of(request.scope))
 

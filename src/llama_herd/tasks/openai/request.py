@@ -210,6 +210,8 @@ class RequestBody:
         """What the body calls a field of a job."""
         name = field.removeprefix("sampling.").replace("prompt_ids", "prompt")
         if self._endpoint == COMPLETIONS:
+            if name == "prompt_logprobs" and self._body.get(name) is None:  # by echo
+                return "logprobs"
             return {"sampling": BODY, "top_logprobs": "logprobs"}.get(name, name)
         theirs = {ours: one for one, ours in CHAT_NAMES.items() if self._body.get(one) is not None}
         return {"sampling": BODY, "prompt": BODY, **theirs}.get(name, name)
