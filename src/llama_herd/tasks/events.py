@@ -114,6 +114,26 @@ class Started(_Event):
     prompt_tokens: int | None = Field(
         default=None, description="Tokens of the prompt; null if they were not counted."
     )
+    # What follows is for a job with `echo`, in its first attempt: `read.lua` cuts it off.
+    prompt_ids: tuple[int, ...] | None = Field(default=None, description="Ids of the prompt.")
+    prompt_text: str | None = Field(
+        default=None,
+        description="The prompt, if it was a text that was not cut; else what its ids stand for.",
+    )
+    context_tokens: int | None = Field(
+        default=None, description="Most tokens that prompt and output may have at this worker."
+    )
+    pieces: Pieces | None = Field(
+        default=None, description="What each id of the prompt stands for, as in a token event."
+    )
+
+    def to_json(self) -> str:
+        """The event as one line of JSON, without a prompt unless it was asked for."""
+        return self.model_dump_json(exclude=PROMPT_FIELDS if self.prompt_ids is None else None)
+
+
+#: Fields of Started that tell of the prompt.
+PROMPT_FIELDS = {"prompt_ids", "prompt_text", "context_tokens", "pieces"}
 
 
 class Token(_Event):

@@ -81,6 +81,16 @@ class GenerationJob(StrictModel):
     messages: Annotated[tuple[ChatMessage, ...], Few(MAX_MESSAGES)] | None = Field(
         default=None, description="A conversation. The model's own chat template turns it into a prompt."
     )
+    add_special_tokens: bool | None = Field(
+        default=None,
+        description="false: nothing is added to `prompt`, though the model's file says that texts begin with "
+        "BOS.",
+    )
+    echo: bool | None = Field(
+        default=None,
+        description="The event `started` says what the prompt's ids are, and what they stand for. With it "
+        "`max_tokens` may be 0.",
+    )
     tools: Annotated[tuple[Tool, ...], Few(MAX_TOOLS)] | None = Field(
         default=None,
         description="Tools that the model may call, in OpenAI's form: their names, and JSON schemas of their "
@@ -284,7 +294,11 @@ class GenerationJob(StrictModel):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
-            raise ValueError(_SOURCE_MESSAGE)
+            raise ValueError(SOURCE_MESSAGE)
+        if self.add_special_tokens is not None and self.prompt is None:
+            raise ValueError(
+                "add_special_tokens needs prompt: to ids and to what a template writes nothing is added"
+            )
         stray = next((name for name in CHAT_FIELDS if getattr(self, name) is not None), None)
         if self.messages is None and stray is not None:
             raise ValueError(f"{stray} needs messages: without a chat there is no template")
@@ -349,21 +363,35 @@ class GenerationJob(StrictModel):
             max_tokens = min(DEFAULT_MAX_TOKENS, settings.max_tokens_limit)
             fields["sampling"] = {"max_tokens": max_tokens, **fields["sampling"]}
         try:
-            return cls.model_validate(fields, context=settings)
+            job = cls.model_validate(fields, context=settings)
         except ValidationError as error:
             found = field_errors(error, cls.model_fields)
             # Pydantic checks the whole job only if each field is right: here this error is found in any case.
             num_sources = sum(fields.get(name) is not None for name in SOURCES)
             if num_sources != 1 and not any(entry.field == "prompt" for entry in found):
-                found.append(FieldError("prompt", _SOURCE_MESSAGE))
-            raise InvalidJob(found) from None
+                found.append(FieldError("prompt", SOURCE_MESSAGE))
+            raise InvalidJob([*_wants_nothing(fields), *found]) from None
+        if not job.sampling.max_tokens and (wrong := _wants_nothing(job.model_dump())):
+            raise InvalidJob(wrong)
+        return job
 
     def to_json(self) -> str:
         """The job as its record holds it. Equal jobs give equal texts."""
         return self.model_dump_json(exclude_none=True)
 
 
-_SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
+SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
+_NOTHING_MESSAGE = "must be at least 1, got 0: only a job that asks for its prompt needs no output"
+
+
+def _wants_nothing(fields: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with a job that wants no output, unless it asks for its prompt."""
+    sampling = fields["sampling"]
+    if not isinstance(sampling, Mapping) or sampling.get("max_tokens") != 0:
+        return []
+    if fields.get("echo") or sampling.get("prompt_logprobs") is not None:
+        return []
+    return [FieldError("sampling.max_tokens", _NOTHING_MESSAGE)]
 
 
 def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:

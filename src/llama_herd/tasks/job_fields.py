@@ -60,6 +60,8 @@ class JobFields(TypedDict, total=False):
     prompt: str | None
     prompt_ids: Sequence[int] | None
     messages: Sequence[ChatMessage | MessageFields | Mapping[str, str]] | None
+    add_special_tokens: bool | None
+    echo: bool | None
     tools: Sequence[JsonObject] | None
     tool_choice: str | JsonObject | None
     parallel_tool_calls: bool | None

@@ -123,9 +123,19 @@ class Result(BaseModel):
     top_prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
         default=None, description="For each of these the most likely tokens at its position."
     )
+    prompt_ids: tuple[int, ...] | None = Field(
+        default=None, description="With `echo`: the ids of the prompt."
+    )
+    prompt_text: str | None = Field(
+        default=None, description="With `echo`: the prompt as a text, or what its ids stand for."
+    )
+    context_tokens: int | None = Field(
+        default=None, description="With `echo`: most tokens that prompt and output may have."
+    )
     pieces: Pieces | None = Field(
         default=None,
-        description="With scores: what each id stands for, each byte as the character of its number.",
+        description="With scores or `echo`: what each id stands for, each byte as the character of its "
+        "number.",
     )
     choices: tuple[Choice, ...] | None = Field(default=None, description="All outputs, if there are several.")
 
@@ -145,21 +155,24 @@ class Result(BaseModel):
     def from_events(cls, events: Iterable[Event]) -> Self:
         """Fold all events of one job, from the first to `end`. Raises RecordUnreadable if it has no `end`."""
         tokens: list[Token] = []
-        started: Started | None = None
+        starts: list[Started] = []
         for event in events:
             match event:
                 case Started():
-                    started = event
+                    starts.append(event)
                 case Token():
                     tokens.append(event)
                 case End():
-                    return cls._of(event, started, tokens)
+                    return cls._of(event, starts, tokens)
         raise RecordUnreadable(
             "the events of this job have no end: Redis has lost it, or somebody has deleted it"
         )
 
     @classmethod
-    def _of(cls, end: End, started: Started | None, tokens: list[Token]) -> Self:
+    def _of(cls, end: End, starts: list[Started], tokens: list[Token]) -> Self:
+        started = starts[-1] if starts else None
+        echoed = next((one for one in starts if one.prompt_ids is not None), None)
+        scored = next((one for one in tokens if one.prompt_logprobs is not None), None)
         choices = [
             Choice.of(index, [token for token in tokens if (token.choice or 0) == index], end)
             for index in range(min(started.n, MAX_CHOICES) if started else 1)
@@ -173,9 +186,12 @@ class Result(BaseModel):
             tool_calls=choices[0].tool_calls,
             logprobs=choices[0].logprobs,
             top_logprobs=choices[0].top_logprobs,
-            prompt_logprobs=_joined(token.prompt_logprobs for token in tokens),
-            top_prompt_logprobs=_joined(token.top_prompt_logprobs for token in tokens),
-            pieces=_united(token.pieces for token in tokens),
+            prompt_logprobs=scored and scored.prompt_logprobs,
+            top_prompt_logprobs=scored and scored.top_prompt_logprobs,
+            prompt_ids=echoed and echoed.prompt_ids,
+            prompt_text=echoed and echoed.prompt_text,
+            context_tokens=echoed and echoed.context_tokens,
+            pieces=_united([*(one.pieces for one in starts), *(one.pieces for one in tokens)]),
             choices=tuple(choices) if len(choices) > 1 else None,
             finish_reason=end.finish_reason,
             stop_reason=end.stop_reason,

@@ -106,7 +106,7 @@ def test_the_same_key_is_the_same_job(gateway: GatewayThread, stand_in: StandIn)
     ("change", "param", "message"),
     [
         ({"prompt": 5}, "prompt", "valid string"),
-        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1, got 0"),
+        ({"max_tokens": 0}, "max_tokens", "must be at least 1, got 0"),
         ({"min_tokens": 9}, None, "min_tokens must be at most max_tokens"),
         ({"tools": [{"type": "function"}]}, "tools", "only supported as [] here"),
         ({"response_format": {"type": "yaml"}}, "response_format", "must have the type text, json_object"),

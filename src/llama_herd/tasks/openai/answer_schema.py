@@ -42,11 +42,14 @@ class CompletionLogprobs(Answered):
     """The scores of an output of a completion, as parallel lists."""
 
     tokens: tuple[str, ...] = Field(description="The texts of the tokens.")
-    token_logprobs: tuple[float, ...] = Field(description="Their log-probabilities.")
-    top_logprobs: tuple[dict[str, float], ...] | None = Field(
-        description="The likeliest tokens in place of each, by their texts; null if none were asked for."
+    token_logprobs: tuple[float | None, ...] = Field(
+        description="Their log-probabilities; null for the first token of a prompt."
     )
-    text_offset: tuple[int, ...] = Field(description="Where each begins, in characters of the output.")
+    top_logprobs: tuple[dict[str, float] | None, ...] | None = Field(
+        description="The likeliest tokens in place of each, by their texts; null if none were asked for, and "
+        "for the first token of a prompt."
+    )
+    text_offset: tuple[int, ...] = Field(description="Where each begins, in characters of the text.")
 
 
 class PromptScore(Answered):

@@ -5,6 +5,7 @@ from time import time
 from typing import Any
 
 from llama_herd.tasks.events import End, Event, FinishReason, Started, StopReason, Token
+from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import logprobs_of, num_token_chars
 from llama_herd.tasks.openai.request import CHAT, Endpoint
 from llama_herd.tasks.openai.response import FINGERPRINT, answer_id, call_object, finish_reason_of
@@ -21,8 +22,9 @@ class Chunks:
     """
 
     def __init__(
-        self, endpoint: Endpoint, job_id: str, model: str | None, *, has_usage: bool = False
+        self, endpoint: Endpoint, job_id: str, model: str | None, *, first: int = 0, has_usage: bool = False
     ) -> None:
+        """first: number of the job's first output."""
         is_chat = endpoint == CHAT
         self._endpoint = endpoint
         self._has_usage = has_usage
@@ -39,16 +41,37 @@ class Chunks:
         self._calling: set[int] = set()  # outputs that have called a tool
         self._num_choices = 1
         self._num_chars: dict[int, int] = {}
+        self._first = first
+        self._prompt: Started | None = None  # tells of a prompt that has not come yet
+        self._held: list[Token] = []  # what comes after it
 
     def of(self, event: Event) -> Iterator[dict[str, Any]]:
         """The chunks of the next event. An end that is an error has none."""
         match event:
             case Started():
                 self._num_choices = event.n
+                if event.prompt_ids is not None:
+                    self._prompt = event
+            case Token() if self._prompt is not None and event.choice:
+                self._held.append(event)  # the first output has the scores of the prompt
             case Token():
+                yield from self._echo(event)
                 yield from self._tokens(event)
             case End() if event.finish_reason in GOOD_ENDS:
+                yield from self._echo(None)
                 yield from self._end(event)
+
+    def _echo(self, token: Token | None) -> Iterator[dict[str, Any]]:
+        """The prompt in front of each output, and what was held until it came."""
+        if self._prompt is None:
+            return
+        echo, self._prompt = Echo.of_events(self._prompt, token), None
+        for index in range(self._num_choices):
+            self._num_chars[index] = echo.num_token_chars
+            yield self._chunk(self._choice(index, {"content": echo.text}, echo.logprobs))
+        held, self._held = self._held, []
+        for one in held:
+            yield from self._tokens(one)
 
     def _tokens(self, event: Token) -> Iterator[dict[str, Any]]:
         index, words = event.choice or 0, self._words(event)
@@ -105,7 +128,7 @@ class Chunks:
         self, index: int, words: dict[str, Any], scores: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         said = {"delta": words} if self._endpoint == CHAT else {"text": words.get("content", "")}
-        return {"index": index, **said, "logprobs": scores, "finish_reason": None}
+        return {"index": self._first + index, **said, "logprobs": scores, "finish_reason": None}
 
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         return {**self._head, "choices": [choice], **self._tail}

@@ -5,6 +5,7 @@ from time import time
 from typing import Any
 
 from llama_herd.tasks.events import FinishReason, Pieces, ToolCall
+from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import logprobs_of, named
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.result import Choice, Result
@@ -18,7 +19,10 @@ def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Re
     is_chat = endpoint == CHAT
     make = _chat_choice if is_chat else _completion_choice
     choices = [make(choice, result.pieces) for choice in _choices(result)]
-    if result.prompt_logprobs is not None:
+    echo = None if is_chat else Echo.of_result(result)
+    if echo is not None:
+        choices = [echo.before(choice) for choice in choices]
+    elif result.prompt_logprobs is not None:
         for choice in choices:
             choice["prompt_logprobs"] = _prompt_logprobs(result)
     return {

@@ -63,6 +63,8 @@ class Sequence:
         self.info = SequenceInfo(self.job_id, self.tenant, self.choice, self.seed, len(self.prompt_ids))
         self.line = self.line or {"job_id": self.job_id, "tenant": self.tenant}
         self.penalties = Penalties.of(self.params, self.prompt_ids)
+        if not self.params.max_tokens and not self.scores_prompt:
+            self.end_without_output()
 
     @property
     def name(self) -> str:
@@ -79,7 +81,10 @@ class Sequence:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether its prompt's log-probabilities are still to be computed; the first token brings them."""
+        """Whether its prompt's log-probabilities are still to be computed; the first token brings them.
+
+        With a `max_tokens` of 0 that token is drawn and dropped.
+        """
         return self.params.prompt_logprobs is not None and self.choice == 0 and not self.ids
 
     @property
@@ -149,6 +154,10 @@ class Sequence:
             self.finish_reason = "length"
             self.stop_reason = "max_tokens" if len(self.ids) >= self.params.max_tokens else "context"
         return text + self.detokenizer.close() if self.finish_reason else text
+
+    def end_without_output(self) -> None:
+        """End it: its `max_tokens` of 0 are used up."""
+        self.finish_reason, self.stop_reason = "length", "max_tokens"
 
     def sampling_row(self) -> SamplingRow:
         """What the next token depends on besides its logits."""

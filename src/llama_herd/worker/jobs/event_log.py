@@ -22,6 +22,7 @@ from llama_herd.tasks.events import (
 )
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence import NewParser
 from llama_herd.worker.engine.step_output import StepOutput
@@ -84,7 +85,8 @@ class _Gathered:
         self.text += output.text
         self.finish_reason = output.finish_reason
         self.stop_reason = output.stop_reason
-        self.prompt_scores = self.prompt_scores or output.prompt_scores
+        if output.prompt_scores is not None:
+            self.prompt_scores = output.prompt_scores
 
 
 class _Sent(NamedTuple):
@@ -109,6 +111,7 @@ class EventLog:
         self.num_ids = claimed.n
         self._num_recorded = claimed.n
         self.num_choices = 1
+        self.prompt: EchoedPrompt | None = None  # what the job's first start is to tell
         self.pace = EventPace()
         self._author = author
         self._num_starts = claimed.starts
@@ -174,6 +177,9 @@ class EventLog:
             n=self.num_choices,
             prompt_tokens=num_prompt_tokens,
         )
+        if self.prompt is not None and not self.is_continued:
+            pieces = self._known(self.prompt.prompt_ids)
+            started = started.model_copy(update={**self.prompt._asdict(), "pieces": pieces})
         return self._number(started)
 
     def flush(self, lag_s: float = 0.0) -> list[Entry]:
@@ -208,7 +214,9 @@ class EventLog:
             **({} if words is None else _fields(words)),
             logprobs=_logprobs(gathered.tokens),
             top_logprobs=_top_logprobs(gathered.tokens),
-            prompt_logprobs=_logprobs(gathered.prompt_scores),
+            prompt_logprobs=None
+            if gathered.prompt_scores is None
+            else _logprobs(gathered.prompt_scores) or (),
             top_prompt_logprobs=_top_logprobs(gathered.prompt_scores),
             pieces=self._pieces(gathered),
         )
@@ -230,8 +238,12 @@ class EventLog:
         scored = [token for token in gathered.tokens if token.logprob is not None]
         scored += gathered.prompt_scores or ()
         ids = {token_id for token in scored for token_id in (token.token_id, *(one for one, _ in token.top))}
+        return self._known(ids) or None
+
+    def _known(self, ids: Iterable[int]) -> Pieces:
+        """What these ids stand for."""
         known = self._author.pieces
-        return {one: known[one].decode("latin-1") for one in sorted(ids) if one < len(known)} or None
+        return {one: known[one].decode("latin-1") for one in sorted(set(ids)) if one < len(known)}
 
     def end(
         self,

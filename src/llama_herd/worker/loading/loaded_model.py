@@ -15,9 +15,10 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.tasks.job import GenerationJob, seed_of
+from llama_herd.tasks.job import SOURCES, GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
 from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
@@ -153,8 +154,16 @@ class LoadedModel(Closing):
             )
             for choice, constraint in enumerate(constraints)
         ]
-        self._check_room(sequences[0])
+        self._check_room(sequences[0], job)
         return sequences
+
+    def echoed_prompt(self, job: GenerationJob, prompt_ids: list[int]) -> EchoedPrompt | None:
+        """What the job wants to hear of its prompt; None: nothing. prompt_ids: those of its sequences."""
+        if not job.echo:
+            return None
+        is_whole = job.sampling.truncate_prompt_tokens is None
+        text = job.prompt if job.prompt is not None and is_whole else self.tokenizer.text_of(prompt_ids)
+        return EchoedPrompt(tuple(prompt_ids), text, self.max_length)
 
     def close(self) -> None:
         """End the helper processes that render chats and judge grammars."""
@@ -166,7 +175,8 @@ class LoadedModel(Closing):
         if job.prompt_ids is not None:
             return list(job.prompt_ids)
         if job.messages is None:
-            return self.tokenizer.encode(job.prompt or "")
+            add_bos = False if job.add_special_tokens is False else None
+            return self.tokenizer.encode(job.prompt or "", add_bos=add_bos)
         if self.chat is None:
             raise GenerationError(
                 ErrorCode.NO_CHAT_TEMPLATE, f"messages: {self.chat_complaint} Fix: send a prompt instead"
@@ -196,20 +206,24 @@ class LoadedModel(Closing):
             message = f"ids must be below {num_tokens}, the size of the vocabulary, got "
             raise InvalidJob([FieldError(field, f"{message}{highest}") for field, highest in wrong.items()])
 
-    def _check_room(self, sequence: Sequence) -> None:
+    def _check_room(self, sequence: Sequence, job: GenerationJob) -> None:
+        if sequence.finish_reason:
+            return  # nothing of it is computed
         num_prompt, num_pages = len(sequence.prompt_ids), self.cache.pages.num_pages
+        source = next(name for name in SOURCES if getattr(job, name) is not None)
         if num_prompt >= self.max_length:
             raise GenerationError(
                 ErrorCode.PROMPT_TOO_LONG,
-                f"prompt: {num_prompt} tokens, but prompt and completion may have at most {self.max_length}. "
-                f"Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
+                f"{source}: {num_prompt} tokens, but prompt and completion may have at most {self.max_length}"
+                f". Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
                 "sampling.truncate_prompt_tokens",
             )
         if pages_for(sequence.num_reserved) > num_pages:
             raise GenerationError(
                 ErrorCode.PROMPT_TOO_LONG,
-                f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache has room for "
-                f"{num_pages * PAGE_TOKENS}. Fix: lower max_tokens, or raise HERD_KV_CACHE_TOKENS",
+                f"{source} and sampling.max_tokens: {sequence.num_reserved} tokens, but the KV cache has "
+                f"room for {num_pages * PAGE_TOKENS}. Fix: lower sampling.max_tokens, or raise "
+                "HERD_KV_CACHE_TOKENS",
             )
 
 
