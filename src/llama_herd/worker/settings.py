@@ -83,7 +83,13 @@ class WorkerSettings(Settings):
         description="CPU threads of torch. 0: one less than the cores it may use. More than the cores slows "
         "every step.",
     )
-    slots: int = Field(32, ge=1, le=1024, description="Most sequences in the batch at a time.")
+    slots: int = Field(
+        32,
+        ge=1,
+        le=1024,
+        description="Most sequences in the batch at a time. Absent: 32, and on a GPU 4 for each GB of its "
+        "memory, from 32 to 256.",
+    )
     context_tokens: int = Field(
         0,
         ge=0,
@@ -94,7 +100,8 @@ class WorkerSettings(Settings):
         0,
         ge=0,
         le=1 << 40,
-        description="Size of the KV cache. 0: slots x context, but at most half of the free memory.",
+        description="Size of the KV cache. 0: slots x context, but at most half of the free memory, "
+        "of a GPU's nine tenths.",
     )
     memory_share: float = Field(
         1.0,

@@ -36,6 +36,9 @@ PROCESS_BYTES = {"cpu": 400_000_000, "cuda": 800_000_000}
 #: The tokenizer's tables, per token of the vocabulary. Measured: 650.
 TOKEN_BYTES = 1_000
 
+#: The most of what weights leave that a cache of no stated size takes: others use a machine's memory, too.
+CACHE_PART = {"cpu": 0.5, "cuda": 0.9}
+
 #: With less of a cache, fast weights are of no use.
 LEAST_CACHE_TOKENS = 2_048
 #: The forms of weights that a setting allows; of several the first one that there is room for.
@@ -203,16 +206,17 @@ class MemoryPlan:
         )
 
     def _with_wanted_pages(self, settings: WorkerSettings) -> Self:
-        """With the cache size that is set; by default what the slots can use, up to half of free memory."""
+        """With the cache size that is set; by default what the slots can use, up to a part of free memory."""
         if settings.kv_cache_tokens:
             plan = self._with_pages(pages_for(settings.kv_cache_tokens))
             if plan.num_bytes > plan.free_bytes >= self.num_bytes:
                 raise self._too_large(settings.kv_cache_tokens, plan)
             return plan
         wanted = settings.slots * pages_for(self.max_length)
-        half = max(0, self.free_bytes - self.weight_bytes) // 2
-        most = half // (PAGE_TOKENS * self.kv_bytes_per_token)
-        return self._with_pages(min(self._num_fitting_pages(wanted), max(1, most)))
+        part = CACHE_PART["cpu" if self.device == "cpu" else "cuda"]
+        most_bytes = int(part * max(0, self.free_bytes - self.weight_bytes))
+        most = max(1, most_bytes // (PAGE_TOKENS * self.kv_bytes_per_token))
+        return self._with_pages(min(self._num_fitting_pages(wanted), most))
 
     def _has_room(self, settings: WorkerSettings) -> bool:
         """Whether the cache that is asked for fits, or one that can be worked with."""
